@@ -277,7 +277,7 @@ async def test_a_reply_of_any_size_gives_a_result(tmp_path: Path) -> None:
     ledger = LedgerConfig(durability="none", max_entry_bytes=4_096)
     failed = whole = 0
     async with open_scripted(tmp_path, ScriptedProvider(answer), ledger=ledger) as runtime:
-        for size in range(2_000, 4_200, 50):
+        for size in range(1_000, 4_200, 50):
             result = await runtime.supervisor().handle_turn("hello")
             whole += result.response == "x" * size
             failed += result.error is not None

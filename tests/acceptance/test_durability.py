@@ -17,7 +17,7 @@ from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import WorkOrder
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import Said, ScriptedExecutor, Stack, open_by_hand, open_scripted, outcome, read_all
+from tests.acceptance.stack import QUICK, Said, ScriptedExecutor, Stack, open_by_hand, open_scripted, outcome, read_all
 from tests.actors.waiting import in_stopped_time, pass_time
 
 
@@ -173,7 +173,8 @@ async def test_what_was_said_is_stored_once_per_ledger(tmp_path: Path) -> None:
     """Message and reply stand once in HO2m, the model's text once in HO1m, however many turns show them again to the model."""
     said = [f"a sentence that is told apart: {n}" for n in range(5)]
     provider = ScriptedProvider.replies("and a reply that is told apart")
-    async with open_scripted(tmp_path, provider) as runtime:
+    plain = QUICK.model_copy(update={"seal": False})  # the stored bytes are looked at
+    async with open_scripted(tmp_path, provider, ledger=plain) as runtime:
         session_id = await runtime.supervisor().start_session()
         for message in said:
             await runtime.supervisor().handle_turn(message, session_id=session_id)

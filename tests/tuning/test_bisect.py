@@ -18,6 +18,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import open_replays
 from kitchener.runtime import Runtime, open_runtime
+from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
 from kitchener.tuning import BisectQuestion, BisectReport, bisect, bisection
@@ -133,7 +134,7 @@ class TestRealSessions:
         async with open_replays(config, "ADMIN") as replays:
             started = (await replays.tape_of(session_id)).turns[-1].started.payload
         linear, lines = [], list[str]()
-        async with MemoryReader.open(tmp_path) as reader:
+        async with MemoryReader.open(tmp_path, sealer=sealer_of(config)) as reader:
             last = started["read_positions"][OVERLAYS]
             for seq in range(1, last + 1):
                 active = await reader.read_active_biases(started["turn_ts"], up_to={OVERLAYS: seq}, namespace="ADMIN/ada")
@@ -227,7 +228,9 @@ class TestWhatCannotBeAsked:
     async def test_a_changed_byte_is_found_before_anything_is_said(self, tmp_path: Path) -> None:
         config, session_id = await taught(tmp_path)
         file = tmp_path / "HOT" / "memory" / "overlays.jsonl"
-        file.write_bytes(file.read_bytes().replace(b"kitchen", b"kitchem", 1))
+        before = file.read_bytes()
+        place = before.index(b'"ct":"') + 30  # the words are sealed: one character of them
+        file.write_bytes(before[:place] + (b"A" if before[place : place + 1] != b"A" else b"B") + before[place + 1 :])
         with pytest.raises(LedgerDamaged):
             await asked(config, session_id)
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import LedgerDamaged, NotOnRecord
+from kitchener.ids import memory_namespace
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.records import events
 from kitchener.replaying.recorded_ledgers import memory_of, open_recorded
+from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
 from tests.ledger.conftest import QUICK_DISK
@@ -99,11 +101,15 @@ async def test_a_recorded_session_has_the_candidates_that_its_turns_found(tmp_pa
         ho2m = recorded.readers[recorded.ho2m]
         ends = [entry.payload async for entry in ho2m.read(entry_type=events.TURN_COMPLETED)]
     memory = memory_of(config, config.agents["ADMIN"])
-    async with MemoryReader.open(tmp_path, memory) as reader:
+    async with MemoryReader.open(tmp_path, memory, sealer=sealer_of(config)) as reader:
         found = await read_gate_record(reader, "ADMIN")
         (ada,) = found.subjects
         crossed = [check.signal_id for check in ada.checks if check.recorded == "crossed"]
-        assert sorted(crossed) == sorted(each for end in ends for each in end["consolidation_candidates"])
+        kept = await reader.subject(memory_namespace("ADMIN", ada.subject_id))
+        named = [
+            kept.in_words(each) for end in ends for each in end["consolidation_candidates"]
+        ]  # keyed, as the root is sealed
+        assert sorted(crossed) == sorted(named)
         assert crossed
         assert ada.turns == len(ends) == 10
         assert simulate(found.subjects, GateSetting.of(reader.config), reader.config).artifacts == ada.artifacts == len(crossed)
