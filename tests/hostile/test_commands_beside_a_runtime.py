@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import split_line
@@ -25,7 +26,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import echo, open_scripted, read_all
+from tests.acceptance.stack import QUICK, echo, open_scripted, read_all
 from tests.cli.commands import Outcome, finish, start, write_messages
 from tests.hostile.kit import BYSTANDER, bystander, unless_bystander
 from tests.hostile.test_edited_ledgers import MOMENT, in_one_commit
@@ -41,10 +42,13 @@ IN_USE: Final = 7
 
 
 @asynccontextmanager
-async def in_use(root: Path, model: Callable[[PromptRequest], Any] = echo) -> AsyncIterator[Runtime]:
+async def in_use(
+    root: Path, model: Callable[[PromptRequest], Any] = echo, ledger: LedgerConfig = QUICK
+) -> AsyncIterator[Runtime]:
     """A runtime whose bystander is served for as long as the block runs."""
     provider = ScriptedProvider(unless_bystander(model))
-    async with open_scripted(root, provider, context_mode="enforce") as runtime, bystander(runtime, pause_s=0.05):
+    opening = open_scripted(root, provider, context_mode="enforce", ledger=ledger)
+    async with opening as runtime, bystander(runtime, pause_s=0.05):
         yield runtime
 
 
@@ -165,7 +169,8 @@ def edit_in_place(path: Path, old: bytes, new: bytes) -> None:
 async def test_a_line_of_one_subject_that_is_edited_under_a_runtime_is_refused_and_the_others_are_served(
     tmp_path: Path,
 ) -> None:
-    async with in_use(tmp_path / "plane") as runtime:
+    plain = LedgerConfig(durability="os", linger_ms=0, seal=False)  # what was said stands in the line that is edited
+    async with in_use(tmp_path / "plane", ledger=plain) as runtime:
         turn = await attack(runtime, "what I said")
         ho2m = runtime.ledgers().ho2m
         await anyio.to_thread.run_sync(edit_in_place, ho2m.path, b"what I said", b"what I hide")

@@ -86,7 +86,8 @@ def config(root: Path, *, keyring: bool = True, memory: HO3MemoryConfig | None =
         "verify_with_model": True,
         "tools": ("*",),
     }
-    ledger: Mapping[str, Any] = {"durability": "os", "linger_ms": 0} | ({"keyring": str(root / "keys")} if keyring else {})
+    sealing = {"keyring": str(root / "keys")} if keyring else {"seal": False}
+    ledger: Mapping[str, Any] = {"durability": "os", "linger_ms": 0, **sealing}
     return RuntimeConfig(
         plane_root=str(root / "plane"),
         ledger=LedgerConfig(**ledger),

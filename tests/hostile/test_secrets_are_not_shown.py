@@ -83,6 +83,9 @@ MISPLACED: Final = {
     "as a kind of signal": f'[memory]\ncustom_kinds = ["{KEY}"]',
 }
 
+RIGHT: Final = ("as a class",)
+"""Where a key is a possible value, so that nothing is wrong with the settings."""
+
 
 @pytest.mark.parametrize("where", MISPLACED)
 def test_no_command_shows_a_key_that_stands_in_a_wrong_place(cli: Cli, where: str) -> None:  # noqa: F811
@@ -94,7 +97,7 @@ def test_no_command_shows_a_key_that_stands_in_a_wrong_place(cli: Cli, where: st
             assert secret not in said, f"{command}: {said}"
             assert secret[:12] not in said, f"{command}: {said}"
         assert "Traceback" not in said
-    assert cli("config", "check").code == 2
+    assert cli("config", "check").code == (0 if where in RIGHT else 2)
 
 
 LEADS_NOWHERE: Final = {

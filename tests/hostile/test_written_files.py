@@ -73,12 +73,14 @@ def test_nor_where_the_directory_of_the_ledgers_was_made_open(cli: Cli, tmp_path
 
 
 def test_no_file_is_written_for_what_was_typed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """No history: what a person said is in the ledger and nowhere else."""
+    """No history: what a person said is in the ledger, sealed by the keys beside it, and nowhere else."""
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cli("chat", "--root", "root", stdin=b"a secret of mine\n").code == 0
     assert list((tmp_path / "home").iterdir()) == []
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["home", "root"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["home", "root", "root.keys"]
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert [each for each in files if b"a secret of mine" in each.read_bytes()] == []
 
 
 OUTPUTS = ("run", "memory", "proof")

@@ -114,6 +114,8 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         router = shown_settings(settings["router"])
         shown = {key: _shown_table(value, key) for key, value in settings.items()}
         shown["router"] = {key: _with_shown_names(value) for key, value in router.items()}
+        if "agents" in shown:
+            shown["agents"] = _with_shown_names({name: _shown_class(each) for name, each in shown["agents"].items()})
     elif "providers" in settings:
         shown["providers"] = {name: _shown_provider(each) for name, each in settings["providers"].items()}
     return shown
@@ -137,6 +139,11 @@ def _with_shown_names(value: Any) -> Any:
         named = described_key(name)
         shown[named if named == name else f"{named} ({number})"] = each
     return shown
+
+
+def _shown_class(agent: Any) -> Any:
+    has_name = isinstance(agent, Mapping) and isinstance(agent.get("agent_class"), str)
+    return {**agent, "agent_class": described_key(agent["agent_class"])} if has_name else agent
 
 
 def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ fit here fits nowhere. `kitchener config check` prints them as warnings.
 
 from collections.abc import Iterator, Mapping
 
-from kitchener.config import HO2Config, RuntimeConfig, toml_key
+from kitchener.config import HO2Config, RuntimeConfig, dotted_key
 from kitchener.records.tokens import tokens_of_bytes
 
 
@@ -15,7 +15,7 @@ def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     agents: Mapping[str, HO2Config] = config.classes or {"default": HO2Config()}
     for name, agent in agents.items():
         for key, problem in _of_agent(agent, config.limits.max_message_chars):
-            yield toml_key(("agents", name, key)), problem
+            yield dotted_key(("agents", name, key)), problem
 
 
 def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:

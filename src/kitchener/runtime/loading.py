@@ -37,7 +37,7 @@ from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
-from kitchener.plain_names import quoted
+from kitchener.plain_names import is_plain_name, quoted
 from kitchener.runtime.work_order_routes import check_model_choices
 from kitchener.small_files import read_regular
 
@@ -168,8 +168,9 @@ def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
         return
     folded = {name.casefold(): name for name in config.classes}
     (closest,) = difflib.get_close_matches(agent_class[:_SHOWN_CLASS_CHARS].casefold(), folded, n=1, cutoff=0.0)
+    named = repr(folded[closest]) if is_plain_name(folded[closest]) else described_key(folded[closest])
     raise CallerError(
-        f"agent class {quoted(agent_class)} is not configured; the closest one is {folded[closest]!r}"
+        f"agent class {quoted(agent_class)} is not configured; the closest one is {named}"
         f' (to configure it, add a table [agents."{quoted(agent_class)[1:-1]}"])'
     )
 

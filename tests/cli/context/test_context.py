@@ -133,7 +133,7 @@ class TestProject:
             (["--session", "{}", "--as-of", "2026-02-18T10:30:00"], "ISO text with a zone"),
             (["--session", "{}", "--conflict-policy", "guess"], "--conflict-policy"),
             (["--session", "{}", "--ledger", "no.jsonl"], "no.jsonl: there is no such ledger"),
-            ([], "--session"),
+            ([], "expected SESSION or --intent"),
         ],
     )
     def test_a_mistake_gives_one_line_and_its_exit_code(self, cli: Cli, session: str, arguments: list[str], words: str) -> None:

@@ -94,7 +94,7 @@ class TestAllSessions:
 
 
 def test_it_explains_itself_with_an_example(cli: Cli) -> None:
-    assert "kitchener context shadow --session" in cli("context", "shadow", "--help").out.split("For example:")[1]
+    assert "kitchener context shadow SES-" in cli("context", "shadow", "--help").out.split("For example:")[1]
 
 
 @pytest.mark.parametrize("mode", ["off", "enforce"])

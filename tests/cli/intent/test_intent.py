@@ -112,7 +112,7 @@ def test_what_cannot_follow_is_refused_with_exit_code_4_and_nothing_is_written(c
     [
         (["close", "INT-0"], 4, "intent 'INT-0' was never declared; `kitchener intent list`"),
         (["abandon", "INT-0"], 2, "--reason"),
-        (["declare", "x"], 2, "--session"),
+        (["declare", "x"], 2, "SESSION is missing"),
         (["declare", " ", "--session", "{}"], 2, "objective = ' '"),
         (["declare", "x", "--session", "{}", "--scope", "WORLD"], 2, "--scope"),
         (["declare", "x", "--session", "SES-00000000"], 1, "is not known"),

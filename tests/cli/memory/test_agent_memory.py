@@ -80,15 +80,19 @@ class TestBeside:
     def test_the_chat_shows_what_recurs_for_who_is_talking(self, taught: Cli) -> None:
         outcome = taught("chat", "--subject", "ada", stdin=b"/memory\n")
         assert (outcome.code, outcome.err) == (0, "")
-        artifacts = {each["signal_id"]: each["artifact_id"] for each in learned(taught).values()}
+        lines = {
+            "domain:software": "Often talks about software.",
+            "intent:question": "Most messages are of this kind: question.",
+        }
+        heaviest = sorted(learned(taught).values(), key=lambda each: (-each["weight_now"], each["artifact_id"]))
+        assert sorted(each["signal_id"] for each in heaviest) == sorted(lines)
         assert outcome.out.splitlines() == [
             "what recurs for ada (ADMIN):",
             "  domain:software  ████████ learned from within the last 87,600 h",
             "  intent:question  ████████ learned from within the last 87,600 h",
             "  task:lookup      ██████░░ 4/5 events, 4/3 sessions",
             "what was learned:",
-            f"  {artifacts['domain:software']}  Often talks about software.",
-            f"  {artifacts['intent:question']}  Most messages are of this kind: question.",
+            *(f"  {each['artifact_id']}  {lines[each['signal_id']]}" for each in heaviest),
         ]
 
     def test_the_chat_knows_whose_session_it_goes_on_with(self, taught: Cli) -> None:

@@ -79,7 +79,7 @@ def test_a_class_is_found_by_itself(taught: Cli) -> None:
 def test_wrong_usage(taught: Cli) -> None:
     session = last_session(taught)
     for arguments, expected in (
-        ((), "expected --bad T-…, the turn that shows the change, or --session SES-…"),
+        ((), "expected TURN (T-… or `last`), the turn that shows the change, or --session SES-…"),
         (("--bad", "T-1"), "--bad 'T-1' is not a turn id"),
         (("--good", "yesterday"), "--good 'yesterday' is not a turn id"),
         (("--bad", turn(session, 2), "--session", "SES-00000000"), "is not a turn of --session 'SES-00000000'"),

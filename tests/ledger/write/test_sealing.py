@@ -217,7 +217,7 @@ def test_more_subjects_than_are_remembered(tmp_path: Path) -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(SealingError, match=r"pip install .*cryptography"):
-        Keyring(tmp_path)
+        Keyring(tmp_path).get("ada")
 
 
 def test_the_library_is_not_loaded_where_nothing_is_sealed() -> None:

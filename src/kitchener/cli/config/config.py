@@ -48,7 +48,7 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         print_json({"ok": False, **facts})
         return USAGE
     config = loaded.config
-    agents, providers = sorted(config.classes), [described_key(each) for each in sorted(config.router.providers)]
+    agents, providers = (list(map(described_key, sorted(names))) for names in (config.classes, config.router.providers))
     found = [*unreachable_routes(config), *unfitting_limits(config)]
     if json:
         warnings = [{"key": key, "problem": problem} for key, problem in found]
