@@ -69,5 +69,7 @@ async def test_index_keys_are_ids_and_nothing_else(tmp_path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             keys.update(key for (key,) in connection.execute("SELECT key FROM places"))
     kinds = {key.partition(":")[0] for key in keys if key.startswith("=")}
-    assert kinds - {"=bias"} == {"=sessions", "=turn", "=turns of", "=consolidations", "=in", "=artifact", "=source"}
+    ids = {"=sessions", "=turn", "=turns of", "=consolidations", "=in", "=artifact", "=source"}
+    assert kinds - {"=bias"} == {*ids, f"={events.SEALING_KEY}"}
+    assert f"={events.SEALING_KEY}" in keys, "this one has nothing after it"
     assert f"@{sessions[ADA][0]}" in keys

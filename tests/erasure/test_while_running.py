@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kitchener import HO2Config, RuntimeConfig, ToolCall, open_runtime, tool
-from kitchener.config import RouterConfig
+from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.errors import CallerError, ConfigError, LedgerLocked, ReentrantTurn, SealingError, SubjectErased, UnknownSubject
 from kitchener.ledger import LedgerClient
 from kitchener.records import events
@@ -221,6 +221,7 @@ async def test_nothing_of_the_subject_stays_in_memory(tmp_path: Path) -> None:
     """Sessions, recalled turns, learned lines, keys, a provider's caches: no live object holds a word of theirs."""
     offline = config(tmp_path).model_copy(update={"router": RouterConfig()})
     secret = "".join(("quetzal", "coatl"))  # put together here, so that this file's own text is not what is found
+    before = alive(SubjectKey)  # of other tests in this process
     async with open_runtime(offline) as runtime:
         for _ in range(3):
             await converse(runtime, ADA, f"please order one {secret} for the garden", f"and where is the {secret}?")
@@ -230,7 +231,8 @@ async def test_nothing_of_the_subject_stays_in_memory(tmp_path: Path) -> None:
         await runtime.erase_subject(ADA)
         assert texts_with(secret) == []
         assert [each for each in alive(SubjectKey) if each.kid == kid] == []
-        assert len(alive(SubjectKey)) == 2, "Bo's, and that of what is configured"
+        others = [each for each in alive(SubjectKey) if each not in before]
+        assert len(others) == 2, "Bo's, and that of what is configured"
 
 
 T = TypeVar("T")
@@ -364,15 +366,18 @@ async def test_who_is_not_known_is_refused_and_not_kept_out(tmp_path: Path) -> N
 
 
 async def test_without_a_keyring_nobody_can_be_erased(tmp_path: Path) -> None:
-    async with open_runtime(RuntimeConfig(plane_root=str(tmp_path), agents={"ADMIN": HO2Config()})) as runtime:
+    plain = RuntimeConfig(plane_root=str(tmp_path), ledger=LedgerConfig(seal=False), agents={"ADMIN": HO2Config()})
+    async with open_runtime(plain) as runtime:
         await runtime.supervisor().handle_turn("hello", subject_id=ADA)
-        with pytest.raises(ConfigError, match="keyring: is not set, so everything is stored in plain text"):
+        with pytest.raises(
+            ConfigError, match=r"is off, and there are no keys: everything is stored in plain text.*seal = true"
+        ):
             await runtime.erase_subject(ADA)
 
 
 async def test_what_was_stored_before_there_was_a_keyring_is_counted(tmp_path: Path) -> None:
     """Nothing is ever taken out of a ledger, so an erasure says what stays readable."""
-    async with running(tmp_path, keyring=None) as runtime:
+    async with running(tmp_path, seal=False) as runtime:
         session_id = await converse(runtime, ADA, TALK[0])
         await converse(runtime, BO, TALK[0])
     async with running(tmp_path) as runtime:

@@ -72,7 +72,6 @@ GIVEN: Mapping[tuple[str, str], str] = {
     ("TURN_STARTED", "read_positions"): "where the ledgers stood is what a replay begins with",
     ("TURN_COMPLETED", "read_positions"): "where the ledgers stood, a moment later",
     ("TURN_STARTED", "config_hash"): "covers settings that decide nothing, such as the length of a queue",
-    ("WO_PLANNED", "config_hash"): "the same, for a consolidation",
     ("SESSION_START", "external_id"): _CALLER,
     ("TURN_STARTED", "overlap"): _CALLER,
     ("TURN_STARTED", "idempotency_key"): _CALLER,

@@ -50,7 +50,7 @@ async def test_fewer_turns(tmp_path: Path) -> None:
 async def test_authority_over_a_session_that_had_none(tmp_path: Path) -> None:
     """The intents that the policy would have made accumulate: the new thread hides the turns before it."""
     config, (session_id,) = await record(tmp_path)
-    report = await compared(config, session_id, **ENFORCE)
+    report = await compared(config, session_id, **ENFORCE, recent_turns=0)  # else the newest are shown whatever their intent
     third, fourth = report.turns[2:4]
     first_two = tuple(f"T-{session_id[4:]}-{n:06d}" for n in (1, 2))
     assert set(first_two) <= set(third.recorded.items)
@@ -61,8 +61,8 @@ async def test_authority_over_a_session_that_had_none(tmp_path: Path) -> None:
 
 async def test_authority_taken_away(tmp_path: Path) -> None:
     """Without it, the newest turns are shown whatever their thread."""
-    config, (session_id,) = await record(tmp_path, **ENFORCE)
-    report = await compared(config, session_id, context_mode="off")
+    config, (session_id,) = await record(tmp_path, **ENFORCE, recent_turns=0)
+    report = await compared(config, session_id, context_mode="off", recent_turns=6)
     assert f"T-{session_id[4:]}-000001" in report.turns[2].came_in
 
 

@@ -110,7 +110,9 @@ def _longer_key(head: dict[str, Any]) -> None:
 
 CHANGES: dict[str, Callable[[Bundle], object]] = {
     "an edited answer": _edit("HO1M:", "LLM_CALL", '"finish_reason":"', '"finish_reason":"x'),
-    "an edited message": _edit("HO2M:", "TURN_STARTED", "disk", "dusk"),
+    "an edited message": _edit(
+        "HO2M:", "TURN_STARTED", '"user_message":{"$sealed":{"ct":"', '"user_message":{"$sealed":{"ct":"x'
+    ),
     "an edited subject": _edit("HO2M:", "SESSION_START", '"ada"', '"eve"'),
     "a row without its body": _shown(lambda rows: rows[2].pop()),
     "a message that is not shown, and not counted": lambda content: _hide(content, "HO2M:", "TURN_STARTED"),

@@ -181,7 +181,8 @@ def _rebuilt(content: Bundle, ledger: str, entry_type: str, how: Callable[[dict[
 
 
 def _forge(fields: dict[str, Any]) -> None:
-    fields["payload"]["metadata"] = {"turn_id": fields["payload"]["metadata"]["turn_id"], "forged": True}
+    assert "$sealed" in fields["payload"]["metadata"]
+    fields["payload"]["metadata"] = {"forged": True}
 
 
 async def by_hand(

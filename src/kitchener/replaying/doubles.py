@@ -312,6 +312,8 @@ class RecordedMemory(MemoryReader):
         if expected is None:
             signal = (events.HO3_SIGNAL, signal_id, None)
             self._tape.diverge("signal", None, signal_id, signal, payload={}, now=given)
+        if "words" in expected.payload:
+            given["words"] = {expected.payload["signal_id"]: signal_id}
         told = events.in_words(expected.payload)
         recorded = {key: told.get(key) for key in given}
         if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:
