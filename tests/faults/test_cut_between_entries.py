@@ -24,7 +24,7 @@ LATER = 2_000_000_000_000_000
 
 
 def died_after(root: Path, copy: Path, number: int, *, rest: int = 0) -> None:
-    """The ledgers as they are where HO2m ends so many bytes after this entry, with their keys; what was derived of it is gone."""
+    """The ledgers and keys as they are where HO2m ends so many bytes after this entry; what was derived of it is gone."""
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns("index"))
     shutil.copytree(root.with_name(f"{root.name}.keys"), copy.with_name(f"{copy.name}.keys"))
     path = places(copy)["ho2m"]
