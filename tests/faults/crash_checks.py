@@ -17,7 +17,8 @@ from kitchener.memory.overlays import gate_window_key
 from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records import events
 from kitchener.runtime import Runtime
-from tests.acceptance.stack import places
+from kitchener.runtime.ledger_paths import sealer_of
+from tests.acceptance.stack import places, scripted_config
 from tests.faults.crash_load import EFFECTS, SESSIONS, digest_of, message_of, namespaces, reply_of, session_of
 
 _WINDOW_HOURS: Final = 168
@@ -71,11 +72,12 @@ async def check_files(root: Path, *, is_thorough: bool) -> tuple[Recorded, list[
     """Chains verify, and what the indexes find is what a scan finds."""
     found: dict[str, list[StoredEntry]] = {}
     wrong: list[str] = []
+    sealer = sealer_of(scripted_config(root))
     for name, (path, keys) in ledger_paths(root).items():
         report = verify_file(path)
         if report.fault is not None:
             wrong.append(f"{name} does not verify: {report.fault}")
-        async with LedgerReader.open(path, index_keys=keys) as reader:
+        async with LedgerReader.open(path, index_keys=keys, sealer=sealer) as reader:
             found[name] = [entry async for entry in reader.read()]
             wrong += [each async for each in _check_index(name, reader, found[name], keys, is_thorough=is_thorough)]
     return Recorded(**found), wrong
@@ -246,7 +248,8 @@ async def check_running(runtime: Runtime, sessions: Iterable[int]) -> list[str]:
     recorded = Recorded(*[[entry async for entry in ledger.read()] for ledger in opened])
     counted: Mapping[str, Counter[str]] = {each: Counter() for each in namespaces()}
     for entry in recorded.signals:
-        counted[entry.payload["namespace"]][entry.payload["signal_id"]] += 1
+        stored = entry.payload["signal_id"]
+        counted[entry.payload["namespace"]][entry.payload.get("words", {}).get(stored, stored)] += 1
     for namespace, expected in counted.items():
         kept = {each.signal_id: each.count for each in await memory.read_signals(namespace=namespace)}
         if kept != expected:

@@ -84,6 +84,7 @@ class Harness:
     def _drop(self, root: Root) -> None:
         if not self.summary.violations:
             shutil.rmtree(root.path)
+            shutil.rmtree(root.path.with_name(f"{root.path.name}.keys"), ignore_errors=True)  # none if it died before its first
 
     def _at_boundaries(self, kills: int | None, progress: Callable[[Summary], None], *, is_tiny: bool) -> None:
         """The same short life, killed at places that are spread evenly over it; None: at each of them."""

@@ -1,12 +1,14 @@
 """A machine that loses its power: what its disk may hold of all five ledgers at any moment of a life that was recorded.
 
 Of each file the synced prefix is there; of the rest each sector is there, empty, or missing with all behind it. What is derived
-(the indexes) is gone. The tape is written by `crash_tape.py`: every change and sync of a file, and everything that was said.
+(the indexes) is gone. The subjects' keys are there: a key is synced before an entry is sealed with it. The tape is
+written by `crash_tape.py`: every change and sync of a file, and everything that was said.
 """
 
 import base64
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +57,7 @@ class PowerLoss:
             path = where / Path(name).relative_to(root)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_remains(self._synced.get(name, b""), data, chance))
+        shutil.copytree(root.with_name(f"{root.name}.keys"), where.with_name(f"{where.name}.keys"))
         effects = root / EFFECTS
         if self._effects:
             (where / EFFECTS).write_bytes(effects.read_bytes()[: self._effects])

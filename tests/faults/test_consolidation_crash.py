@@ -34,10 +34,13 @@ from tests.acceptance.memory.remembering import (
     signals,
     student,
 )
-from tests.acceptance.stack import open_scripted, places
+from tests.acceptance.stack import QUICK, open_scripted, places
 
 OTHER: Mapping[str, Any] = {**LESSON, "context_line": "Something else altogether."}
 """What a model says that is asked again: a second time never gives the same."""
+
+OPEN = QUICK.model_copy(update={"seal": False})
+"""What was learned is looked up in the files; and whoever dies here wrote without keys."""
 
 DONE = ["WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"]
 CUT_OFF = ["WO_PLANNED", "WO_DISPATCHED"]
@@ -65,7 +68,7 @@ async def next_signal(root: Path) -> ScriptedProvider:
     """A fresh runtime on these ledgers, one more turn of the subject, and what the model was asked meanwhile."""
     provider = student(OTHER)
     with anyio.fail_after(20):
-        async with open_scripted(root, provider, **EASY) as runtime:
+        async with open_scripted(root, provider, ledger=OPEN, **EASY) as runtime:
             assert (await say(runtime, "next")).error is None
             await runtime.drain()
             assert (await say(runtime, "after that")).error is None

@@ -29,18 +29,18 @@ def model(request: PromptRequest) -> Any:
     return {"response_text": f"done: {verb} {what}"}
 
 
-def config(root: Path) -> RuntimeConfig:
+def config(root: Path, *, seal: bool = True) -> RuntimeConfig:
     """Memory and the Context Authority, and a gate that one turn opens."""
     return RuntimeConfig(
         plane_root=str(root),
-        ledger=LedgerConfig(durability="fsync", linger_ms=0),
+        ledger=LedgerConfig(durability="fsync", linger_ms=0, seal=seal),
         memory=HO3MemoryConfig(gate_count_threshold=1, gate_session_threshold=1),
         router=RouterConfig(default_provider="scripted"),
         agents={"ADMIN": HO2Config(ho3_enabled=True, context_mode="enforce", tools=("order",))},
     )
 
 
-def shop(root: Path) -> AbstractAsyncContextManager[Runtime]:
+def shop(root: Path, *, seal: bool = True) -> AbstractAsyncContextManager[Runtime]:
     """The agent. Each order is a line of a file beside the ledgers."""
 
     @tool
@@ -53,7 +53,7 @@ def shop(root: Path) -> AbstractAsyncContextManager[Runtime]:
             os.close(fd)
         return "ordered"
 
-    return open_runtime(config(root), providers={"scripted": ScriptedProvider(model, record=False)}, tools=[order])
+    return open_runtime(config(root, seal=seal), providers={"scripted": ScriptedProvider(model, record=False)}, tools=[order])
 
 
 def each_order_at_most_twice(found: CrashRoot) -> Iterator[str]:
@@ -80,11 +80,11 @@ def forgetful(root: Path) -> AbstractAsyncContextManager[Runtime]:
 
 
 def unsafe(root: Path) -> AbstractAsyncContextManager[Runtime]:
-    """An agent that damages its record."""
+    """An agent that damages its record, whose words it can read."""
 
     @asynccontextmanager
     async def opened() -> Any:
-        async with shop(root) as runtime:
+        async with shop(root, seal=False) as runtime:
             yield runtime
         path = root / "HO1" / "ADMIN" / "ho1m.jsonl"
         path.write_bytes(path.read_bytes().replace(b"done: ", b"DONE: "))

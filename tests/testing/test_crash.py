@@ -28,7 +28,7 @@ def test_an_agent_with_a_tool_keeps_its_promises_wherever_it_is_killed(backend: 
     ("build", "check", "expected"),
     [
         (shop, never_content, r"whole: 5 acknowledged, and still not content"),
-        (forgetful, None, r"kill-\d+-at-\d+: message 0 of SES-00000001 has 2 completed turns"),
+        (forgetful, None, r"kill-\d+-at-\d+: message 0 of SES-0000000[12] has 2 completed turns"),
         (unsafe, None, r"whole: a ledger does not verify: .*ho1m\.jsonl"),
         (broken, None, r"whole: a process failed: .*ValueError: no such agent"),
     ],
