@@ -109,11 +109,12 @@ async def test_a_storm_of_messages_and_cancellations_leaves_every_session_sound(
                     tasks.cancel_scope.cancel()
 
         with anyio.fail_after(30):
-            async with anyio.create_task_group() as tasks:
-                for n in range(150):
-                    patience = dice.choice((None, None, dice.randrange(200)))
-                    key = dice.choice((None, f"key {n}"))
-                    tasks.start_soon(send, f"message {n}", dice.choice(sessions), patience, key)
+            for wave in (range(150), range(150, 300)):  # in the first, every session's key has yet to be made
+                async with anyio.create_task_group() as tasks:
+                    for n in wave:
+                        patience = dice.choice((None, None, dice.randrange(200)))
+                        key = dice.choice((None, f"key {n}"))
+                        tasks.start_soon(send, f"message {n}", dice.choice(sessions), patience, key)
             assert isinstance(await outcome(supervisor.handle_turn("still there?")), TurnResult)
         busy = runtime.statistics()
         assert (busy["running_turns"], busy["waiting_turns"]) == (0, 0)

@@ -22,6 +22,7 @@ class Idle:
     def __init__(self, chars: int) -> None:
         self.chars = chars
         self.queue: SessionQueue | None = None
+        self.rejecting = 0
 
     def held_chars(self) -> int:
         return self.chars

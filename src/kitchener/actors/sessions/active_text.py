@@ -16,6 +16,8 @@ class TextHolder(Protocol):
 
     queue: SessionQueue | None
     """The calls that hold the session or wait for it; None: it is idle."""
+    rejecting: int
+    """Rejections that are being written."""
 
     def held_chars(self) -> int:
         """The characters that the session holds now."""
@@ -68,7 +70,7 @@ class ActiveText:
             oldest, (_, passivate) = next(iter(self._sessions.items()))
             if oldest is newest:
                 return
-            if oldest.queue is not None:  # in use: move it back, so that idle sessions come first
+            if oldest.queue is not None or oldest.rejecting:  # in use: move it back, so that idle sessions come first
                 self._sessions.move_to_end(oldest)
                 running += 1
             else:

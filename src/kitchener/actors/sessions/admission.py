@@ -258,7 +258,11 @@ class Admission:
         fields: TurnRejectedPayload = {"user_message": message, "reason": reason}
         if key is not None:
             fields["idempotency_key"] = key
-        await session.write(events.TURN_REJECTED, session.session_id, fields)
+        session.rejecting += 1
+        try:
+            await session.write(events.TURN_REJECTED, session.session_id, fields)
+        finally:
+            session.rejecting -= 1
         session.request_commit()
 
 

@@ -80,6 +80,7 @@ class SessionManager:
         "_window_sizes",
         "last_used",
         "queue",
+        "rejecting",
         "results",
         "session_id",
         "state",
@@ -100,6 +101,8 @@ class SessionManager:
         self._clock = clock
         self.queue: SessionQueue | None = None
         """The calls that hold the session or wait for it, managed by `admission.py`; None: there are none."""
+        self.rejecting = 0
+        """Rejections that are being written. Until they are, the session stays active: another copy would not know of them."""
         self.last_used = 0.0
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
@@ -406,7 +409,7 @@ class SessionDirectory:
         oldest = list(islice(self._active.values(), _PASSIVATE_AT_ONCE))
         for session in oldest:
             is_idle = now - session.last_used > self._idle_s
-            if session.queue is not None:  # in use: move it back, so that idle sessions come first
+            if session.queue is not None or session.rejecting:  # in use: move it back, so that idle sessions come first
                 session.last_used = now
                 self._active.move_to_end(session.session_id)
             elif session is not touched and (is_idle or len(self._active) > self._max_active):
