@@ -60,6 +60,7 @@ async def test_five_hundred_kills_cost_nothing_that_was_promised(anyio_backend: 
     check(await killed(anyio_backend, 500, "--seed", "1", *options), 500, segment_bytes)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(60)
 async def test_a_harness_that_is_ended_leaves_nothing_behind(tmp_path: Path, anyio_backend: str) -> None:
     where = tmp_path / "roots"
