@@ -124,7 +124,7 @@ class Execution:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
-        self.tally = CostTally(work_order.constraints, surroundings.clock)
+        self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
