@@ -6,7 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import ProviderError, TurnTimeout
+from kitchener import TurnTimeout
+from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
