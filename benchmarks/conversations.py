@@ -5,9 +5,9 @@ The first speaker of a conversation becomes the user and the other one the assis
 (`Ada: …`), as a program that relays a talk would write it.
 
 A user and an assistant: a list of `{"id", "sessions", "questions"}`. A session is a list of `{"role": "user" | "assistant",
-"content", "time"?}`; a question is `{"question", "evidence", "category"?, "time"?}`. Its evidence is a list of positions among all
-messages of the conversation, from 0, or of `{"position", "passage"}` where only that passage of a message is wanted. Times are
-ISO times. `assistant_chats.py` writes such a file.
+"content", "time"?}`; a question is `{"question", "evidence", "category"?, "time"?}`. Its evidence is a list of positions
+among all messages of the conversation, from 0, or of `{"position", "passage"}` where only that passage of a message is wanted.
+Times are ISO times. `assistant_chats.py` writes such a file.
 """
 
 import json
@@ -121,9 +121,9 @@ def _chat(raw: dict[str, Any]) -> Conversation:
         sessions.append(said)
     questions = []
     for asked in raw["questions"]:
-        at = datetime.fromisoformat(asked["time"]) if "time" in asked else None
+        asked_at = datetime.fromisoformat(asked["time"]) if "time" in asked else None
         if evidence := tuple(map(_evidence, asked["evidence"])):
-            questions.append(Question(asked["question"], asked.get("category", "any"), evidence, at))
+            questions.append(Question(asked["question"], asked.get("category", "any"), evidence, asked_at))
     return Conversation(raw["id"], sessions, questions)
 
 
