@@ -243,12 +243,14 @@ class Overloaded(KitchenerError):
     """A bounded queue stayed full until the deadline. Send again later.
 
     Without a `turn_id`, nothing was started. With it, a step of that turn waited for room, and the turn was aborted.
+    `waited_for` then names the attempts at a model that failed before, as in `TurnTimeout`.
     """
 
-    def __init__(self, what: str, limit: int, turn_id: str | None = None) -> None:
-        self.what, self.limit, self.turn_id = what, limit, turn_id
+    def __init__(self, what: str, limit: int, turn_id: str | None = None, waited_for: str = "") -> None:
+        self.what, self.limit, self.turn_id, self.waited_for = what, limit, turn_id, waited_for
         end = "nothing was started" if turn_id is None else f"turn {turn_id} waited for room until its deadline and was aborted"
-        super().__init__(f"{what} is full ({limit} waiting); {end}, send again later")
+        why = f" ({waited_for})" if waited_for else ""
+        super().__init__(f"{what} is full ({limit} waiting){why}; {end}, send again later")
 
 
 class TurnTimeout(KitchenerError):
