@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import anyio.to_thread
 
@@ -87,7 +87,7 @@ class RecordedPrompt:
     @property
     def usage(self) -> UsageMapping | None:
         """Tokens as the provider counted them; None: no provider answered."""
-        return cast(UsageMapping, self.answer["usage"]) if self.answer is not None else None
+        return self.answer["usage"] if self.answer is not None else None
 
     @property
     def is_verified(self) -> bool | None:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 import anyio
-import orjson
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
@@ -21,7 +20,7 @@ from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
 from kitchener.actors.tools.toolsets import Toolset
-from kitchener.actors.work.plan import cost_json, nested_mapping
+from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
@@ -48,7 +47,7 @@ from kitchener.records.prompt import (
     StreamRestart,
     TextPiece,
 )
-from kitchener.records.ref import Ref
+from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
@@ -141,8 +140,8 @@ class Execution:
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
         planned = work_order.planned_ref
-        self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
-        self._output_ref: orjson.Fragment | None = None
+        self._parts: list[RefMapping] = [planned.as_mapping()] if planned else []
+        self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
         self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
@@ -164,7 +163,7 @@ class Execution:
             ExecutionCompletedPayload(
                 output_ref=self._output_ref,
                 output_hash=self._ledger.content_digest(self._subject_id, output_bytes),
-                cost=cost_json(cost),
+                cost=cost_mapping(cost),
             ),
         )
 
@@ -359,7 +358,7 @@ class Execution:
             "provider_id": response.provider_id,
             "model_id": response.model_id,
             "route_reason": response.route_reason,
-            "usage": response.usage.as_json(),
+            "usage": response.usage.as_mapping(),
             "latency_ms": response.latency_ms,
             "finish_reason": response.finish_reason,
         }
@@ -394,7 +393,7 @@ class Execution:
         )
 
     def _keep(self, ref: Ref) -> None:
-        self._output_ref = output_ref = ref.as_json()
+        self._output_ref = output_ref = ref.as_mapping()
         self._parts.append(output_ref)
 
 

@@ -138,7 +138,7 @@ class Turn:
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
-        self._chain.message_ref = (await _write_start(self._session, self.turn_id, fields)).as_json()
+        self._chain.message_ref = (await _write_start(self._session, self.turn_id, fields)).as_mapping()
         self._chain.open()
         self._services.ledgers.request_commit()
 
@@ -201,7 +201,7 @@ class Turn:
                 **(self._authority.classify_inputs() if self._authority is not None else {}),
             },
             constants.classify,
-            input_refs=[past.fragment.ref_json for past in newest],
+            input_refs=[ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None],
         )
         if isinstance(wo, Reply):
             return wo

@@ -102,7 +102,7 @@ async def _void(paths: LedgerPaths, past: RecordedSession, chosen: Sequence[Inva
     )
     async with opened as ledger:
         for each in chosen:
-            fields: LifecycleVoidedPayload = {"ref": each.event.ref.as_json(), "reason": reason}
+            fields: LifecycleVoidedPayload = {"ref": each.event.ref.as_mapping(), "reason": reason}
             await ledger.write(LedgerEntry(events.LIFECYCLE_VOIDED, each.event.entity_id, {**base, **fields}))
         await ledger.commit()
 

@@ -4,9 +4,7 @@ from kitchener.records.entries.common import (
     ERASED,
     CommonPayload,
     Json,
-    ListedRef,
     Payload,
-    RefJson,
     Sealed,
     SealedText,
     is_sealed,
@@ -45,7 +43,6 @@ from kitchener.records.entries.execution import (
     ToolCallPayload,
     ToolStartedPayload,
     ToolUseMapping,
-    UsageJson,
     UsageMapping,
 )
 from kitchener.records.entries.intents import (
@@ -118,7 +115,6 @@ from kitchener.records.entries.work_orders import (
     ClassifiedLabels,
     ConsolidatedSignal,
     ConstraintsMapping,
-    CostJson,
     CostMapping,
     CutReason,
     FailureReason,
@@ -142,6 +138,7 @@ from kitchener.records.entries.work_orders import (
     WorkOrderSupersededPayload,
     WorkOrderType,
 )
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 __all__ = [
     "ERASED",
@@ -160,7 +157,6 @@ __all__ = [
     "ConflictFlagPayload",
     "ConsolidatedSignal",
     "ConstraintsMapping",
-    "CostJson",
     "CostMapping",
     "CostSummary",
     "CutReason",
@@ -197,7 +193,7 @@ __all__ = [
     "KeptResults",
     "LaneName",
     "LifecycleVoidedPayload",
-    "ListedRef",
+    "ListedRefMapping",
     "MemoryPayload",
     "ModelAnswer",
     "ModelCallPayload",
@@ -213,7 +209,7 @@ __all__ = [
     "ProjectionPayload",
     "QualityGatePayload",
     "QuarantinePayload",
-    "RefJson",
+    "RefMapping",
     "RejectReason",
     "RequestedTool",
     "Runs",
@@ -246,7 +242,6 @@ __all__ = [
     "TurnRejectedPayload",
     "TurnResultPayload",
     "TurnStartedPayload",
-    "UsageJson",
     "UsageMapping",
     "VisiblePositions",
     "Words",
