@@ -9,8 +9,8 @@ the public Schema-Guided Dialogue set (CC BY-SA 4.0) give such a file: the relat
 
 Each dialogue is played as a session would be: the goal is what the rules themselves made of the messages before, and `unclear`
 continues it. No model, no network; the same data gives the same figures. `--rules` also lists each rule with its share of right
-decisions. `--unless A,B` leaves out dialogues that have no service but these. `--without-topics` empties the table of topics, which
-shows how the rules do where it does not know the thing that is spoken of. With `--json` the last line of stdout is one JSON object.
+decisions. `--unless A,B` leaves out dialogues that have no service but these. `--without-topics` empties the table of topics,
+which shows how the rules do where no table lists what is spoken of. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse

@@ -39,6 +39,7 @@ from kitchener.records.entries import (
     ToolStartedPayload,
 )
 from kitchener.records.prompt import (
+    RULES_MODEL,
     Attempt,
     Message,
     PromptGateway,
@@ -253,7 +254,7 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-            self._llm_calls += 1
+            self._llm_calls += response.model_id != RULES_MODEL
             usage = response.usage
             self._input_tokens += usage.input_tokens
             self._output_tokens += usage.output_tokens
