@@ -230,6 +230,9 @@ class TurnConfig(Settings):
     """Work orders of one turn, retries included."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Retries of a rejected reply before the turn escalates."""
+    classify: Literal["model", "rules", "off"] = "model"
+    """Who classifies messages. `model`: a model, which may request a tool. `rules`: fixed rules for English, without a model
+    call; tools are offered to the reply. `off`: nobody; each message has no labels and continues the intent."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
     synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"

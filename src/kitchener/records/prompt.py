@@ -109,6 +109,10 @@ class PromptRequest(NamedTuple):
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
 
 
+RULES_PROVIDER: Final = "rules"
+"""The built-in provider that classifies messages by rules (`classify = "rules"`)."""
+RULES_MODEL: Final = "kitchener-rules-1"
+"""What `RULES_PROVIDER` calls its model. Its answers use no tokens and count as no model call."""
 MOST_TOKENS: Final = 1_000_000_000
 """The largest valid count of tokens. No model comes near it, and the sums of a session stay within what a ledger can store."""
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens")

@@ -193,7 +193,7 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-            self.tally.add_answer(response.usage)
+            self.tally.add_answer(response)
             try:
                 ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
             except (EntryRefused, EntryTooLarge) as error:

@@ -20,6 +20,7 @@ from kitchener.actors.turn.reply_check import apology_after, judge_reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
+    CONTINUES,
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
@@ -190,6 +191,8 @@ class Turn:
 
     async def _classify(self) -> Mapping[str, object] | Reply:
         """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
+        if self._services.config.classify == "off":
+            return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
         wo = await self._chain.dispatch(
             "classify",
@@ -197,7 +200,7 @@ class Turn:
                 "user_message": self._message,
                 "recent_turns": [past.exchange for past in newest],
                 "labels_vocabulary": constants.vocabulary,
-                "tools": constants.tool_views,
+                "tools": constants.classify_tools,
                 **(self._authority.classify_inputs() if self._authority is not None else {}),
             },
             constants.classify,
@@ -323,7 +326,7 @@ class Turn:
             "assembled_context": context.as_assembled(),
             "instructions": told_criteria(constants.instructions, acceptance) if acceptance else constants.instructions,
         }
-        prior = [dict(classification), *results]
+        prior = results if classification is CONTINUES else [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
