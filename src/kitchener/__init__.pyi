@@ -12,6 +12,7 @@ from kitchener.errors import ConfigError as ConfigError
 from kitchener.errors import IdempotencyConflict as IdempotencyConflict
 from kitchener.errors import InvalidLifecycle as InvalidLifecycle
 from kitchener.errors import InvalidMessage as InvalidMessage
+from kitchener.errors import InvalidPart as InvalidPart
 from kitchener.errors import InvalidSignal as InvalidSignal
 from kitchener.errors import InvalidTimestamp as InvalidTimestamp
 from kitchener.errors import KitchenerError as KitchenerError
@@ -39,7 +40,10 @@ from kitchener.errors import TurnTimeout as TurnTimeout
 from kitchener.errors import UnknownArtifact as UnknownArtifact
 from kitchener.errors import UnknownSession as UnknownSession
 from kitchener.errors import UnknownSubject as UnknownSubject
+from kitchener.errors import UnsupportedPart as UnsupportedPart
 from kitchener.memory import HO3Memory as HO3Memory
+from kitchener.records.parts import FilePart as FilePart
+from kitchener.records.parts import ImagePart as ImagePart
 from kitchener.records.turn import TextDelta as TextDelta
 from kitchener.records.turn import TextRetracted as TextRetracted
 from kitchener.records.turn import ToolRan as ToolRan

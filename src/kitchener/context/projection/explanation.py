@@ -110,6 +110,8 @@ def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"
     if placed.reason == "DEFERRED":
         why = "it was put off, and that is only ever shown as a stub"
+    elif placed.reason == "UNSUPPORTED":
+        why = "the model of this turn takes no content of its type"
     elif placed.reason == "ERASED":
         why = "its text was erased with its subject"
     elif placed.reason == "BUDGET_EVICTION":
