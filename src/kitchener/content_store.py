@@ -8,6 +8,7 @@ what another has, and could not be erased. All methods block. This module knows 
 import hashlib
 import hmac
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -27,8 +28,14 @@ _PLAIN: Final = "plain"
 _MOST_HEAD: Final = 128
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
-_MOST_BYTES: Final = 1_073_741_824
+MAX_STORED_BYTES: Final = 268_500_000
 """Largest file that is read, bytes; settings allow no larger part."""
+_HASH: Final = re.compile(r"(?:hmac-)?sha256:[0-9a-f]{64}")
+
+
+def is_content_hash(text: str) -> bool:
+    """Whether a text has the form of a content's hash. Entries of other programs may name anything."""
+    return _HASH.fullmatch(text) is not None
 
 
 class ContentStore:
@@ -48,9 +55,9 @@ class ContentStore:
 
     def path(self, subject_id: str, content_hash: str) -> Path:
         """Where content of a subject is stored, whether it is there or not."""
+        if not is_content_hash(content_hash):
+            raise PartDamaged(str(self.directory), content_hash[:80], "its hash has no valid form")
         digits = content_hash.rpartition(":")[2]
-        if not digits.isalnum() or not digits.isascii() or len(digits) < 16:
-            raise PartDamaged(str(self.directory), content_hash, "its hash has no valid form")
         return self._folder(subject_id) / digits[:2] / digits[2:]
 
     def hash_of(self, subject_id: str, data: bytes) -> str:
@@ -217,7 +224,7 @@ def _bound_to(content_hash: str) -> bytes:
 def _read(path: Path) -> bytes | None:
     """A stored file; None: there is none, or something else has its name."""
     try:
-        return read_regular(path, _MOST_BYTES, follows_links=False)
+        return read_regular(path, MAX_STORED_BYTES, follows_links=False)
     except OSError:
         return None
 
