@@ -4,6 +4,8 @@
     ├── ConfigError                 a setting is wrong: names the file, the key, the value and what was expected
     ├── CallerError                 the call itself cannot be right
     │   ├── InvalidMessage          empty, not text, or too long
+    │   ├── InvalidPart             an image or a file cannot be read, is too large, or is not what it is declared as
+    │   ├── UnsupportedPart         the model that would reply takes no content of this type
     │   ├── UnknownSession          no such session in this agent class's ledger
     │   ├── SessionEnded            the session was ended and takes no more turns
     │   ├── SubjectErased           the session's subject was erased, or is being erased
@@ -30,6 +32,7 @@
     ├── LedgerError
     │   ├── LedgerDamaged           stored bytes do not verify: names file, line, offset, field, expected, found
     │   │   └── LedgerTailMissing   the file ends before an entry that its index knows as durable
+    │   ├── PartDamaged             the stored bytes of an image or a file are missing or were changed
     │   ├── LedgerLocked            another writer holds the file
     │   ├── LedgerPathError         the path cannot hold a ledger (permission, directory, symlink, swapped file)
     │   ├── LedgerWriteError        a write or fsync failed; the ledger takes no more entries
@@ -84,6 +87,28 @@ class CallerError(KitchenerError):
 
 class InvalidMessage(CallerError):
     """The message is empty, not text, or longer than the limit."""
+
+
+class InvalidPart(CallerError):
+    """An image or a file of a message cannot be read, is too large, or is not what it is declared as."""
+
+
+class UnsupportedPart(CallerError):
+    """The model that would reply takes no content of this media type. The message is on record as `TURN_REJECTED`.
+
+    Attributes:
+        name: the name of the image or file
+        media_type: its media type
+        accepted: the types that the model takes, such as `image/*`
+    """
+
+    def __init__(self, name: str, media_type: str, accepted: tuple[str, ...]) -> None:
+        self.name, self.media_type, self.accepted = name, media_type, accepted
+        takes = f"takes {', '.join(accepted)} only" if accepted else "takes text only"
+        super().__init__(
+            f"{quoted(name)} is {media_type}, and the model that would reply {takes}: send it to another model, or if this one"
+            " does take it, say so in `media_types` of its [router.providers] table"
+        )
 
 
 class UnknownSession(CallerError):
@@ -309,6 +334,20 @@ class LedgerDamaged(LedgerError):
 
 class LedgerTailMissing(LedgerDamaged):
     """The ledger ends before entries that were durable. It was cut off, or an old copy was restored."""
+
+
+class PartDamaged(LedgerError):
+    """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted.
+
+    Attributes:
+        path: the file
+        content_hash: the hash of the content, as entries name it
+        problem: what is wrong
+    """
+
+    def __init__(self, path: str, content_hash: str, problem: str) -> None:
+        self.path, self.content_hash, self.problem = path, content_hash, problem
+        super().__init__(f"{path}: {problem} (content {content_hash[:24]}…); restore it from a backup")
 
 
 class LedgerLocked(LedgerError):

@@ -30,6 +30,7 @@ from kitchener.errors import (
     LedgerLocked,
     LedgerPathError,
     NotOnRecord,
+    PartDamaged,
     PromptError,
     SessionEnded,
     SigningError,
@@ -42,7 +43,7 @@ from kitchener.errors import (
 
 # The first class that fits decides, so subclasses stand before their bases.
 _EXIT_CODES: Final = (
-    ((LedgerDamaged, FolderDamaged), DAMAGED),
+    ((LedgerDamaged, FolderDamaged, PartDamaged), DAMAGED),
     (LedgerLocked, LOCKED),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
@@ -73,6 +74,7 @@ _COMMANDS: Final = (
     ("intent", "intent.intent:app", "List and change the intents of sessions."),
     ("session", "session.session:app", "List, show, end, repair and move sessions."),
     ("memory", "memory.memory:app", "Show what was learned about subjects, and withdraw it."),
+    ("content", "content.content:app", "Check and save the images and files of messages."),
     ("subject", "session.subject:app", "Erase what a person said."),
     ("gateway", "gateway:app", "Show where other settings would have routed model calls."),
     ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),

@@ -12,6 +12,7 @@ import orjson
 from kitchener.plain_names import quoted
 from kitchener.records.entries.execution import FinishReason, ToolUseMapping
 from kitchener.records.entries.work_orders import WorkOrderType
+from kitchener.records.parts import MessagePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Message(NamedTuple):
     """Id of the request that a tool message answers; None: it is no tool message."""
     tool_id: str | None = None
     """The tool whose result this is; None: it is no tool message."""
+    parts: tuple[MessagePart, ...] = ()
+    """Images and files of a user message, which follow its text."""
 
     def as_mapping(self) -> dict[str, object]:
         """Returns the message as a JSON object, without empty fields."""
@@ -53,6 +56,8 @@ class Message(NamedTuple):
             mapping["tool_use_id"] = self.tool_use_id
         if self.tool_id is not None:
             mapping["tool_id"] = self.tool_id
+        if self.parts:
+            mapping["parts"] = [each.as_mapping() for each in self.parts]
         return mapping
 
 

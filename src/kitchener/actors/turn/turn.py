@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.mailbox.calling_chain import charge_tool
+from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
@@ -47,6 +48,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -85,6 +87,7 @@ class Turn:
         "_memory",
         "_message",
         "_output",
+        "_parts",
         "_positions",
         "_services",
         "_session",
@@ -110,6 +113,7 @@ class Turn:
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
         self._is_over = False
+        self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
 
     async def start(self, call: TurnCall) -> None:
@@ -139,8 +143,12 @@ class Turn:
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
+        if call.parts or self._session.state.has_parts:
+            self._parts = await self._services.content.begin(self._session, call, fields)
         self._chain.message_ref = (await _write_start(self._session, self.turn_id, fields)).as_json()
         self._chain.open()
+        if self._parts:
+            await record_parts(self._session, self.turn_id, self._parts)
         self._services.ledgers.request_commit()
 
     async def run(self) -> TurnOutcome:
@@ -163,6 +171,8 @@ class Turn:
             if own is not None:
                 return own
         context = await self._assemble(classification)
+        if self._parts:
+            context = context._replace(parts=(*context.parts, *self._parts))
         constants = self._services.constants
         plan = plan_chain(
             classification,
