@@ -5,7 +5,7 @@ HO2m is written last, in one commit: before it, the session is not there, and th
 `docs/sessions.md`.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -90,13 +90,38 @@ async def import_session(
     """
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     found = await anyio.to_thread.run_sync(partial(read_folder, Path(folder), public_key=public_key))
-    sealer, manifest = sealer_of(settings), found.manifest
-    _check_sizes(found, settings.ledger.max_entry_bytes)
+    return await add_folder(
+        found, config=settings, sealer=sealer_of(settings), clock=clock or SystemClock(), opened={}, on_step=on_step
+    )
+
+
+async def add_folder(
+    found: SessionFolder,
+    *,
+    config: RuntimeConfig,
+    sealer: Sealer | None,
+    clock: Clock,
+    opened: Mapping[LedgerName, LedgerClient],
+    on_step: Callable[[], object] = int,
+) -> SessionImport:
+    """Adds the session of a verified folder; see `import_session`.
+
+    Args:
+        found: the folder
+        config: the whole configuration, with absolute paths
+        sealer: the sealer of the configuration; None: there is no keyring
+        clock: the time of day
+        opened: the ledgers that a runtime has open; the others are opened and locked
+        on_step: called after each ledger that was written
+    """
+    manifest = found.manifest
+    _check_sizes(found, config.ledger.max_entry_bytes)
     await anyio.to_thread.run_sync(_check_key, found, sealer)
     async with AsyncExitStack() as stack:  # all ledgers are locked before the first is written
-        target = _Target(found)
+        target = _Target(found, opened)
         for name in (*found.parts, *_empty_memory(found)):
-            await stack.enter_async_context(target.open(name, settings, sealer, clock or SystemClock()))
+            if name not in opened:
+                await stack.enter_async_context(target.open(name, config, sealer, clock))
         was_there = await target.has_session()
         await target.record_sealing(sealer)
         is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
@@ -159,9 +184,9 @@ def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
 class _Target:
     """The ledgers of the root that gets the session."""
 
-    def __init__(self, folder: SessionFolder) -> None:
+    def __init__(self, folder: SessionFolder, opened: Mapping[LedgerName, LedgerClient]) -> None:
         manifest = folder.manifest
-        self._folder, self._ledgers = folder, dict[LedgerName, LedgerClient]()
+        self._folder, self._ledgers = folder, dict(opened)
         self._session_id, self._subject_id, self._class = manifest.session_id, manifest.subject_id, manifest.agent_class
 
     @asynccontextmanager
