@@ -172,6 +172,7 @@ class Runtime:
         return {
             "running_turns": self._limiter.running,
             "waiting_turns": self._limiter.waiting,
+            "turns": self._limiter.statistics(),
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
         }

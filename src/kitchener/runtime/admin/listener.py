@@ -5,8 +5,6 @@ runs to its end, also if its client is gone. Explained in `docs/runtime.md`.
 """
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
@@ -83,28 +81,21 @@ class AdminListener:
                 _log.warning("no further administration connection", problem=error.strerror)
                 await anyio.sleep(_PAUSE_S)
             else:
-                tasks.start_soon(self._serve, stream)
+                self._connections += 1
+                tasks.start_soon(self._serve, stream, self._connections <= self._config.max_connections)
 
-    @contextmanager
-    def _connection(self) -> Iterator[bool]:
-        """Counts a connection; False: there are too many."""
-        self._connections += 1
+    async def _serve(self, stream: SocketStream, has_room: bool) -> None:
+        """Handles one connection, or refuses it. Raises nothing: no client can end the runtime."""
         try:
-            yield self._connections <= self._config.max_connections
+            async with stream:
+                given = await self._answer_to(stream, has_room=has_room)
+                if given is not None:
+                    with anyio.move_on_after(self._config.request_timeout_s):
+                        await stream.send(given)
+        except _GONE:
+            _log.info("administration client gone")
         finally:
             self._connections -= 1
-
-    async def _serve(self, stream: SocketStream) -> None:
-        """Handles one connection. Raises nothing: no client can end the runtime."""
-        with self._connection() as has_room:
-            try:
-                async with stream:
-                    given = await self._answer_to(stream, has_room=has_room)
-                    if given is not None:
-                        with anyio.move_on_after(self._config.request_timeout_s):
-                            await stream.send(given)
-            except _GONE:
-                _log.info("administration client gone")
 
     async def _answer_to(self, stream: SocketStream, *, has_room: bool) -> bytes | None:
         """The answer's frame; None: the client sent no request in time."""

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 from anyio.abc import ByteReceiveStream
 
-from kitchener.errors import AdminRefused, AdminUnavailable
+from kitchener.errors import AdminRefused, AdminUnanswered, AdminUnavailable
 
 VERSION: Final = 1
 """The version of the protocol. Both sides must have the same one."""
@@ -18,6 +18,7 @@ MAX_ANSWER_BYTES: Final = 64 * 1_048_576
 """Largest answer that a client reads, bytes."""
 _LENGTH: Final = struct.Struct(">I")
 _MAX_NAME: Final = 200
+_OWN_ERRORS: Final = {each.__name__: each for each in (AdminUnavailable, AdminUnanswered)}
 
 
 class FrameTooLarge(Exception):
@@ -109,7 +110,8 @@ def read_answer(body: bytes) -> object:
 
     Raises:
         AdminRefused: the request failed in the other process, or was refused there
-        AdminUnavailable: the answer is of another version, or no answer
+        AdminUnavailable: the other process does not take the request; or the answer is of another version, or no answer
+        AdminUnanswered: the operation took too long there
     """
     try:
         message = orjson.loads(body)
@@ -120,7 +122,7 @@ def read_answer(body: bytes) -> object:
     failed = message.get("error")  # in the same place in all versions, so that an older process can say which it speaks
     if isinstance(failed, dict):
         kind, text = str(failed.get("kind")), str(failed.get("message"))
-        raise AdminUnavailable(text) if kind == AdminUnavailable.__name__ else AdminRefused(kind, text)
+        raise _OWN_ERRORS[kind](text) if kind in _OWN_ERRORS else AdminRefused(kind, text)
     if message.get("v") != VERSION or "result" not in message:
         raise _other_version(message.get("v"))
     return message["result"]
