@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SubjectErased
+from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SessionEnded, SubjectErased
 from kitchener.ledger import LedgerEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -55,10 +55,11 @@ async def test_an_intent_is_declared_and_forked(tmp_path: Path) -> None:
     root = tmp_path / "plane"
     async with listening(root) as runtime:
         session_id = (await runtime.supervisor().handle_turn("plan a trip", subject_id=ADA)).session_id
-        whose = {"agent_class": "ADMIN", "session_id": session_id}
-        made = await ask(listening_config(root), DeclareIntent(**whose, objective="pack"))
+        declare = DeclareIntent(agent_class="ADMIN", session_id=session_id, objective="pack")
+        made = await ask(listening_config(root), declare)
         assert (made.status, len(made.competing)) == ("live", 2)
-        forked = await ask(listening_config(root), ForkIntent(**whose, intent_id=made.intent_id, objectives=("shoes", "hats")))
+        fork = ForkIntent(agent_class="ADMIN", session_id=session_id, intent_id=made.intent_id, objectives=("shoes", "hats"))
+        forked = await ask(listening_config(root), fork)
         assert forked.child_intent_ids is not None
         thread = (await runtime.supervisor().session(session_id)).thread
         assert thread is not None
@@ -68,7 +69,7 @@ async def test_an_intent_is_declared_and_forked(tmp_path: Path) -> None:
 async def test_a_subject_is_erased_while_their_turn_and_anothers_run(tmp_path: Path) -> None:
     root, hold = tmp_path / "plane", Hold("a secret", "hello")
     async with listening(root, ScriptedProvider(echo, gate=hold)) as runtime, anyio.create_task_group() as tasks:
-        supervisor, ends = runtime.supervisor(), {}
+        supervisor, ends = runtime.supervisor(), dict[str, TurnResult | Exception]()
 
         async def say(subject_id: str, message: str) -> None:
             ends[subject_id] = await outcome(supervisor.handle_turn(message, subject_id=subject_id))
@@ -84,8 +85,9 @@ async def test_a_subject_is_erased_while_their_turn_and_anothers_run(tmp_path: P
         with anyio.fail_after(20):
             while len(ends) < 2:
                 await anyio.lowlevel.checkpoint()
-        assert isinstance(ends[BO], TurnResult)
-        assert ends[BO].error is None
+        untouched = ends[BO]
+        assert isinstance(untouched, TurnResult)
+        assert untouched.error is None
         assert isinstance(ends[ADA], KitchenerError)
         erased = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED)
         (old,) = [each for each in erased if each.payload["subject_id"] == ADA]
@@ -102,9 +104,9 @@ async def test_a_session_is_ended(tmp_path: Path) -> None:
         end = EndSession(agent_class="ADMIN", session_id=first.session_id)
         await administer(listening_config(root), end)
         assert (await runtime.supervisor().session(first.session_id)).state.is_ended
-        again = await command(tmp_path, "session", "end", first.session_id, "--root", root)
-        assert again.code == 1
-        assert "has ended" in again.err
+        with pytest.raises(AdminRefused, match="has ended") as again:
+            await administer(listening_config(root), end)
+        assert again.value.error_class is SessionEnded
 
 
 async def test_impossible_entries_of_an_active_session_are_voided(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ async def test_a_learned_line_is_deactivated_for_the_next_turn(tmp_path: Path) -
     root = tmp_path / "plane"
     learned = {
         "signal_id": "domain:travel",
-        "artifact_type": "preference",
+        "artifact_type": "constraint",
         "labels": {},
         "weight": 0.9,
         "scope": "agent",

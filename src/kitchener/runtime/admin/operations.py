@@ -7,9 +7,9 @@ A command carries an operation out on a root that no process has open, or sends 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
@@ -26,6 +26,14 @@ from kitchener.records.ref import Ref
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.session_import import SessionImport
 
+
+def _is_absolute(path: Path) -> Path:
+    if not path.is_absolute() or "\0" in str(path):
+        raise ValueError("expected an absolute path")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_is_absolute)]
 R = TypeVar("R")
 
 
@@ -247,8 +255,7 @@ class ImportSession(Operation[SessionImport]):
 
     op = "session.import"
     result = TypeAdapter(SessionImport)
-    folder: Path
-    """An absolute path."""
+    folder: AbsolutePath
     public_key: str | None = None
 
     async def run(self, root: AdminRoot) -> SessionImport:
