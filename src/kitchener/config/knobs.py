@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from kitchener.config.administration import AdminConfig
 from kitchener.config.bounds import Name, Positive, Seconds, TokenCount
 from kitchener.config.inheritance import inheriting
 from kitchener.config.router import RouterConfig
@@ -437,6 +438,8 @@ class RuntimeConfig(Settings):
     """`[ledger]`"""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """`[limits]`"""
+    admin: AdminConfig = Field(default_factory=AdminConfig)
+    """`[admin]`"""
     memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
     """`[memory]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)

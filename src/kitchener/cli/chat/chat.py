@@ -17,7 +17,7 @@ from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.chat.spending import Spending, read_spending, used_text
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import LedgerPaths, Options, SessionChoice
+from kitchener.cli.options import LedgerPaths, Options, SessionChoice, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
@@ -75,7 +75,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
     agent_class = options.agent
     if session_id is not None:
         agent_class = await LedgerPaths(loaded.config).class_of(session_id, agent_class)
-    async with open_runtime(loaded.config) as runtime:
+    async with open_runtime(loaded.config, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(
             supervisor=runtime.supervisor(agent_class),

@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
+from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probe import probe_providers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
@@ -82,8 +83,9 @@ def doctor(
     """Say whether this machine, the settings and the ledgers are in order.
 
     Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
-    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Takes no lock, changes
-    nothing but a temporary file, and calls providers only with `--probe`. Exits with 1 where something fails.
+    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Where a process has the
+    root open and listens, also at its queues. Takes no lock, changes nothing but a temporary file, and calls providers only
+    with `--probe`. Exits with 1 where something fails.
 
     For example:
 
@@ -91,7 +93,7 @@ def doctor(
         kitchener doctor --probe
         kitchener doctor --root ./ledgers --json
     """
-    findings = list(_versions())
+    findings, queues = list(_versions()), None
     try:
         loaded = options.load()
     except ConfigError as error:
@@ -102,6 +104,8 @@ def doctor(
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
         findings += [*_providers(config, is_checked=is_checked), anyio.run(_keys, config), *anyio.run(_ledgers, config)]
         findings += anyio.run(_content, config)
+        queues, shown = anyio.run(read_queues, config)
+        findings += [Finding(*each) for each in shown]
         if probe and is_checked:
             findings += [
                 Finding(f"probe {each.provider_id}", "ok" if each.problem is None else "fail", each.detail)
@@ -109,7 +113,7 @@ def doctor(
             ]
     is_fine = all(each.state != "fail" for each in findings)
     if json:
-        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
+        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings], "queues": queues})
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, listens
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -89,7 +89,7 @@ async def _run(
             results = Results(output, len(messages))
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
-        async with open_runtime(config) as runtime:
+        async with open_runtime(config, admin_socket=listens(config)) as runtime:
             batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach)
             tune_gc()
             began = anyio.current_time()

@@ -43,7 +43,8 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
-from kitchener.runtime import open_runtime
+from kitchener.runtime.admin.operations import EndSession
+from kitchener.runtime.administration import administer
 
 app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
@@ -146,8 +147,7 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
     async def work() -> int:
         loaded = options.load_checked()
         agent_class = await LedgerPaths(loaded.config).class_of(session, options.agent)
-        async with open_runtime(loaded.config) as runtime:
-            await runtime.supervisor(agent_class).end_session(session)
+        await administer(loaded.config, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:
