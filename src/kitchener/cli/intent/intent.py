@@ -77,7 +77,8 @@ def list_(
         kitchener intent list last
         kitchener intent list --json
     """
-    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), options.agent, session)
+    agent_class = options.first_agent if session is not None else options.agent
+    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), agent_class, session)
     rows = [row for each in threads for row in each.rows()]
     if json:
         print_json(rows)
@@ -88,7 +89,7 @@ def list_(
             for line in each.notes():
                 print_text(line)
     else:
-        print_text(f"no intents of {session or options.agent}")
+        print_text(f"no intents of {session or agent_class}")
     return OK
 
 
@@ -228,9 +229,9 @@ def _write(options: Options, session: str | None, call: _IntentCall, *, is_json:
         loaded = options.load_checked()
         paths = LedgerPaths(loaded.config)
         if session is None:
-            agent_class, session_id = await session_of_intent(paths, intent, options.agent)
+            agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
-            agent_class, session_id = await paths.class_of(session, options.agent), session
+            agent_class, session_id = await paths.class_of(session, options.first_agent), session
         async with open_runtime(loaded.config) as runtime:
             supervisor = runtime.supervisor(agent_class)
             done = await call(supervisor, session_id)
