@@ -114,4 +114,6 @@ def _imported(made: SessionImport) -> str:
             f"Its content is sealed, and the key of {made.subject_id!r} is not here, so nobody can read it: export the session"
             " with --with-keys and import that folder too."
         )
+    if not made.is_signed:
+        lines.append("Not every head in the folder was signed, so it proved only that it is whole, and not who wrote it.")
     return "\n".join(lines)
