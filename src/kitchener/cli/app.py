@@ -106,11 +106,9 @@ def invoke(tokens: Sequence[str]) -> int:
     try:
         app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-        if "last" in bound.arguments.values():
-            # Imported here because it leads to the ledgers, which a help text and a version need not load.
-            from kitchener.cli.options import fill_in_last
-
-            fill_in_last(command, bound.arguments)
+        # Only commands that have loaded this module take ids. It leads to the ledgers, which a help text need not load.
+        if (options := sys.modules.get("kitchener.cli.options")) is not None:
+            options.resolve_ids(command, bound.arguments)
         code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
         return _fail(USAGE, _usage(error))

@@ -285,7 +285,8 @@ class SessionConfig(Settings):
     """What happens to a message that arrives while its session is busy. `queue`: it waits. `reject`: it is refused. `replace`:
     it cancels the running turn."""
     session_queue: Positive = 8
-    """Messages that may wait for one session. A further message is refused."""
+    """Messages that may wait for one session. A further message is refused. Also how often the start of a turn is written
+    again, where messages were refused while it was written."""
     turn_deadline_s: Seconds = 120.0
     """Longest turn, seconds, where the call names no deadline."""
     admission_deadline_s: Seconds = 30.0

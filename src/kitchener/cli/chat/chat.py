@@ -72,19 +72,18 @@ def chat(
 
 async def _chat(options: Options, session_id: str | None, subject_id: str | None) -> int:
     loaded = options.load_checked()
-    agent_class = options.agent
-    if session_id is not None:
-        agent_class = await LedgerPaths(loaded.config).class_of(session_id, agent_class)
+    paths = LedgerPaths(loaded.config)
+    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
     async with open_runtime(loaded.config, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(
             supervisor=runtime.supervisor(agent_class),
-            memory=ChatMemory.of(runtime, LedgerPaths(loaded.config), agent_class),
+            memory=ChatMemory.of(runtime, paths, agent_class),
             session_id=session_id,
             subject_id=subject_id,
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
-            context=ChatContext(LedgerPaths(loaded.config), runtime.supervisor(agent_class)),
+            context=ChatContext(paths, runtime.supervisor(agent_class)),
         )
         if talk.is_interactive:
             for line in banner_lines(loaded.config, agent_class):
