@@ -44,8 +44,7 @@ from kitchener.cli.session.listing import folded, moment_of
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
-from kitchener.config.known_keys import meant_key
-from kitchener.config.settings import parse_settings
+from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import tool_results
 from kitchener.context.fold.items import shortened, turn_item
@@ -67,7 +66,7 @@ from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
-from kitchener.replaying.line_diff import line_diff
+from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
 from tests.hostile import wire
 

@@ -34,7 +34,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.cli.ledger.ledger._entries": "goes through ledgers",
     "kitchener.cli.memory.tune._values": "what the operator types",
     "kitchener.cli.terminal.typed_lines._from_terminal": "the prompt is the library's own",
-    "kitchener.config.known_keys._tables": "goes through the library's own settings",
+    "kitchener.config.settings._tables": "goes through the library's own settings",
     "kitchener.context.fold.lifecycle._cycle": "goes from id to id",
     "kitchener.context.lexical.index.LexicalIndex._is_known": "names of speakers, which are words of at most 64 characters",
     "kitchener.context.lexical.postings.LexicalTurns._note_date": "a date of ten characters",
