@@ -34,7 +34,7 @@ from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
 from kitchener.records.ref import Ref
-from kitchener.replaying.recorded_ledgers import memory_of
+from kitchener.replaying.recorded.ledgers import memory_of
 from kitchener.signing import load_signer
 
 
