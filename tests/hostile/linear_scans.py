@@ -71,7 +71,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Us
 from kitchener.records.ref import Ref
 from kitchener.replaying.line_diff import line_diff
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.session_sources import imported_sources
+from kitchener.runtime.portable.sources import imported_sources
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
