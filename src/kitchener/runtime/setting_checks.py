@@ -70,7 +70,7 @@ def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
         if tag == _TOOL:
             why = "a work order with this tag runs a tool and asks no model"
         if tag == _CLASSIFICATION:
-            why = 'no agent class classifies by a model; `classify` is "rules" or "off" in each'
+            why = "no agent class classifies by a model"
         yield dotted_key(("router", "domain_tag_routes", tag)), why
 
 
