@@ -55,40 +55,9 @@ Callers catch `KitchenerError` for all of them. Each error carries its facts as 
 value and the remedy.
 """
 
-import traceback
-from typing import Final, Literal
+from typing import Literal
 
 from kitchener.plain_names import quoted
-
-_CAUSES: Final = 8
-"""Most causes of an error that are named."""
-
-
-def origin_of(error: BaseException) -> str:
-    """Returns the class of an error and where it was raised, and the same of its causes, for logs.
-
-    Omits the error's text, which may quote a message, an argument or an answer. The text is recorded or goes to the caller.
-    """
-    found, each = list[str](), error
-    while len(found) < _CAUSES:
-        code, line = next(((frame.f_code, n) for frame, n in reversed([*traceback.walk_tb(each.__traceback__)])), (None, 0))
-        place = f" at {code.co_filename.rpartition('/')[2]}:{line} in {code.co_qualname}" if code is not None else ""
-        found.append(f"{type(each).__name__}{place}")
-        cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
-        if cause is None:
-            break
-        each = cause
-    return ", from ".join(found)
-
-
-def words_of(error: BaseException) -> str:
-    """Returns the class and the text of an error, for a record. Never raises, even if the error has no readable text."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # noqa: BLE001  foreign code makes the text
-        return f"{type(error).__name__} without a readable text"
 
 
 class KitchenerError(Exception):
@@ -125,20 +94,13 @@ class InvalidPart(CallerError):
 
 
 class UnsupportedPart(CallerError):
-    """The model that would reply takes no content of this media type. The message is on record as `TURN_REJECTED`.
-
-    Attributes:
-        name: the name of the image or file
-        media_type: its media type
-        accepted: the types that the model takes, such as `image/*`
-    """
+    """The model that would reply takes only content of `accepted`, such as `image/*`. `TURN_REJECTED` has the message."""
 
     def __init__(self, name: str, media_type: str, accepted: tuple[str, ...]) -> None:
         self.name, self.media_type, self.accepted = name, media_type, accepted
-        takes = f"takes {', '.join(accepted)} only" if accepted else "takes text only"
         super().__init__(
-            f"{quoted(name)} is {media_type}, and the model that would reply {takes}: send it to another model, or if this one"
-            " does take it, say so in `media_types` of its [router.providers] table"
+            f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only: send"
+            " it to another model, or if this one does take it, say so in `media_types` of its [router.providers] table"
         )
 
 
@@ -299,12 +261,14 @@ class Overloaded(KitchenerError):
     """A bounded queue stayed full until the deadline. Send again later.
 
     Without a `turn_id`, nothing was started. With it, a step of that turn waited for room, and the turn was aborted.
+    `waited_for` then names the attempts at a model that failed before, as in `TurnTimeout`.
     """
 
-    def __init__(self, what: str, limit: int, turn_id: str | None = None) -> None:
-        self.what, self.limit, self.turn_id = what, limit, turn_id
+    def __init__(self, what: str, limit: int, turn_id: str | None = None, waited_for: str = "") -> None:
+        self.what, self.limit, self.turn_id, self.waited_for = what, limit, turn_id, waited_for
         end = "nothing was started" if turn_id is None else f"turn {turn_id} waited for room until its deadline and was aborted"
-        super().__init__(f"{what} is full ({limit} waiting); {end}, send again later")
+        why = f" ({waited_for})" if waited_for else ""
+        super().__init__(f"{what} is full ({limit} waiting){why}; {end}, send again later")
 
 
 class TurnTimeout(KitchenerError):
@@ -366,13 +330,7 @@ class LedgerTailMissing(LedgerDamaged):
 
 
 class PartDamaged(LedgerError):
-    """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted.
-
-    Attributes:
-        path: the file
-        content_hash: the hash of the content, as entries name it
-        problem: what is wrong
-    """
+    """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted."""
 
     def __init__(self, path: str, content_hash: str, problem: str) -> None:
         self.path, self.content_hash, self.problem = path, content_hash, problem

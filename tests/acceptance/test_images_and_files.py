@@ -9,19 +9,15 @@ import pytest
 
 from kitchener import (
     FilePart,
-    IdempotencyConflict,
     ImagePart,
-    InvalidPart,
-    ProviderError,
     RuntimeConfig,
     TurnCompleted,
-    UnsupportedPart,
     open_runtime,
     open_sync,
     replay_session,
 )
 from kitchener.config import LimitsConfig, RouterConfig
-from kitchener.errors import PartDamaged
+from kitchener.errors import IdempotencyConflict, InvalidPart, PartDamaged, ProviderError, UnsupportedPart
 from kitchener.records import events
 from kitchener.replaying import read_prompts
 from kitchener.runtime import erase_subject, export_session, import_session

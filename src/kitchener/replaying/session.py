@@ -34,7 +34,6 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
-from kitchener.replaying.before_import import ledgers_before_import
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -45,9 +44,10 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded_routes import Routes
-from kitchener.replaying.recorded_sources import PresentSources, SourceChange
+from kitchener.replaying.recorded.before_import import ledgers_before_import
+from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.recorded.routes import Routes
+from kitchener.replaying.recorded.sources import PresentSources, SourceChange
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners

@@ -19,8 +19,8 @@ from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
 from kitchener.context.fold.items import Item, rule_ref
-from kitchener.errors import origin_of
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records.entries import CutReason
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref

@@ -98,7 +98,7 @@ class HO1Executor:
             # A contract may allow other types; the quality gate does not.
             await reply.finish(text if isinstance(text, str) else "")
         now_us = self._clock.time_us()
-        cost = run.cost(now_us)
+        cost = run.tally.cost(now_us)
         await run.record_completed(output_bytes, cost)
         return work_order.completed(value, cost, self._timestamps.render(now_us))
 
@@ -176,8 +176,8 @@ class HO1Executor:
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
             for use, outcome in zip(response.tool_uses, outcomes, strict=True):
-                messages.append(Message("tool", run.shown(outcome), tool_use_id=use.use_id, tool_id=use.tool_id))
-            if not run.has_room:
+                messages.append(Message("tool", run.tally.shown(outcome), tool_use_id=use.use_id, tool_id=use.tool_id))
+            if not run.tally.has_room:
                 break
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 
@@ -187,7 +187,7 @@ class HO1Executor:
         if error.provider_reason is not None:
             told["provider_reason"] = error.provider_reason
         await run.record(events.WO_FAILED, ExecutionFailedPayload(error=told))
-        return wo.failed(error, run.cost(now_us), self._timestamps.render(now_us))
+        return wo.failed(error, run.tally.cost(now_us), self._timestamps.render(now_us))
 
 
 _Output = tuple[dict[str, Any], bytes]

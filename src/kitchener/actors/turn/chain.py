@@ -20,10 +20,11 @@ from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,

@@ -34,9 +34,10 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import StaleHead, origin_of
+from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,

@@ -35,7 +35,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
-from kitchener.replaying.recorded_ledgers import memory_of
+from kitchener.replaying.recorded.ledgers import memory_of
 from kitchener.signing import load_signer
 
 

@@ -45,6 +45,9 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "mode": view.mode,
         **{name: getattr(projection, name, None) for name in ("intent_id", "token_budget", "tokens_used", "ruleset_hash")},
         "is_exact": view.is_exact,
+        "outcome": view.end.words,
+        "error": view.end.error,
+        "waited_for": view.end.waited_for or None,
         "why_nothing": view.why_nothing or None,
         "gathered": list(view.gathered),
         "calls": [each.as_json() for each in view.calls],
@@ -57,6 +60,8 @@ def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
     yield totals_line(view.calls, view.turn_id)
+    if view.end.completed is None or view.end.completed.get("error") is not None:
+        yield f"  {view.end.words}"
     if view.mode == "shadow":
         yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
     if view.projection is not None:

@@ -12,8 +12,8 @@ from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgumen
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.runtime.session_export import SessionExport, export_session
-from kitchener.runtime.session_import import SessionImport, import_session
+from kitchener.runtime.portable.exporter import SessionExport, export_session
+from kitchener.runtime.portable.importer import SessionImport, import_session
 
 _EVERYTHING = Options()
 

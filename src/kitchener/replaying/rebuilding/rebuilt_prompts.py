@@ -24,13 +24,13 @@ from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
-from kitchener.replaying.before_import import ledgers_before_import
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
 from kitchener.replaying.rebuilding.prompt_parts import RequestPart, parts_of
-from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded_routes import AnyRoute
-from kitchener.replaying.recorded_sources import read_sources
+from kitchener.replaying.recorded.before_import import ledgers_before_import
+from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.recorded.routes import AnyRoute
+from kitchener.replaying.recorded.sources import read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.session import Replays, replays_now, run_turn
 from kitchener.replaying.tape import Diverged, Tape, TurnTape

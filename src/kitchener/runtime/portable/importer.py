@@ -27,8 +27,8 @@ from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
+from kitchener.runtime.portable.folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.runtime.sealed_root import record_sealing
-from kitchener.runtime.session_folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.sealing import Sealer
 
 _HOLDER_BYTES: Final = 1_024

@@ -1,9 +1,9 @@
 """Writes one session as a folder, and reads and verifies such a folder.
 
 The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with what shaped the requests of its turns
-(`session_sources.py`), the images and files of its messages as they are stored, and the subject's key if that was asked for. A
+(`sources.py`), the images and files of its messages as they are stored, and the subject's key if that was asked for. A
 ledger's file has the same form as a part of a bundle (`docs/proof.md`): the entries as they are stored, and the chain that
-links them to the ledger's head. Everything here blocks. What belongs into a folder is decided in `session_export.py`.
+links them to the ledger's head. Everything here blocks. What belongs into a folder is decided in `exporter.py`.
 """
 
 import json
@@ -35,7 +35,7 @@ from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIE
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import LedgerName
-from kitchener.runtime.session_sources import SOURCES, imported_sources, named_configurations
+from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_configurations
 from kitchener.sealing import MARK, is_sealed
 from kitchener.small_files import read_regular, sync_directory, write_private
 

@@ -35,8 +35,8 @@ from kitchener.runtime.ledger_paths import (
     sealer_of,
     settings_of,
 )
-from kitchener.runtime.session_folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
-from kitchener.runtime.session_sources import SOURCES, named_configurations, sources_to_export
+from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
+from kitchener.runtime.portable.sources import SOURCES, named_configurations, sources_to_export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
