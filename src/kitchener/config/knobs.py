@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kitchener.config.administration import AdminConfig
+from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.bounds import Name, Positive, Seconds, TokenCount
 from kitchener.config.inheritance import inheriting
 from kitchener.config.router import RouterConfig
