@@ -49,7 +49,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.memory.timestamps._second": "nineteen characters",
     "kitchener.replaying.doubles.RecordedMemory.log_signal": "goes through the fields of an entry",
     "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
-    "kitchener.runtime.session_folder._manifest": "a file of which so many bytes are read at most",
+    "kitchener.runtime.portable.folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
 }
 """Functions that the rule finds and no scan measures, and why."""

@@ -19,8 +19,8 @@ from kitchener.runtime.admin.operations import Operation
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.ledger_paths import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config
+from kitchener.runtime.portable.importer import SessionImport, import_session
 from kitchener.runtime.runtime import open_runtime
-from kitchener.runtime.session_import import SessionImport, import_session
 
 R = TypeVar("R")
 

@@ -24,6 +24,7 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
+from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
@@ -149,6 +150,7 @@ class Runtime:
                     sealer=self._shared.sealer,
                     supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
                     opened=tuple(self._shared.memories.values()),
+                    content=self._shared.content,
                 ) as stores:
                     guard.is_erasing = True
                     return await erase(subject_id, stores, self._shared.injected.clock)
@@ -317,7 +319,8 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
             ):
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
                 text = ActiveText(limits.max_active_chars)
-                shared = RuntimeParts(config, injected, gateway, limiter, text, sealer, signer, memories, tasks, scope)
+                content = ContentStore(config.plane_root, sealer, limits.max_content_bytes)
+                shared = RuntimeParts(config, injected, gateway, limiter, text, sealer, signer, content, memories, tasks, scope)
                 task_status.started(Runtime(shared))
                 try:
                     with ends_when_told("the task that holds the runtime"):

@@ -104,7 +104,7 @@ def test_init_writes_a_working_file_for_a_real_model(
     [
         (["--model", "m"], "--provider"),
         (["--provider", "openai"], "--model"),
-        (["--provider", "opnai", "--model", "m"], "openai, anthropic, google, ollama"),
+        (["--provider", "opnai", "--model", "m"], "openai, anthropic, google, ollama; did you mean openai?"),
         (["--provider", "http://me:secret@host/v1", "--model", "m"], "user or password"),
         (["--provider", "openai", "--model", 'a"\nb'], "printable"),
         (["--provider", "openai", "--model", "x" * 101], "1 to 100"),

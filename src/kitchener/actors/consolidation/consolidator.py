@@ -19,14 +19,14 @@ from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
+from kitchener.errors import CallerError, EntryRefused, OverlayRefused
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.logs import get_logger
 from kitchener.memory.overlays import gate_window_key
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
-from kitchener.plain_names import quoted
+from kitchener.plain_names import quoted, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,

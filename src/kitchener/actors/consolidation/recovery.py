@@ -14,12 +14,13 @@ from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import cost_json
 from kitchener.clock import iso, to_us
-from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
+from kitchener.errors import CallerError, EntryRefused, EntryTooLarge
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.logs import get_logger
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.work_order import Cost
 

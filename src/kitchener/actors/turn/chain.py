@@ -20,10 +20,11 @@ from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_json, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -161,7 +162,12 @@ class WorkOrderChain:
             data = canonical_bytes([input_context, prior], at="input_context")
         except EntryRefused as error:  # an output can be storable alone but too deep inside an input
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
-        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        parts = context.parts if context is not None else ()
+        needed = (
+            tokens_of_bytes(len(data))
+            + sum(each.tokens for each in parts)
+            + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        )
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
         earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
         room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
@@ -176,6 +182,7 @@ class WorkOrderChain:
             subject_id=session.subject_id,
             intent_id=self.intent_id,
             input_context=input_context,
+            parts=parts,
             prior_results=prior,
             constraints=constraints.replaced(timeout_ms=left_ms, **changes),
             parent_wo_id=parent,

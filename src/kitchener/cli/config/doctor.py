@@ -24,11 +24,13 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
+from kitchener.content_store import FOLDER
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
 from kitchener.records import events
+from kitchener.runtime.content_check import check_content
 from kitchener.runtime.ledger_paths import LedgerName, keyring_dir, supervisors_ledgers
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 from kitchener.runtime.sealed_root import check_keyring, check_place
@@ -101,6 +103,7 @@ def doctor(
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
         findings += [*_providers(config, is_checked=is_checked), anyio.run(_keys, config), *anyio.run(_ledgers, config)]
+        findings += anyio.run(_content, config)
         queues, shown = anyio.run(read_queues, config)
         findings += [Finding(*each) for each in shown]
         if probe and is_checked:
@@ -234,6 +237,24 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
+
+
+async def _content(config: RuntimeConfig) -> list[Finding]:
+    """Whether the images and files of messages are there, and whether a crash left some that no entry names."""
+    if not (Path(config.plane_root) / FOLDER).is_dir():
+        return []
+    try:
+        report = await check_content(config)
+    except KitchenerError as error:
+        return [Finding("content", "fail", str(error))]
+    detail = f"{report.parts:,} images and files of messages"
+    if report.faults:
+        first = report.faults[0]
+        return [Finding("content", "fail", f"{detail}, {len(report.faults):,} damaged: {first.path}: {first.problem}")]
+    if report.orphans:
+        unused = f"{len(report.orphans):,} files that no entry names: `kitchener content clean` removes them"
+        return [Finding("content", "warn", f"{detail}; {unused}")]
+    return [Finding("content", "ok", detail)]
 
 
 async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Finding:

@@ -67,7 +67,8 @@ def list_(
         kitchener intent list last
         kitchener intent list --json
     """
-    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), options.agent, session)
+    agent_class = options.first_agent if session is not None else options.agent
+    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), agent_class, session)
     rows = [row for each in threads for row in each.rows()]
     if json:
         print_json(rows)
@@ -78,7 +79,7 @@ def list_(
             for line in each.notes():
                 print_text(line)
     else:
-        print_text(f"no intents of {session or options.agent}")
+        print_text(f"no intents of {session or agent_class}")
     return OK
 
 
@@ -221,9 +222,9 @@ def _write(
         loaded = options.load_checked()
         paths = LedgerPaths(loaded.config)
         if session is None:
-            agent_class, session_id = await session_of_intent(paths, intent, options.agent)
+            agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
-            agent_class, session_id = await paths.class_of(session, options.agent), session
+            agent_class, session_id = await paths.class_of(session, options.first_agent), session
         done = await administer(loaded.config, made(agent_class, session_id))
         if is_json:
             print_json({"session_id": session_id, **done.model_dump(mode="json", exclude_unset=True)})

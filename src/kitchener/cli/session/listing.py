@@ -121,7 +121,7 @@ async def list_sessions(options: Options, wanted: SessionFilter, limit: int | No
     """The newest `limit` sessions that are wanted: of the agent class, and where none is named and some are wanted, of all."""
     paths, found = options.paths(), SessionList()
     is_of_one = wanted.is_any or options.named_agent is not None
-    for agent_class in [options.agent] if is_of_one else sorted({options.agent, *paths.agent_classes()}):
+    for agent_class in [options.agent] if is_of_one else sorted({options.first_agent, *paths.agent_classes()}):
         await _add(found, paths, agent_class, wanted, limit)
     found.rows.sort(key=lambda row: (row["started_at"], row["session_id"]))
     found.rows = found.rows[-limit:] if limit is not None else found.rows

@@ -8,14 +8,14 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.runtime.admin.operations import ImportSession
 from kitchener.runtime.administration import administer
-from kitchener.runtime.session_export import SessionExport, export_session
-from kitchener.runtime.session_import import SessionImport
+from kitchener.runtime.portable.exporter import SessionExport, export_session
+from kitchener.runtime.portable.importer import SessionImport
 
 _EVERYTHING = Options()
 
@@ -23,7 +23,7 @@ _EVERYTHING = Options()
 def export(
     session: SessionArgument,
     *,
-    out: Annotated[Path, Parameter(help="The folder. It must not exist.")],
+    out: Annotated[Path, Parameter(name=OUTPUT_NAMES, help="The folder. It must not exist.")],
     options: Options = _EVERYTHING,
     with_keys: Annotated[
         bool, Parameter(negative="", help="Add the subject's key. Whoever has it can read everything.")
@@ -66,7 +66,7 @@ def import_(
 
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
     config = options.load().config
-    agent_class = await LedgerPaths(config).class_of(session_id, options.agent)
+    agent_class = await LedgerPaths(config).class_of(session_id, options.first_agent)
     async with progress_bar("ledgers", None) as steps:
         made = await export_session(
             session_id, out, config=config, agent_class=agent_class, with_key=with_keys, on_step=steps.add
@@ -117,4 +117,6 @@ def _imported(made: SessionImport) -> str:
             f"Its content is sealed, and the key of {made.subject_id!r} is not here, so nobody can read it: export the session"
             " with --with-keys and import that folder too."
         )
+    if not made.is_signed:
+        lines.append("Not every head in the folder was signed, so it proved only that it is whole, and not who wrote it.")
     return "\n".join(lines)

@@ -49,7 +49,7 @@ async def _repair(
     if (void or is_all) and not (reason and reason.strip()):
         raise CallerError("--reason is missing: it is kept on record with every entry that is put aside")
     paths = options.paths()
-    past = await read_past(paths, session_id, options.agent)
+    past = await read_past(paths, session_id, options.first_agent)
     found = _invalid(past)
     chosen = list(found) if is_all else list(dict.fromkeys(void))
     unknown = [name for name in chosen if name not in found]
@@ -58,7 +58,7 @@ async def _repair(
         raise NotOnRecord(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
     if chosen:
         await _void(paths, past, [found[name] for name in chosen], str(reason))
-        past = await read_past(paths, session_id, options.agent)
+        past = await read_past(paths, session_id, options.first_agent)
     left = _invalid(past)
     if is_json:
         print_json(

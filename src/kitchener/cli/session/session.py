@@ -8,6 +8,7 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.context.asked import read_calls
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
@@ -145,7 +146,7 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await LedgerPaths(loaded.config).class_of(session, options.agent)
+        agent_class = await LedgerPaths(loaded.config).class_of(session, options.first_agent)
         await administer(loaded.config, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
@@ -158,13 +159,16 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
 async def _shown(options: Options, session_id: str) -> "_History":
     paths = options.paths()
-    agent_class = await paths.class_of(session_id, options.agent)
+    agent_class = await paths.class_of(session_id, options.first_agent)
     history = _History(session_id, agent_class)
     async with paths.reader(agent_class) as reader:
         if reader is None:
             raise UnknownSession(session_id, agent_class)
         async for entry in reader.read(session_id=session_id):
             history.take(entry)
+    for turn in history.turns.values():
+        if turn.result is None:
+            _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
     return history
 
 
@@ -193,6 +197,8 @@ class _TurnRow:
     state: str = "open"
     """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`."""
     result: TurnCompletedPayload | None = None
+    waited_for: str = ""
+    """The attempts at a model that a turn without a result waited for; "": it was answered, or asked none."""
     work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -206,6 +212,7 @@ class _TurnRow:
             "intent_id": result and result.get("intent_id"),
             "degraded": result is not None and result.get("degraded", False),
             "error": result and opened(result.get("error")),
+            "waited_for": self.waited_for or None,
             "cost": result and result.get("cost_summary"),
             "work_orders": list(self.work_orders.values()),
         }
@@ -285,6 +292,8 @@ class _History:
                 if (error := turn.result.get("error")) is not None:
                     told = opened(error)
                     yield f"  ! {self._text(None if told is None else told['kind'] + ': ' + told['message'])}"
+            elif turn.waited_for:
+                yield f"  ! {turn.waited_for}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
         for rejected in self.rejected:

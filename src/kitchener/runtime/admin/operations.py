@@ -24,7 +24,7 @@ from kitchener.records import events
 from kitchener.records.entries import CommonPayload, IntentScope, LifecycleVoidedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.erasure import ErasureReport
-from kitchener.runtime.session_import import SessionImport
+from kitchener.runtime.portable.importer import SessionImport
 
 
 def _is_absolute(path: Path) -> Path:

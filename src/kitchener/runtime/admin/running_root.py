@@ -18,8 +18,8 @@ from kitchener.runtime.agent import Agent, RuntimeParts
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.ledger_paths import LedgerName, agent_of
 from kitchener.runtime.memories import memory_config
-from kitchener.runtime.session_folder import read_folder
-from kitchener.runtime.session_import import SessionImport, add_folder
+from kitchener.runtime.portable.folder import read_folder
+from kitchener.runtime.portable.importer import SessionImport, add_folder
 
 
 class RunningRoot:

@@ -14,7 +14,7 @@ from kitchener.ledger.index.query import EntrySearch, Query
 from kitchener.ledger.reads import Snapshot
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import IMPORTED_TYPES, imported_key, index_keys
-from kitchener.replaying.recorded_ledgers import RecordedLedgers
+from kitchener.replaying.recorded.ledgers import RecordedLedgers
 
 
 async def ledgers_before_import(recorded: RecordedLedgers, session_id: str) -> RecordedLedgers | None:

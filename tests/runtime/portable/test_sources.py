@@ -16,7 +16,7 @@ from kitchener.replaying import TurnPrompts, read_prompts, replay_session
 from kitchener.runtime import export_session, import_session
 from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.ledger_paths import ledger_paths, sealer_of
-from kitchener.runtime.session_sources import imported_sources
+from kitchener.runtime.portable.sources import imported_sources
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK
 from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all

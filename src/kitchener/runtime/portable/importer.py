@@ -17,6 +17,7 @@ import anyio.to_thread
 from kitchener.actors.sources import record_sources
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
+from kitchener.content_store import ContentStore
 from kitchener.errors import ConfigError, EntryTooLarge, SealingError, SessionExists, SubjectErased
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
@@ -26,8 +27,8 @@ from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
+from kitchener.runtime.portable.folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.runtime.sealed_root import record_sealing
-from kitchener.runtime.session_folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.sealing import Sealer
 
 _HOLDER_BYTES: Final = 1_024
@@ -126,6 +127,7 @@ async def add_folder(
         await target.record_sealing(sealer)
         is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
         await target.record_sources()
+        await anyio.to_thread.run_sync(_copy_content, found, config, sealer)
         for name in LEDGERS:
             if name in found.parts and not was_there:
                 await target.write(name)
@@ -179,6 +181,13 @@ def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
     if folder.key_file is not None:
         return sealer.keyring.get(subject_id, folder.key_file).kid == kid
     return sealer.keyring.kid_of(subject_id) == kid
+
+
+def _copy_content(folder: SessionFolder, config: RuntimeConfig, sealer: Sealer | None) -> None:
+    """Stores the folder's images and files as they are. They are on disk before the entries that name them."""
+    store = ContentStore(config.plane_root, sealer)
+    for each in folder.content:
+        store.copy_in(folder.manifest.subject_id, each.content_hash, each.read())
 
 
 class _Target:
