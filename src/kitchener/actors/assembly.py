@@ -135,11 +135,10 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         CallerError: commits of `ledgers` do not include the memory's ledgers, or there is no runtime that could run automatic
             consolidations
     """
-    clock, limits = clock or SystemClock(), host.limits
+    clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
-    tools = tools or ToolRegistry()
     sources = host.sources or RequestSources.read(config, memory_config, tools)
     authority = None
     if config.context_mode != "off":

@@ -1,6 +1,6 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
-from kitchener.config.administration import AdminConfig
+from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.knobs import (
     INHERITED,
     SIGNAL_KINDS,

@@ -273,7 +273,7 @@ class EraseSubject(Operation[ErasureReport]):
         return await root.erase_subject(self.subject_id)
 
 
-class MemoryChange(BaseModel):
+class SubjectMemoryChange(BaseModel):
     """What a change did to the memory of a subject."""
 
     model_config = ConfigDict(frozen=True)
@@ -285,11 +285,11 @@ class MemoryChange(BaseModel):
     """The artifacts that are no longer used."""
 
 
-class DeactivateArtifact(Operation[MemoryChange]):
+class DeactivateArtifact(Operation[SubjectMemoryChange]):
     """Takes an artifact out of use."""
 
     op = "memory.deactivate"
-    result = TypeAdapter(MemoryChange)
+    result = TypeAdapter(SubjectMemoryChange)
     agent_class: str
     subject_id: str
     artifact_id: str
@@ -297,7 +297,7 @@ class DeactivateArtifact(Operation[MemoryChange]):
     block: bool = False
     """Whether its signal is also kept from being learned from again."""
 
-    async def run(self, root: AdminRoot) -> MemoryChange:
+    async def run(self, root: AdminRoot) -> SubjectMemoryChange:
         namespace = memory_namespace(self.agent_class, self.subject_id)
         async with root.open_memory(self.agent_class) as memory:
             subject, cut = await memory.snapshot(namespace=namespace)
@@ -309,34 +309,34 @@ class DeactivateArtifact(Operation[MemoryChange]):
             is_blocked = subject.gate(overlay.signal_id, cut, memory.config).reason == "blocked"
             if not overlay.enabled and (is_blocked or not self.block):
                 # Once more would be a record that says less than the one before: without `block` it would lift a block.
-                return MemoryChange(is_written=False, target=self.artifact_id)
+                return SubjectMemoryChange(is_written=False, target=self.artifact_id)
             now = iso_of(root.clock.time_us())
             await memory.deactivate_overlay(self.artifact_id, self.reason, now, block=self.block, namespace=namespace)
             await memory.commit()
-        return MemoryChange(is_written=True, target=self.artifact_id, withdrawn=(overlay,))
+        return SubjectMemoryChange(is_written=True, target=self.artifact_id, withdrawn=(overlay,))
 
 
-class QuarantineTarget(Operation[MemoryChange]):
+class QuarantineTarget(Operation[SubjectMemoryChange]):
     """Keeps a signal or an event from counting."""
 
     op = "memory.quarantine"
-    result = TypeAdapter(MemoryChange)
+    result = TypeAdapter(SubjectMemoryChange)
     agent_class: str
     subject_id: str
     target: str
     """A normalised signal id, or `EVT-…`."""
     reason: str
 
-    async def run(self, root: AdminRoot) -> MemoryChange:
+    async def run(self, root: AdminRoot) -> SubjectMemoryChange:
         namespace = memory_namespace(self.agent_class, self.subject_id)
         async with root.open_memory(self.agent_class) as memory:
             subject, cut = await memory.snapshot(namespace=namespace)
             target = subject.in_words(self.target)
             if target in subject.quarantined(cut):
-                return MemoryChange(is_written=False, target=target)
+                return SubjectMemoryChange(is_written=False, target=target)
             lost = await memory.quarantine(target, self.reason, namespace=namespace)
             await memory.commit()
-        return MemoryChange(is_written=True, target=target, withdrawn=tuple(lost))
+        return SubjectMemoryChange(is_written=True, target=target, withdrawn=tuple(lost))
 
 
 class ImportOverlays(Operation[dict[str, list[str]]]):
