@@ -44,6 +44,8 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.gateway.providers.scripted._response": "what a program's author writes",
     "kitchener.ledger.disk.file_ops.write_all": "moves on in one buffer without a copy",
     "kitchener.ledger.disk.seals._parsed": "a file of which so many bytes are read at most",
+    "kitchener.ledger.format.tree.Peaks.push": "joins two hashes of 32 bytes",
+    "kitchener.lazy_names.homes_in": "reads the library's own stubs",
     "kitchener.ledger.index.tail._locations": "rows of a fixed width",
     "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
     "kitchener.memory.timestamps._second": "nineteen characters",

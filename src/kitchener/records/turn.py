@@ -14,6 +14,7 @@ from kitchener.records.entries.turns import (
     WorkOrderSummary,
 )
 from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
+from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.ref import Ref
 
 
@@ -68,6 +69,8 @@ class TurnCall(NamedTuple):
     """On the event loop's clock, seconds; None: `turn_deadline_s` from when the turn starts to run."""
     acceptance: tuple[str, ...] = ()
     """Criteria that the reply must meet."""
+    parts: tuple[FilePart | ReadPart | StoredPart, ...] = ()
+    """Images and files of the message: as given, then as read; those of a replay as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)

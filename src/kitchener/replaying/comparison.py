@@ -111,6 +111,7 @@ _INPUTS: Final[Mapping[str, str]] = {
 _TYPES: Final[Mapping[str, str]] = {
     events.SESSION_START: "how the session was started",
     events.TURN_STARTED: "the message and the turn's moment",
+    events.PART_ATTACHED: "the images and files of the message",
     events.WO_EXECUTING: "the plan of the turn's work orders",
     events.LLM_CALL: "the model's answer, as it was recorded",
     events.WO_COMPLETED: "the model's recorded answer, read under the contract's output schema, and what it cost",

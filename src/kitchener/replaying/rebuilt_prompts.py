@@ -37,6 +37,7 @@ from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.session import Replays, replays_now, run_turn
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.sealed_root import why_unreadable
 
 _WORK_ORDER: Final = "WO-"
 _CONTRACT: Final = "contract"
@@ -194,7 +195,8 @@ class _Rebuild:
         config_hash = _config_hash(turn)
         nothing = TurnPrompts(self._turn_id, replays.agent_class, config_hash, (), tuple(turn.of_type(events.LLM_CALL)))
         if turn.is_erased:
-            return replace(nothing, problem="its subject was erased, so what was said and asked cannot be read any more")
+            ho2m, started = self._recorded.readers[self._recorded.ho2m], turn.started
+            return replace(nothing, problem=await why_unreadable(ho2m, turn.start.get("subject_id"), started.seq))
         try:
             replays = await self._as_recorded(config_hash) or replays
         except SourcesSealed as error:

@@ -305,6 +305,7 @@ class Replays:
                 ruleset_hash=self.ruleset_hash(memory),
                 sources=self.sources.of(memory),
                 policy_version=policy_version_of(tape),
+                media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
             ),
         )
 
@@ -347,6 +348,7 @@ async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -
         session_id=session_id,
         memory=started.get("memory", True),
         acceptance=opened(started.get("acceptance", ())) or (),
+        parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         deadline=DEADLINE_S,
     )
 

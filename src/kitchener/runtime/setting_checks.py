@@ -9,6 +9,7 @@ from typing import Final
 
 from kitchener.actors.work.plan import model_choice
 from kitchener.config import (
+    INHERITED,
     HO2Config,
     ModelChoice,
     RouterConfig,
@@ -20,9 +21,11 @@ from kitchener.config import (
 )
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.offline import MODEL_ID
+from kitchener.records.prompt import RULES_PROVIDER
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import TYPE_TAGS
 
+_CLASSIFICATION: Final = "classification"
 _TOOL: Final = TYPE_TAGS["tool_call"]
 
 
@@ -40,19 +43,34 @@ def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), s
     for name, agent in config.agents.items():
         of_class = ModelChoice(provider=agent.provider, model=agent.model)
         _check_choice(of_class, config.router, given, source, ("agents", name))
+        if agent.classify == "rules" and RULES_PROVIDER in {*config.router.providers, *given}:
+            problem = f"a provider has the id {RULES_PROVIDER!r}, which is that of the built-in rules; give it another id"
+            raise ConfigError(source, dotted_key(("agents", name, "classify")), "'rules'", problem)
         for task in agent.models:
-            _check_choice(model_choice(agent, task), config.router, given, source, ("agents", name, "models", task))
+            if task != _CLASSIFICATION or agent.classify == "model":
+                _check_choice(model_choice(agent, task), config.router, given, source, ("agents", name, "models", task))
 
 
 def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
-    """The routes of `[router.domain_tag_routes]` that no model call of a work order takes: key, and why."""
-    carried = {*TYPE_TAGS.values(), *(tag for agent in config.agents.values() for tag in agent.domain_tags)} - {_TOOL}
+    """The routes that no model call of a work order takes, and the models chosen for none: key, and why."""
+    default = config.agents.get(INHERITED)
+    for name, agent in config.agents.items():
+        chosen = agent.models.get(_CLASSIFICATION)
+        is_inherited = agent is not default and default is not None and default.models.get(_CLASSIFICATION) == chosen
+        if chosen is not None and agent.classify != "model" and not is_inherited:
+            why = f'with `classify = "{agent.classify}"`, no model classifies'
+            yield dotted_key(("agents", name, "models", _CLASSIFICATION)), why
+    classifies = any(agent.classify == "model" for agent in config.classes.values()) or not config.classes
+    types = {*TYPE_TAGS.values()} - ({_TOOL} if classifies else {_TOOL, _CLASSIFICATION})
+    carried = types | {tag for agent in config.agents.values() for tag in agent.domain_tags if tag != _TOOL}
     for tag in config.router.domain_tag_routes:
         if tag in carried:
             continue
         why = f"no work order carries this tag; work orders carry: {described_names(carried)}"
         if tag == _TOOL:
             why = "a work order with this tag runs a tool and asks no model"
+        if tag == _CLASSIFICATION:
+            why = "no agent class classifies by a model"
         yield dotted_key(("router", "domain_tag_routes", tag)), why
 
 

@@ -20,10 +20,10 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.records.prompt import Attempt
+from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, Attempt
 from kitchener.tuning.routes import CallOutcome, PastAttempt, RecordedCall, Tokens
 
-OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
+OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id), RULES_PROVIDER: RULES_MODEL}
 """The default model of each built-in provider."""
 _OF_HO1M: Final = (events.WO_EXECUTING, *events.OF_MODEL_CALLS)
 

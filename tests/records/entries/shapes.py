@@ -15,6 +15,7 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.SESSION_END: entries.SessionEndPayload,
     events.TURN_STARTED: entries.TurnStartedPayload,
     events.TURN_REJECTED: entries.TurnRejectedPayload,
+    events.PART_ATTACHED: entries.PartAttachedPayload,
     events.TURN_COMPLETED: entries.TurnCompletedPayload,
     events.TURN_ABORTED: entries.TurnAbortedPayload,
     events.WO_PLANNED: entries.WorkOrderPlannedPayload,

@@ -21,6 +21,7 @@ from kitchener.context.fold.items import Item, rule_ref
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.entries import CutReason
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 
@@ -104,6 +105,8 @@ class AttentionContext(NamedTuple):
     """Learned lines, best first. They are shown beside `context_text`, not in it."""
     projection_ref: Ref | None = None
     """The recorded projection that this context shows; None: attention gathered it."""
+    parts: tuple[StoredPart, ...] = ()
+    """Images and files of earlier turns that are shown again, in the order of the projection, then those of the message."""
 
     def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""

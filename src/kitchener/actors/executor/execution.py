@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 import anyio
+import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
@@ -23,6 +24,7 @@ from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
+from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
@@ -38,6 +40,7 @@ from kitchener.records.entries import (
     ToolCallPayload,
     ToolStartedPayload,
 )
+from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import (
     Attempt,
     Message,
@@ -73,6 +76,8 @@ class ExecutionServices:
     turn_deadline_s: float
     abort_grace_s: float
     """How long a call that is cut off may take to record that, seconds."""
+    content: ContentStore | None = None
+    """Has the bytes of images and files; None: no model is called, as in a replay."""
     now: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
 
@@ -167,6 +172,20 @@ class Execution:
             ),
         )
 
+    async def with_parts(self, message: Message) -> Message:
+        """Returns a message with the images and files of the work order.
+
+        Raises:
+            PartDamaged: stored content is missing or was changed
+        """
+        content, parts = self._surroundings.content, list[MessagePart]()
+        for each in self._wo.parts:
+            data = b""
+            if content is not None:
+                data = await anyio.to_thread.run_sync(content.get, self._subject_id, each.content_hash)
+            parts.append(MessagePart(each, data))
+        return message._replace(parts=tuple(parts))
+
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
     ) -> PromptResponse:
@@ -192,7 +211,7 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-            self.tally.add_answer(response.usage)
+            self.tally.add_answer(response)
             try:
                 ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
             except (EntryRefused, EntryTooLarge) as error:

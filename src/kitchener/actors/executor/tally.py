@@ -4,7 +4,7 @@ It records nothing and makes no calls. Explained in `docs/work-orders.md`.
 """
 
 from kitchener.actors.tools.results import ToolOutcome, cut_text
-from kitchener.records.prompt import Usage
+from kitchener.records.prompt import RULES_MODEL, PromptResponse
 from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Constraints, Cost
 
@@ -42,9 +42,10 @@ class CostTally:
         self._tool_ids: list[str] = []
         self._nested: Cost | None = None
 
-    def add_answer(self, usage: Usage) -> None:
-        """Adds what a model call with an answer has used."""
-        self.llm_calls += 1
+    def add_answer(self, response: PromptResponse) -> None:
+        """Adds what a call with an answer has used; rules are no model."""
+        usage = response.usage
+        self.llm_calls += response.model_id != RULES_MODEL
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
         cached = 0

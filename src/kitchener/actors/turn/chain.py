@@ -157,7 +157,12 @@ class WorkOrderChain:
             data = canonical_bytes([input_context, prior], at="input_context")
         except EntryRefused as error:  # an output can be storable alone but too deep inside an input
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
-        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        parts = context.parts if context is not None else ()
+        needed = (
+            tokens_of_bytes(len(data))
+            + sum(each.tokens for each in parts)
+            + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        )
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
         earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
         room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
@@ -172,6 +177,7 @@ class WorkOrderChain:
             subject_id=session.subject_id,
             intent_id=self.intent_id,
             input_context=input_context,
+            parts=parts,
             prior_results=prior,
             constraints=constraints.replaced(timeout_ms=left_ms, **changes),
             parent_wo_id=parent,

@@ -7,6 +7,7 @@ from kitchener.cli.terminal.output import amount_of_money, counted, one_line
 from kitchener.config import RouterConfig
 from kitchener.records import events
 from kitchener.records.entries import CostSummary, ModelCallPayload, payload_as
+from kitchener.records.prompt import RULES_MODEL
 from kitchener.tuning import OWN_MODELS
 from kitchener.tuning.routes import Tokens, cost_of
 
@@ -30,7 +31,7 @@ class Spending:
         """Adds a model call."""
         usage, model = call["usage"], call["model_id"]
         tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
-        self.llm_calls += 1
+        self.llm_calls += model != RULES_MODEL
         self.input_tokens += tokens.input_tokens
         self.output_tokens += tokens.output_tokens
         if (price := router.prices.get(model)) is not None:

@@ -18,10 +18,12 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
+from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import ProviderConfig, RuntimeConfig, described_key, shown_address, shown_reference
+from kitchener.content_store import FOLDER
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
@@ -29,6 +31,7 @@ from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
+from kitchener.runtime.content_check import check_content
 from kitchener.runtime.ledger_paths import LedgerName, keyring_dir, supervisors_ledgers
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 from kitchener.runtime.sealed_root import check_keyring, check_place
@@ -85,8 +88,9 @@ def doctor(
     """Say whether this machine, the settings and the ledgers are in order.
 
     Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
-    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Takes no lock, changes
-    nothing but a temporary file, and calls providers only with `--probe`. Exits with 1 where something fails.
+    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Where a process has the
+    root open and listens, also at its queues. Takes no lock, changes nothing but a temporary file, and calls providers only
+    with `--probe`. Exits with 1 where something fails.
 
     For example:
 
@@ -94,7 +98,7 @@ def doctor(
         kitchener doctor --probe
         kitchener doctor --root ./ledgers --json
     """
-    findings = list(_versions())
+    findings, queues = list(_versions()), None
     try:
         loaded = options.load()
     except ConfigError as error:
@@ -104,11 +108,14 @@ def doctor(
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
         findings += [*_providers(config, is_checked=is_checked), anyio.run(_keys, config), *anyio.run(_ledgers, config)]
+        findings += anyio.run(_content, config)
+        queues, shown = anyio.run(read_queues, config)
+        findings += [Finding(*each) for each in shown]
         if probe and is_checked:
             findings += anyio.run(_probe_providers, config)
     is_fine = all(each.state != "fail" for each in findings)
     if json:
-        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
+        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings], "queues": queues})
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:
@@ -232,6 +239,24 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
+
+
+async def _content(config: RuntimeConfig) -> list[Finding]:
+    """Whether the images and files of messages are there, and whether a crash left some that no entry names."""
+    if not (Path(config.plane_root) / FOLDER).is_dir():
+        return []
+    try:
+        report = await check_content(config)
+    except KitchenerError as error:
+        return [Finding("content", "fail", str(error))]
+    detail = f"{report.parts:,} images and files of messages"
+    if report.faults:
+        first = report.faults[0]
+        return [Finding("content", "fail", f"{detail}, {len(report.faults):,} damaged: {first.path}: {first.problem}")]
+    if report.orphans:
+        unused = f"{len(report.orphans):,} files that no entry names: `kitchener content clean` removes them"
+        return [Finding("content", "warn", f"{detail}; {unused}")]
+    return [Finding("content", "ok", detail)]
 
 
 async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Finding:

@@ -43,7 +43,8 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
-from kitchener.runtime import open_runtime
+from kitchener.runtime.admin.operations import EndSession
+from kitchener.runtime.administration import administer
 
 app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
@@ -145,9 +146,8 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await LedgerPaths(loaded.config).class_of(session, options.agent)
-        async with open_runtime(loaded.config) as runtime:
-            await runtime.supervisor(agent_class).end_session(session)
+        agent_class = await LedgerPaths(loaded.config).class_of(session, options.first_agent)
+        await administer(loaded.config, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:
@@ -159,7 +159,7 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
 async def _shown(options: Options, session_id: str) -> "_History":
     paths = options.paths()
-    agent_class = await paths.class_of(session_id, options.agent)
+    agent_class = await paths.class_of(session_id, options.first_agent)
     history = _History(session_id, agent_class)
     async with paths.reader(agent_class) as reader:
         if reader is None:

@@ -235,7 +235,7 @@ def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges 
         return None
     evidence = {item.ref for item in projection.recalled}
     visible: list[int] = []
-    suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED"], list[int]] = {}
+    suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED", "UNSUPPORTED"], list[int]] = {}
     for index, each in _indexed(projection, evidence):
         if each.form == "FULL":
             visible.append(index)

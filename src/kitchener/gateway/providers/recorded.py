@@ -97,7 +97,9 @@ class RecordedProvider:
         provider_id: str = "recorded",
     ) -> None:
         self._recordings, self._request_hash, self._provider_id = recordings, request_hash, provider_id
-        self.traits = ProviderTraits(built_in=True, needs_timeout=False, model_id="recorded")
+        self.traits = ProviderTraits(
+            built_in=True, needs_timeout=False, model_id="recorded", media_types=("image/*", "application/pdf", "text/*")
+        )
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
         """Returns the recorded response.

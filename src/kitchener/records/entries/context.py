@@ -17,7 +17,7 @@ FlagKind = Literal[
     "INVALID_LIFECYCLE",
     "UNSUPPRESSIBLE_OVER_BUDGET",
 ]
-SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED"]
+SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED", "UNSUPPORTED"]
 """Why an eligible item was not shown in full."""
 Runs = list[list[int]]
 """Positions in a list, as `[first, end)` pairs."""
@@ -75,6 +75,7 @@ class SuppressedPositions(TypedDict):
     DEFERRED: NotRequired[Runs]
     BUDGET_EVICTION: NotRequired[Runs]
     ERASED: NotRequired[Runs]
+    UNSUPPORTED: NotRequired[Runs]
 
 
 class ProjectionPayload(CommonPayload):

@@ -9,8 +9,9 @@ from kitchener.records.ref import ListedRefMapping, RefMapping
 
 AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
 """Why a turn was aborted: by its caller, by its deadline, by an error, or by the runtime that closed."""
-RejectReason = Literal["busy", "overloaded", "replaced"]
-"""Why a message got no turn: its session was busy, its session's queue was full, or a newer message took its place."""
+RejectReason = Literal["busy", "overloaded", "replaced", "unsupported"]
+"""Why a message got no turn: its session was busy, its session's queue was full, a newer message took its place, or the model
+takes no content of the type that it brought."""
 OverlapPolicy = Literal["queue", "reject", "replace"]
 TurnErrorKind = Literal[
     "BUDGET",
@@ -73,6 +74,27 @@ class TurnStartedPayload(CommonPayload):
     idempotency_scope: NotRequired[Literal["session", "subject"]]
     acceptance: NotRequired[list[str] | Sealed]
     """Criteria that the caller gave for the reply."""
+    parts: NotRequired[list[str]]
+    """Hashes of the images and files of the message, in their order; absent: it has none."""
+    media_types: NotRequired[list[str]]
+    """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
+
+
+class PartAttachedPayload(CommonPayload):
+    """`PART_ATTACHED`: an image or a file of the turn's message. Its bytes are stored beside the ledgers."""
+
+    number: int
+    """Its number within the message, from 1."""
+    name: SealedText
+    media_type: str
+    size: int
+    """Bytes of the content."""
+    tokens: int
+    """Estimated tokens that a model reads for it."""
+    content_hash: str
+    """Hash of the content; keyed with the subject's key where content is sealed."""
+    stored_hash: str
+    """Hash of the stored file, which is sealed where content is."""
 
 
 class TurnRejectedPayload(CommonPayload):

@@ -14,13 +14,15 @@ import orjson
 
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.errors import SealingError, SubjectErased
+from kitchener.content_store import ContentStore
+from kitchener.errors import PartDamaged, SealingError, SubjectErased
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import BundleSelection
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TurnCompletedPayload, payload_as
+from kitchener.records.parts import StoredPart
 from kitchener.runtime.ledger_paths import (
     INDEX_KEYS,
     LedgerName,
@@ -32,7 +34,7 @@ from kitchener.runtime.ledger_paths import (
     sealer_of,
     settings_of,
 )
-from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, kids_in, write_folder
+from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
 from kitchener.runtime.portable.sources import SOURCES, named_configurations, sources_to_export
 
 
@@ -92,6 +94,7 @@ async def export_session(
 
     Raises:
         UnknownSession: no ledger contains the session
+        PartDamaged: an image or a file of the session is missing or was changed; nothing was exported
         SubjectErased: the session's text was erased
         CallerError: the folder exists already or cannot be created
         LedgerDamaged: a ledger does not verify; nothing was exported
@@ -105,6 +108,7 @@ async def export_session(
         await chosen.select(on_step)
         key_file = await anyio.to_thread.run_sync(_key, settings, chosen) if with_key else None
         sources = await _sources(settings, chosen, with_key=with_key)
+        content = await anyio.to_thread.run_sync(_content, settings, chosen)
         extra = {name: data for name, data in ((KEY, key_file), (SOURCES, sources)) if data is not None}
         exported_at = iso((clock or SystemClock()).time_us())
 
@@ -112,7 +116,7 @@ async def export_session(
             kid = next(iter(sorted(chosen.kids)), None)
             return Manifest(session_id, chosen.subject_id, found, exported_at, chosen.turns, kid, files)
 
-        folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), extra, on_step)
+        folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), extra, on_step, content)
     return SessionExport(
         session_id=session_id,
         subject_id=chosen.subject_id,
@@ -126,6 +130,19 @@ async def export_session(
         has_sources=bool(folder.sources),
         is_signed=folder.is_signed,
     )
+
+
+def _content(config: RuntimeConfig, chosen: "_Selection") -> dict[str, Path]:
+    """The stored images and files that the chosen entries name, by their names in the folder.
+
+    Raises:
+        PartDamaged: one is missing or was changed
+    """
+    store = ContentStore(config.plane_root, sealer_of(config))
+    for each in chosen.parts:
+        if (problem := store.problem(chosen.subject_id, each.content_hash, each.stored_hash)) is not None:
+            raise PartDamaged(str(store.path(chosen.subject_id, each.content_hash)), each.content_hash, problem)
+    return {content_file(each.stored_hash): store.path(chosen.subject_id, each.content_hash) for each in chosen.parts}
 
 
 def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
@@ -161,6 +178,8 @@ class _Selection:
         self.subject_id = ""
         self.turns = self.own = 0
         self.kids: set[str] = set()
+        self.parts: list[StoredPart] = []
+        """The images and files of its messages."""
         self.config_hashes: set[str] = set()
         """The configurations that the session's turns name."""
 
@@ -242,6 +261,8 @@ class _Selection:
     def _add(self, name: LedgerName, entry: StoredEntry) -> None:
         if entry.seq not in self._chosen[name]:
             self._chosen[name][entry.seq] = entry
+            if entry.entry_type == events.PART_ATTACHED:
+                self.parts.append(StoredPart.from_payload(entry.payload))
             self.kids |= kids_in(entry.entry_type, orjson.loads(entry.body)["payload"])
 
 

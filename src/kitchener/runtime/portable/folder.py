@@ -1,9 +1,9 @@
 """Writes one session as a folder, and reads and verifies such a folder.
 
 The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with what shaped the requests of its turns
-(`sources.py`), and the subject's key if that was asked for. A ledger's file has the same form as a part of a bundle
-(`docs/proof.md`): the entries as they are stored, and the chain that links them to the ledger's head. Everything here blocks.
-What belongs into a folder is decided in `exporter.py`.
+(`sources.py`), the images and files of its messages as they are stored, and the subject's key if that was asked for. A
+ledger's file has the same form as a part of a bundle (`docs/proof.md`): the entries as they are stored, and the chain that
+links them to the ledger's head. Everything here blocks. What belongs into a folder is decided in `exporter.py`.
 """
 
 import json
@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from kitchener.actors.sources import Source
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
+from kitchener.content_store import MAX_STORED_BYTES, is_content_hash
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_erasable, is_agent_class, is_session_id, memory_namespace, session_of_turn
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
@@ -28,7 +30,8 @@ from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import BadLine, Line, make_entry
 from kitchener.records.entries import Payload
-from kitchener.records.events import CONTEXT_IMPORTED, SEALED_FIELDS, SIGNER_DECLARED
+from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIELDS, SIGNER_DECLARED
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import LedgerName, ledger_ids
 from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_configurations
@@ -86,6 +89,22 @@ class FolderEntry(NamedTuple):
         return bool(self.body["entry_type"] == CONTEXT_IMPORTED)
 
 
+class FolderContent(NamedTuple):
+    """An image or a file of a folder."""
+
+    path: Path
+    content_hash: str
+    """Hash of the content, by which it is stored."""
+    stored_hash: str
+    """Hash of the file."""
+
+    def read(self) -> bytes:
+        """The file. Raises FolderDamaged: it is not what was written."""
+        data = _read(self.path, MAX_STORED_BYTES)
+        _same(self.path, "stored_hash", self.stored_hash, digest(data))
+        return data
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFolder:
     """A folder that was read and verified."""
@@ -99,6 +118,8 @@ class SessionFolder:
     """The subject's key, a secret; None: the folder has none."""
     sources: tuple[Source, ...]
     """What shaped the requests of its turns, with each configuration all that it names; empty: the folder has none."""
+    content: tuple[FolderContent, ...] = ()
+    """The images and files of its messages."""
 
     def __repr__(self) -> str:
         return f"<SessionFolder {self.manifest.session_id}>"  # never the key
@@ -125,6 +146,7 @@ def write_folder(
     selections: Mapping[LedgerName, BundleSelection],
     extra: Mapping[str, bytes],
     on_step: Callable[[], object],
+    content: Mapping[str, Path] = MappingProxyType({}),
 ) -> SessionFolder:
     """Writes a folder, verifies it, and gives it its name. If anything fails, nothing has that name.
 
@@ -134,6 +156,7 @@ def write_folder(
         selections: the entries of each ledger
         extra: the other files by name: `KEY`, `SOURCES`
         on_step: called after each ledger
+        content: stored images and files, by the names that they get
 
     Raises:
         CallerError: something has the folder's name, or its parent cannot be written
@@ -148,6 +171,8 @@ def write_folder(
             on_step()
         for file, data in extra.items():
             files[file] = _put(draft / file, data)
+        for file, path in content.items():
+            files[file] = _put(draft / file, _read(path, MAX_STORED_BYTES), MAX_STORED_BYTES)
         facts = asdict(manifest(files))
         _put(draft / _MANIFEST, canonical_bytes({**facts, "digest": canonical_digest(facts)}) + b"\n")
         sync_directory(draft)
@@ -189,7 +214,8 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
     key_file = _checked(path / KEY, manifest, _MAX_SMALL_BYTES) if KEY in manifest.files else None
     if key_file is not None:
         _same(path / KEY, "kid", str(manifest.key_id), _kid(path / KEY, key_file))
-    return SessionFolder(manifest, digest(stored), parts, key_file, _sources(path / SOURCES, manifest, parts["ho2m"]))
+    sources, content = _sources(path / SOURCES, manifest, parts["ho2m"]), tuple(_content(path, manifest, parts["ho2m"]))
+    return SessionFolder(manifest, digest(stored), parts, key_file, sources, content)
 
 
 def _sources(file: Path, manifest: Manifest, ho2m: VerifiedPart) -> tuple[Source, ...]:
@@ -197,6 +223,28 @@ def _sources(file: Path, manifest: Manifest, ho2m: VerifiedPart) -> tuple[Source
         return ()
     named = set[str]().union(*(named_configurations(_entry(line).payload) for line in ho2m.lines))
     return imported_sources(str(file), _checked(file, manifest, MAX_BUNDLE_BYTES), named, manifest.agent_class)
+
+
+def content_file(stored_hash: str) -> str:
+    """The name of an image or a file in a folder."""
+    return f"content-{stored_hash.removeprefix('sha256:')}"
+
+
+def _content(path: Path, manifest: Manifest, ho2m: VerifiedPart) -> Iterator[FolderContent]:
+    """The images and files that entries name and that the folder has. An older folder may lack them."""
+    for entry in map(_entry, ho2m.lines):
+        if entry.entry_type != PART_ATTACHED:
+            continue
+        part = StoredPart.from_payload(entry.payload)
+        name = content_file(part.stored_hash)
+        if name in manifest.files:
+            file = path / name
+            _same(file, f"{entry.line.entry_id}: stored_hash", part.stored_hash, manifest.files[name])
+            if not is_content_hash(part.content_hash):
+                raise FolderDamaged(str(file), "content_hash", "a hash of content", part.content_hash[:80])
+            found = FolderContent(file, part.content_hash, part.stored_hash)
+            found.read()
+            yield found
 
 
 def kids_in(entry_type: str, payload: Payload) -> set[str]:
@@ -228,9 +276,9 @@ def _draft(out: Path) -> Iterator[Path]:
         raise
 
 
-def _put(path: Path, data: bytes) -> str:
-    if len(data) > MAX_BUNDLE_BYTES:
-        raise CallerError(f"{path.name} would have {len(data):,} bytes; a folder's file has at most {MAX_BUNDLE_BYTES:,}")
+def _put(path: Path, data: bytes, limit: int = MAX_BUNDLE_BYTES) -> str:
+    if len(data) > limit:
+        raise CallerError(f"{path.name} would have {len(data):,} bytes; a folder's file has at most {limit:,}")
     write_private(path, data)
     return digest(data)
 
@@ -271,7 +319,11 @@ def _manifest(path: Path, data: bytes) -> Manifest:
         raise FolderDamaged(str(path), "fields", "ids and times as text, and the hashes of files", "others")
     if not is_session_id(fields["session_id"]):
         raise FolderDamaged(str(path), "session_id", "SES- and 8 to 32 hex digits", fields["session_id"][:80])
-    check_erasable(fields["subject_id"])
+    try:
+        check_erasable(fields["subject_id"])
+    except CallerError as error:
+        expected = "1 to 1024 characters of Unicode text that do not name the operator"
+        raise FolderDamaged(str(path), "subject_id", expected, repr(fields["subject_id"][:80])) from error
     return Manifest(**fields)
 
 
