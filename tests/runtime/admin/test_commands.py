@@ -7,6 +7,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from kitchener import ImagePart
+from kitchener.config import AdminConfig
 from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SessionEnded, SubjectErased
 from kitchener.ledger import LedgerEntry
 from kitchener.records import events
@@ -18,12 +20,16 @@ from kitchener.runtime.admin.operations import (
     DeactivateArtifact,
     DeclareIntent,
     EndSession,
+    EraseSubject,
     ForkIntent,
     ImportSession,
     QuarantineTarget,
 )
 from kitchener.runtime.administration import administer
 from kitchener.testing import ScriptedProvider
+from tests.acceptance.content_kit import blobs, png
+from tests.acceptance.content_kit import config as content_config
+from tests.acceptance.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
 from tests.runtime.admin.listening import command, listening, listening_config
 
@@ -95,6 +101,16 @@ async def test_a_subject_is_erased_while_their_turn_and_anothers_run(tmp_path: P
         with pytest.raises(SubjectErased):
             await supervisor.handle_turn("still there?", session_id=old.payload["session_id"])
         assert (await supervisor.handle_turn("a new start", subject_id=ADA)).error is None
+
+
+async def test_an_erasure_takes_the_images_too(tmp_path: Path) -> None:
+    settings = content_config(tmp_path).model_copy(update={"admin": AdminConfig(socket=True)})
+    async with content_running(settings) as runtime:
+        for subject_id in (ADA, BO):
+            await runtime.supervisor().handle_turn("look", subject_id=subject_id, parts=[ImagePart(png())])
+        assert len(blobs(settings)) == 2
+        report = await ask(settings, EraseSubject(subject_id=ADA))
+        assert (report.files, len(blobs(settings))) == (1, 1)
 
 
 async def test_a_session_is_ended(tmp_path: Path) -> None:
