@@ -29,6 +29,7 @@ MANY_METHODS = {"HO2Supervisor"}
 
 SAME_MODULE_NAMES = {
     "context": "the command group, and the payloads of its entries",
+    "content": "the command group, and what takes the images and files of messages",
     "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
     "events": "the types of entries, and entries read for context decisions",
     "execution": "the executions of the executor, and the payloads of their entries",
@@ -53,6 +54,7 @@ PUBLIC_GROUPS = {
     "the start of every program, and what it gives": "open_runtime open_sync Runtime SyncRuntime HO2Supervisor HO3Memory",
     "settings, which a program may build instead of a file": "RuntimeConfig HO2Config",
     "a tool, and what it may learn about its call": "tool ToolCall",
+    "an image or a file of a message": "ImagePart FilePart",
     "what a turn gives, what a session was, and its replay": "TurnResult TurnError Exchange SessionInfo replay_session",
     "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolRan TurnCompleted"
     " WorkOrderPlanned WorkOrderFinished",

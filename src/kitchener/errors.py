@@ -97,20 +97,13 @@ class InvalidPart(CallerError):
 
 
 class UnsupportedPart(CallerError):
-    """The model that would reply takes no content of this media type. The message is on record as `TURN_REJECTED`.
-
-    Attributes:
-        name: the name of the image or file
-        media_type: its media type
-        accepted: the types that the model takes, such as `image/*`
-    """
+    """The model that would reply takes only content of `accepted`, such as `image/*`. `TURN_REJECTED` has the message."""
 
     def __init__(self, name: str, media_type: str, accepted: tuple[str, ...]) -> None:
         self.name, self.media_type, self.accepted = name, media_type, accepted
-        takes = f"takes {', '.join(accepted)} only" if accepted else "takes text only"
         super().__init__(
-            f"{quoted(name)} is {media_type}, and the model that would reply {takes}: send it to another model, or if this one"
-            " does take it, say so in `media_types` of its [router.providers] table"
+            f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only: send"
+            " it to another model, or if this one does take it, say so in `media_types` of its [router.providers] table"
         )
 
 
@@ -366,13 +359,7 @@ class LedgerTailMissing(LedgerDamaged):
 
 
 class PartDamaged(LedgerError):
-    """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted.
-
-    Attributes:
-        path: the file
-        content_hash: the hash of the content, as entries name it
-        problem: what is wrong
-    """
+    """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted."""
 
     def __init__(self, path: str, content_hash: str, problem: str) -> None:
         self.path, self.content_hash, self.problem = path, content_hash, problem

@@ -121,6 +121,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.parallel_tools": Policy("ADMIN", 2, "WO_PLANNED", "constraints.parallel_tools"),
     "agents.*.tool_timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_result_max_bytes": "a tool's result is recorded as it was kept, and taken as given",
+    "agents.*.classify": Policy("ADMIN", "rules", "WO_PLANNED", "constraints.provider_id"),
     "agents.*.classify_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
     "agents.*.synthesize_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
     "agents.*.verify_contract_id": Policy("RESIDENT:ask", "PRC-CLASSIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),

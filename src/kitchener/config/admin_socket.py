@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kitchener.config.bounds import Positive, Seconds
-from kitchener.config.settings import Settings
+from kitchener.config.settings import Positive, Seconds, Settings
 
 
 class AdminConfig(Settings):

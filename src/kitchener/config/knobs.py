@@ -11,10 +11,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
-from kitchener.config.bounds import Name, Positive, Seconds, TokenCount
-from kitchener.config.inheritance import inheriting
 from kitchener.config.router import RouterConfig
-from kitchener.config.settings import Settings
+from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-import orjson
-
 from kitchener.plain_names import quoted
-from kitchener.records.entries.execution import FinishReason, ToolUseMapping
+from kitchener.records.entries.execution import FinishReason, ToolUseMapping, UsageMapping
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.parts import MessagePart
 
@@ -141,11 +139,12 @@ class Usage:
                 return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
 
-    def as_json(self) -> orjson.Fragment:
-        """Returns the counts as canonical JSON for a payload."""
-        cached = "" if self.cached_tokens is None else f'"cached_tokens":{self.cached_tokens:d},'
-        text = f'{{{cached}"input_tokens":{self.input_tokens:d},"output_tokens":{self.output_tokens:d}}}'
-        return orjson.Fragment(text.encode())
+    def as_mapping(self) -> UsageMapping:
+        """The counts as a JSON object."""
+        counts: UsageMapping = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        if self.cached_tokens is not None:
+            counts["cached_tokens"] = self.cached_tokens
+        return counts
 
 
 class Attempt(NamedTuple):

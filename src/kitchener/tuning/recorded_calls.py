@@ -87,7 +87,6 @@ class _PartialCall:
     def answer(self, payload: ModelCallPayload) -> None:
         """A model answered."""
         self._state, usage = "answered", payload["usage"]
-        assert isinstance(usage, dict)  # a fragment only while it is written
         self._tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
 
     def attempt(self, told: Attempt) -> None:

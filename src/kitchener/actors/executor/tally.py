@@ -4,7 +4,6 @@ It records nothing and makes no calls. Explained in `docs/work-orders.md`.
 """
 
 from kitchener.actors.tools.results import ToolOutcome, cut_text
-from kitchener.clock import Clock
 from kitchener.records.prompt import RULES_MODEL, PromptResponse
 from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Constraints, Cost
@@ -15,7 +14,7 @@ class CostTally:
 
     Args:
         limits: the budgets of the work order
-        clock: the time of day, for `elapsed_ms`
+        started_us: the time of day when the work order began, microseconds
     """
 
     __slots__ = (
@@ -35,8 +34,8 @@ class CostTally:
     llm_calls: int
     """Model calls with an answer."""
 
-    def __init__(self, limits: Constraints, clock: Clock) -> None:
-        self._limits, self._started_us = limits, clock.time_us()
+    def __init__(self, limits: Constraints, started_us: int) -> None:
+        self._limits, self._started_us = limits, started_us
         self.llm_calls = 0
         self._input_tokens = self._output_tokens = self._cached_tokens = 0
         self._window_tokens = self._fresh_tokens = self._results_tokens = 0

@@ -145,7 +145,7 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
-        self._chain.message_ref = (await self._write_start(fields)).as_json()
+        self._chain.message_ref = (await self._write_start(fields)).as_mapping()
         self._chain.open()
         if self._parts:
             await record_parts(self._session, self.turn_id, self._parts)
@@ -230,7 +230,7 @@ class Turn:
                 **(self._authority.classify_inputs() if self._authority is not None else {}),
             },
             constants.classify,
-            input_refs=[past.fragment.ref_json for past in newest],
+            input_refs=[ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None],
         )
         if isinstance(wo, Reply):
             return wo

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, cast
 
-import orjson
-
 from kitchener.config import HO2Config, ModelChoice
 from kitchener.records.entries import (
     ConstraintsMapping,
@@ -198,11 +196,6 @@ def nested_mapping(cost: Cost) -> NestedCost:
         "llm_calls": cost.llm_calls,
         "tool_calls": cost.tool_calls,
     }
-
-
-def cost_json(cost: Cost) -> orjson.Fragment:
-    """A cost as canonical JSON, for use inside a payload."""
-    return orjson.Fragment(orjson.dumps(cost_mapping(cost), option=orjson.OPT_SORT_KEYS))
 
 
 def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:

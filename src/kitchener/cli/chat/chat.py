@@ -1,9 +1,10 @@
 """`kitchener chat`: one conversation, from a terminal or a pipe."""
 
 import contextlib
+import importlib.metadata
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +13,7 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.chat.banner import banner_lines
+from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.chat.spending import Spending, read_spending, used_text
@@ -24,10 +25,15 @@ from kitchener.cli.terminal.output import counted, is_interactive, print_text, s
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock, iso
+from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.gateway.routing import plan_route
+from kitchener.plain_names import shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
+from kitchener.runtime.ledger_paths import agent_of
+from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
 /memory   what recurs, how near it is to being learned, and what was learned
@@ -86,7 +92,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             context=ChatContext(paths, runtime.supervisor(agent_class)),
         )
         if talk.is_interactive:
-            for line in banner_lines(loaded.config, agent_class):
+            for line in _banner_lines(loaded.config, agent_class):
                 print_text(line, style="pale")
         await talk.run()
     return talk.exit_code
@@ -270,3 +276,17 @@ class _ChatLoop:
             print_text()
         self._everything.cancel()
         return False
+
+
+def _banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:
+    """The first lines of a chat on a terminal."""
+    agent = agent_of(config, agent_class)
+    choice = model_choice(agent, "synthesis")
+    first = plan_route(choice.provider, choice.model, tags_for(agent, "synthesize"), config.router).candidates[0]
+    model = first.model_id or OWN_MODELS.get(first.provider_id, "its own model")
+    version = importlib.metadata.version("kitchener")
+    yield f"Kitchener {version} · agent {agent_class} · model {model} of {first.provider_id}"
+    yield f"Ledgers in {shown_path(config.plane_root)}"
+    if first.provider_id in OWN_MODELS:
+        yield "This model follows fixed rules, without a network. For a real one: kitchener init --provider openai --model NAME"
+    yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt it leaves."

@@ -30,7 +30,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
-    CostJson,
+    CostMapping,
     RejectReason,
     SealedText,
     SessionStartPayload,
@@ -178,7 +178,7 @@ class _WorkOrderRow(TypedDict):
     wo_id: str
     wo_type: str | None
     state: str
-    cost: CostJson | None
+    cost: CostMapping | None
 
 
 class _Rejected(TypedDict):
@@ -307,5 +307,5 @@ class _History:
         return ERASED if self.is_erased else UNREADABLE
 
 
-def _cost(cost: CostJson | None) -> str:
-    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if isinstance(cost, dict) else ""
+def _cost(cost: CostMapping | None) -> str:
+    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if cost is not None else ""

@@ -1,15 +1,16 @@
-"""Checks which providers and models the work orders of the agent classes reach. Pure.
+"""Checks settings of several tables against each other: routes, and limits that cannot fit each other. Pure.
 
-`kitchener.gateway.routing` routes single requests and knows no agent classes. `loading.py` and `kitchener config check` call
-this module. Explained in `docs/gateway.md`.
+`kitchener.gateway.routing` routes single requests and knows no agent classes. `loading.py` refuses a provider or model that
+does not exist; `kitchener config check` prints the rest as warnings. Explained in `docs/gateway.md`.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from kitchener.actors.work.plan import model_choice
 from kitchener.config import (
     INHERITED,
+    HO2Config,
     ModelChoice,
     RouterConfig,
     RuntimeConfig,
@@ -21,6 +22,7 @@ from kitchener.config import (
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.offline import MODEL_ID
 from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import TYPE_TAGS
 
 _CLASSIFICATION: Final = "classification"
@@ -68,7 +70,7 @@ def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
         if tag == _TOOL:
             why = "a work order with this tag runs a tool and asks no model"
         if tag == _CLASSIFICATION:
-            why = 'no agent class classifies by a model; `classify` is "rules" or "off" in each'
+            why = "no agent class classifies by a model"
         yield dotted_key(("router", "domain_tag_routes", tag)), why
 
 
@@ -88,3 +90,41 @@ def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[s
     if provider is not None and provider.kind == "openai_compatible" and provider.model is None and choice.model is None:
         expected = f"is required, because provider {described_name(provider_id)} names no model"
         raise ConfigError(source, dotted_key((*at, "model")), "", expected)
+
+
+def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
+    """The key of each limit that cannot fit another one, and what does not fit; without classes, of the settings of all.
+
+    Sizes are estimates for plain text, a token for three bytes. They leave out prompts and descriptions of tools, so what does
+    not fit here fits nowhere.
+    """
+    agents: Mapping[str, HO2Config] = config.classes or {"default": HO2Config()}
+    for name, agent in agents.items():
+        for key, problem in _of_agent(agent, config.limits.max_message_chars):
+            yield dotted_key(("agents", name, key)), problem
+
+
+def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:
+    reserve, budget = agent.reply_reserve, agent.turn_budget
+    shown = agent.context_budget if agent.context_mode == "enforce" else agent.attention_budget_tokens
+    message, result = tokens_of_bytes(max_message_chars), tokens_of_bytes(agent.tool_result_max_bytes)
+    if (needed := 2 * (message + reserve) + shown) > budget:
+        yield (
+            "turn_budget",
+            f"{budget:,} tokens do not cover a message of limits.max_message_chars = {max_message_chars:,}, which is read by"
+            f" classification and by the reply, with its context: about {needed:,}",
+        )
+    if agent.tools != () and (needed := 2 * (shown + reserve) + result) > budget:
+        yield (
+            "turn_budget",
+            f"{budget:,} tokens do not cover a tool's result of tool_result_max_bytes = {agent.tool_result_max_bytes:,} with"
+            f" its context: about {needed:,}",
+        )
+    if agent.tools != () and result > agent.results_budget:
+        yield (
+            "results_budget",
+            f"{agent.results_budget:,} tokens do not cover one result of tool_result_max_bytes ="
+            f" {agent.tool_result_max_bytes:,}: about {result:,}",
+        )
+    if agent.budget_ceiling is not None and agent.budget_ceiling < budget:
+        yield "budget_ceiling", f"{agent.budget_ceiling:,} tokens of a session do not cover one turn_budget of {budget:,}"
