@@ -183,19 +183,23 @@ async def test_a_learned_line_is_deactivated_for_the_next_turn(tmp_path: Path) -
     """Also where the runtime has no memory: then its ledgers are opened for the command alone."""
     root = tmp_path / "plane"
     learned = {
-        "signal_id": "domain:travel",
-        "artifact_type": "constraint",
-        "labels": {},
+        "artifact_type": "topic_affinity",
+        "labels": {"domain": [], "task": []},
         "weight": 0.9,
-        "scope": "agent",
+        "scope": "global",
+        "gate_snapshot": {"count": 1, "sessions": 1},
+        "model": "m",
+        "prompt_pack_version": "p@1",
+        "consolidation_event_ts": "2026-11-01T00:00:00+00:00",
+        "salience_weight": 0.9,
+        "decay_modifier": 0.9,
+        "window_start": "2026-10-01T00:00:00+00:00",
+        "window_end": "2026-11-01T00:00:00+00:00",
         "context_line": "prefers trains",
+        "content": {"bias": "prefers trains", "category": "topic_affinity"},
+        "signal_id": "domain:travel",
         "source_signal_ids": ["domain:travel"],
         "source_event_ids": ["EVT-0000000000000001"],
-        "gate_snapshot": {"count": 5, "session_count": 3},
-        "window_start": "2026-02-17T10:00:00+00:00",
-        "window_end": "2026-02-18T10:00:00+00:00",
-        "model": "scripted",
-        "prompt_pack_version": "1",
     }
     namespace = f"ADMIN/{ADA}"
     async with listening(root, ho3_enabled=True) as runtime:
