@@ -188,11 +188,11 @@ async def test_a_turn_past_its_deadline_names_the_last_failed_attempt(tmp_path: 
     config = scripted_config(tmp_path, turn_deadline_s=7).model_copy(
         update={"router": RouterConfig(default_provider="scripted", providers={"scripted": limits})}
     )
-    async with open_runtime(config, providers={"scripted": ScriptedProvider(model, gate=gate)}) as runtime:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(pass_time_after, hold.arrived["slow"].is_set, 7)
-            with pytest.raises(TurnTimeout) as caught:
-                await runtime.supervisor().handle_turn("slow")
+    providers = {"scripted": ScriptedProvider(model, gate=gate)}
+    async with open_runtime(config, providers=providers) as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_time_after, hold.arrived["slow"].is_set, 7)
+        with pytest.raises(TurnTimeout) as caught:
+            await runtime.supervisor().handle_turn("slow")
     first, second = "attempt 1 at provider 'scripted' failed: timeout", "attempt 2 at provider 'scripted' "
     assert caught.value.waited_for.startswith(f"{first}; {second}")
     assert caught.value.waited_for in str(caught.value)
