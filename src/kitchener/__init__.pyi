@@ -20,6 +20,8 @@ from kitchener.errors import TurnReplaced as TurnReplaced
 from kitchener.errors import TurnTimeout as TurnTimeout
 from kitchener.errors import UnknownSession as UnknownSession
 from kitchener.memory import HO3Memory as HO3Memory
+from kitchener.records.parts import FilePart as FilePart
+from kitchener.records.parts import ImagePart as ImagePart
 from kitchener.records.turn import TextDelta as TextDelta
 from kitchener.records.turn import TextRetracted as TextRetracted
 from kitchener.records.turn import ToolRan as ToolRan

@@ -99,6 +99,11 @@ class Options:
         return text + (f" --config {self.config}" if self.config else "")
 
 
+def listens(config: RuntimeConfig) -> bool:
+    """Whether a command that serves turns listens for other commands: unless the settings say no."""
+    return config.admin.socket is not False
+
+
 LAST: Final = "last"
 """Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
 

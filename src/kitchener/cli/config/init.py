@@ -131,6 +131,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         "[agents.ADMIN]",
         *_setting(HO2Config, "instructions", "You are a helpful assistant."),
         *_setting(HO2Config, "tools", ["*"]),
+        *_setting(HO2Config, "classify", "rules"),
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),

@@ -194,8 +194,7 @@ async def _viewed(
             *await _offered(paths, past, lists, state),
             *result_items(past, await _named_results(paths, past, lists), state, message),
         ]
-        version = begun.get("policy_version", 1)
-        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, policy_version=version)
+        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, begun=begun)
     return TurnView(
         turn_id,
         past,
@@ -331,7 +330,7 @@ def rebuild(
     message: str,
     offered: Iterable[Item],
     *,
-    policy_version: int = events.POLICY_VERSION,
+    begun: TurnStartedPayload | None = None,
 ) -> tuple[Projection, bool]:
     """The projection that a record is about, and whether making it again gave exactly what the record says.
 
@@ -342,11 +341,12 @@ def rebuild(
         lists: what that says, written out
         message: of the turn
         offered: learned lines, results of tools and recalled evidence that it names
-        policy_version: version of the rules that the turn followed
+        begun: of the `TURN_STARTED` of the turn, with the version of its rules and what its model takes; None: it is not known
     """
+    version = begun.get("policy_version", 1) if begun is not None else events.POLICY_VERSION
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], policy_version), int(payload["token_budget"])
+    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], version), int(payload["token_budget"])
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
@@ -360,6 +360,7 @@ def rebuild(
         results=[item for item in offered if item.kind == "tool_result"],
         tokens_left=budget + ruleset.reply_reserve,
         mode=payload["mode"],
+        media_types=begun.get("media_types", ()) if begun is not None else (),
     )
     if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
         return again, True
@@ -404,7 +405,7 @@ def _as_recorded(
         payload["mode"],
         int(payload["token_budget"]),
         int(payload["tokens_used"]),
-        tuple([place(item) for item in eligible if item.tier < TIER_TURN]),
+        tuple([place(item) for item in eligible if item.tier != TIER_TURN]),
         None,
         turns,
         len(turns),

@@ -12,8 +12,10 @@ from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, 
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.runtime.session_export import SessionExport, export_session
-from kitchener.runtime.session_import import SessionImport, import_session
+from kitchener.runtime.admin.operations import ImportSession
+from kitchener.runtime.administration import administer
+from kitchener.runtime.portable.exporter import SessionExport, export_session
+from kitchener.runtime.portable.importer import SessionImport
 
 _EVERYTHING = Options()
 
@@ -52,14 +54,14 @@ def import_(
     """Add an exported session to this root, where it goes on with its id, subject, intents and turn numbers.
 
     Verifies all of the folder before it writes anything; a changed byte exits with 6. If the session is here with the same
-    entries, writes nothing and exits with 0. Requires ledgers that no process uses. If it is interrupted, run it again.
+    entries, writes nothing and exits with 0. If it is interrupted, run it again.
 
     For example:
 
         kitchener session import ada-session
         kitchener session import ada-session --root elsewhere --json
     """
-    return run_to_end(partial(_import, options, folder, public_key_of(public_key), is_json=json))
+    return run_to_end(partial(_import, options, folder.absolute(), public_key_of(public_key), is_json=json))
 
 
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
@@ -78,7 +80,8 @@ async def _export(options: Options, session_id: str, out: Path, *, with_keys: bo
 
 async def _import(options: Options, folder: Path, public_key: str | None, *, is_json: bool) -> int:
     async with progress_bar("ledgers", None) as steps:
-        made = await import_session(folder, config=options.load().config, public_key=public_key, on_step=steps.add)
+        made = await administer(options.load().config, ImportSession(folder=folder, public_key=public_key))
+        steps.add()
     if is_json:
         print_json(made.as_json())
     else:

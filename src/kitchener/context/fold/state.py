@@ -48,6 +48,8 @@ class FoldedEvents:
         """The completed turns that belong to no intent."""
         self.messages: dict[str, str] = {}
         """The messages of open turns, by turn id."""
+        self.parts: dict[str, list[SourceEvent]] = {}
+        """The images and files of turns that have some, by turn id, in the order of their messages."""
         self.invalid: dict[Ref, InvalidEvent] = {}
         self.last_closed: str | None = None
         self.has_erased = False
@@ -65,10 +67,13 @@ class FoldedEvents:
         elif isinstance(event.facts, ev.Asked):
             if event.facts.message is None:
                 self.messages.pop(event.entity_id, None)
+                self.parts.pop(event.entity_id, None)
             else:
                 self.messages[event.entity_id] = event.facts.message
         elif isinstance(event.facts, ev.Answered):
             self._step_turn(event, event.facts)
+        elif isinstance(event.facts, ev.Brought):
+            self._step_part(event, event.facts)
 
     def _step_intent(self, event: SourceEvent) -> None:
         facts, intent_id = event.facts, event.entity_id
@@ -138,6 +143,13 @@ class FoldedEvents:
         if facts.is_failed is not None:
             attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
 
+    def _step_part(self, event: SourceEvent, facts: ev.Brought) -> None:
+        message = self.messages.get(facts.turn_id)
+        if message is None or message is ERASED:
+            return
+        self.messages[facts.turn_id] = f"{message}\n[attached: {facts.part.described}]"
+        self.parts.setdefault(facts.turn_id, []).append(event)
+
     def _attached_to(self, intent_id: str) -> Attached:
         attached = self.attached.get(intent_id)
         if attached is None:
@@ -190,6 +202,7 @@ class FoldedEvents:
             },
             "unattached": list(self.unattached),
             "messages": dict(self.messages),
+            "parts": {key: list(each) for key, each in self.parts.items()},
             "invalid": list(self.invalid.values()),
             "last_closed": self.last_closed,
         }
@@ -293,6 +306,11 @@ class ContextState:
         The same append-only list until a late event. Do not change it.
         """
         return self._settled().turn_list
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[SourceEvent]]:
+        """The images and files of turns that have some, by turn id, in the order of the turns' messages."""
+        return self._settled().parts
 
     @property
     def has_unattached(self) -> bool:
