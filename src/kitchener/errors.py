@@ -28,6 +28,9 @@
     ├── TurnTimeout                 the turn passed its deadline and was aborted
     ├── TurnReplaced                a newer message of the session replaced this turn
     ├── RuntimeClosed               the runtime is shutting down or has stopped
+    ├── AdminUnavailable            a running process takes no administration, or not this request; nothing was done
+    ├── AdminRefused                a running process could not do what was asked: names the kind of its error
+    ├── AdminUnanswered             a running process did not answer in time; the change may have been made
     ├── ActorStopped                an actor ended before it could reply
     ├── LedgerError
     │   ├── LedgerDamaged           stored bytes do not verify: names file, line, offset, field, expected, found
@@ -300,6 +303,32 @@ class RuntimeClosed(KitchenerError):
 
 class ActorStopped(KitchenerError):
     """An actor ended before it could reply."""
+
+
+class AdminUnavailable(KitchenerError):
+    """The process that has the root open takes no administration, or not this request. Nothing was done."""
+
+
+class AdminRefused(KitchenerError):
+    """The process that has the root open could not do what was asked.
+
+    Attributes:
+        kind: name of the class of the error there
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+    @property
+    def error_class(self) -> type[KitchenerError]:
+        """The class of the error there; `KitchenerError` if this version has no such class."""
+        found = globals().get(self.kind)
+        return found if isinstance(found, type) and issubclass(found, KitchenerError) else KitchenerError
+
+
+class AdminUnanswered(KitchenerError):
+    """The process that has the root open did not answer in time. The change may have been made."""
 
 
 class LedgerError(KitchenerError):

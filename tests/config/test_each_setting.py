@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.config import observed_administration as administered
 from tests.config import observed_parts as parts
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
@@ -90,6 +91,11 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.max_part_bytes": limits("max_part_bytes", turns.attached, 4, 5),
     "limits.max_content_bytes": limits("max_content_bytes", turns.attached, 4, 1_000),
     "limits.stream_buffer": Seen(1, 256, with_settings(turns.streamed, "stream_buffer")),
+    "admin.socket": Seen(False, True, with_settings(administered.listens, "socket")),
+    "admin.max_request_bytes": Seen(1_024, 65_536, with_settings(administered.long_request, "max_request_bytes")),
+    "admin.max_connections": Seen(1, 2, with_settings(administered.second_client, "max_connections")),
+    "admin.request_timeout_s": Seen(1.0, 1_000.0, with_settings(administered.silent_client, "request_timeout_s")),
+    "admin.deadline_s": Seen(1.0, 1_000.0, with_settings(administered.slow_operation, "deadline_s")),
     "memory.enabled": Seen(False, True, with_settings(turns.memory_of, "enabled", custom_kinds=("mood",))),
     "memory.memory_dir": ledger_place("memory", "memory_dir", enabled=True),
     "memory.custom_kinds": Seen((), ("mood",), with_settings(turns.memory_of, "custom_kinds", enabled=True)),

@@ -22,6 +22,7 @@ from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.idempotency import IdempotencyKeys
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sessions.outside_entries import OutsideEntries
 from kitchener.actors.sources import RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.runner import TurnRunner
@@ -102,6 +103,7 @@ class Components:
     background: BackgroundJobs | None
     """Runs automatic consolidations; None if `consolidation` is "manual"."""
     erasure: ErasureGuard
+    outside: OutsideEntries
     authority: ContextAuthority | None
     """Decides what a model sees; None if `context_mode` is "off"."""
     sources: RequestSources
@@ -133,7 +135,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         CallerError: commits of `ledgers` do not include the memory's ledgers, or there is no runtime that could run automatic
             consolidations
     """
-    clock, limits = clock or SystemClock(), host.limits
+    clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
     tools, text = tools or ToolRegistry(), host.active_text or ActiveText(limits.max_active_chars)
@@ -185,6 +187,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
+        outside=OutsideEntries(sessions, admission, authority),
         authority=authority,
         sources=sources,
         content=content,

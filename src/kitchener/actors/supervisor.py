@@ -97,8 +97,8 @@ class HO2Supervisor:
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model)
-        self.erasure = parts.erasure
-        """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
+        self.erasure, self.outside = parts.erasure, parts.outside
+        """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None

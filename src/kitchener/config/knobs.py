@@ -10,10 +10,9 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kitchener.config.bounds import Name, Positive, Seconds, TokenCount
-from kitchener.config.inheritance import inheriting
+from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.router import RouterConfig
-from kitchener.config.settings import Settings
+from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -236,6 +235,9 @@ class TurnConfig(Settings):
     """Work orders of one turn, retries included."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Retries of a rejected reply before the turn escalates."""
+    classify: Literal["model", "rules", "off"] = "model"
+    """Who classifies messages. `model`: a model, which may request a tool. `rules`: fixed rules for English, without a model
+    call; tools are offered to the reply. `off`: nobody; each message has no labels and continues the intent."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
     synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
@@ -281,7 +283,8 @@ class SessionConfig(Settings):
     """What happens to a message that arrives while its session is busy. `queue`: it waits. `reject`: it is refused. `replace`:
     it cancels the running turn."""
     session_queue: Positive = 8
-    """Messages that may wait for one session. A further message is refused."""
+    """Messages that may wait for one session. A further message is refused. Also how often the start of a turn is written
+    again, where messages were refused while it was written."""
     turn_deadline_s: Seconds = 120.0
     """Longest turn, seconds, where the call names no deadline."""
     admission_deadline_s: Seconds = 30.0
@@ -434,6 +437,8 @@ class RuntimeConfig(Settings):
     """`[ledger]`"""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """`[limits]`"""
+    admin: AdminConfig = Field(default_factory=AdminConfig)
+    """`[admin]`"""
     memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
     """`[memory]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)

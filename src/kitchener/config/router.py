@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kitchener.config.bounds import Name, Positive, Seconds
-from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.settings import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 from kitchener.media import MediaPattern

@@ -20,6 +20,7 @@ from kitchener.errors import ActorStopped, ProviderError
 from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
 from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of
@@ -27,6 +28,7 @@ from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.lane import Lane
 from kitchener.media import accepts
 from kitchener.records.prompt import (
+    RULES_PROVIDER,
     OnAttempt,
     PromptRequest,
     PromptResponse,
@@ -45,8 +47,8 @@ class LLMGateway:
 
     Args:
         config: routes, fallbacks, and the limits, retries and circuit breaker of each provider
-        providers: the provider objects by id; `offline` is added if it is missing. An id that `config` does not mention gets
-            the default limits
+        providers: the provider objects by id; `offline` and `rules` are added if they are missing. An id that `config` does
+            not mention gets the default limits
         jitter: returns a new number in [0, 1) for the waits between attempts; None: the system's random source
         now: the event loop's clock, seconds; None: that of the running loop
         queue: most calls in the queue of one provider's lane. Further calls wait for room until their deadlines
@@ -65,7 +67,7 @@ class LLMGateway:
         queue: int = 64,
     ) -> None:
         now = now or loop_clock()
-        objects = {"offline": OfflineProvider(), **providers}
+        objects: dict[str, Provider] = {"offline": OfflineProvider(), RULES_PROVIDER: RulesProvider(), **providers}
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})
         check_router(routed, given=objects.keys(), source="LLMGateway")

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-import orjson
-
 from kitchener.plain_names import quoted
-from kitchener.records.entries.execution import FinishReason, ToolUseMapping
+from kitchener.records.entries.execution import FinishReason, ToolUseMapping, UsageMapping
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.parts import MessagePart
 
@@ -114,6 +112,10 @@ class PromptRequest(NamedTuple):
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
 
 
+RULES_PROVIDER: Final = "rules"
+"""The built-in provider that classifies messages by rules (`classify = "rules"`)."""
+RULES_MODEL: Final = "kitchener-rules-1"
+"""What `RULES_PROVIDER` calls its model. Its answers use no tokens and count as no model call."""
 MOST_TOKENS: Final = 1_000_000_000
 """The largest valid count of tokens. No model comes near it, and the sums of a session stay within what a ledger can store."""
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens")
@@ -137,11 +139,12 @@ class Usage:
                 return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
 
-    def as_json(self) -> orjson.Fragment:
-        """Returns the counts as canonical JSON for a payload."""
-        cached = "" if self.cached_tokens is None else f'"cached_tokens":{self.cached_tokens:d},'
-        text = f'{{{cached}"input_tokens":{self.input_tokens:d},"output_tokens":{self.output_tokens:d}}}'
-        return orjson.Fragment(text.encode())
+    def as_mapping(self) -> UsageMapping:
+        """The counts as a JSON object."""
+        counts: UsageMapping = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        if self.cached_tokens is not None:
+            counts["cached_tokens"] = self.cached_tokens
+        return counts
 
 
 class Attempt(NamedTuple):

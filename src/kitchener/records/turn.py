@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self
 
 from kitchener.ids import memory_namespace
 from kitchener.records.entries.common import opened, payload_as, text_of
@@ -150,7 +150,7 @@ class TurnResult:
         error, projection = opened(read["error"]), read["projection_ref"]
         return cls(
             response=text_of(read["response"]),
-            wo_chain_summary=tuple(cast(list[WorkOrderSummary], read["wo_chain_summary"])),
+            wo_chain_summary=tuple(read["wo_chain_summary"]),
             cost_summary=read["cost_summary"],
             session_id=read["session_id"],
             turn_id=read["turn_id"],

@@ -12,6 +12,7 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import FolderDamaged
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.entries import ToolDefinition
 from kitchener.replaying import TurnPrompts, read_prompts, replay_session
 from kitchener.runtime import export_session, import_session
 from kitchener.runtime.erasure import erase_subject
@@ -155,7 +156,7 @@ async def test_a_forged_file_of_sources_brings_nothing(tmp_path: Path) -> None:
     assert (await sources(elsewhere(tmp_path / "b"))).keys() == true.keys()
 
 
-@pytest.mark.parametrize("form", ["settings", "prompts", "tools", "attention_templates", "class"])
+@pytest.mark.parametrize("form", ["settings", "prompts", "tools", "attention_templates", "class", "name"])
 async def test_a_forged_configuration_that_a_forged_turn_names_is_checked_for_its_form(tmp_path: Path, form: str) -> None:
     """Whoever makes a folder can make its turns name anything; what is recorded must be readable as sources."""
     good: dict[str, Any] = {
@@ -167,6 +168,9 @@ async def test_a_forged_configuration_that_a_forged_turn_names_is_checked_for_it
     text = canonical_bytes({"said by": "bo"}).decode()
     named = [{"name": "x", "hash": digest(text.encode())}]
     forged = {**good, form: named} if form != "class" else {**good, "settings": {"agent_class": "RESIDENT:other"}}
+    if form == "name":
+        text = canonical_bytes(dict.fromkeys(ToolDefinition.__required_keys__, "x")).decode()
+        forged = {**good, "tools": [{"name": 5, "hash": digest(text.encode())}]}
     if form == "prompts":
         text = "no JSON"
         forged = {**good, "prompts": [{"name": "PRC-X", "hash": digest(text.encode())}]}

@@ -6,13 +6,12 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 
 import anyio
-import orjson
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template
 from kitchener.cancellation import is_own_failure
@@ -74,8 +73,6 @@ class ContextFragment:
     """The ledger entry of the fragment; None: it has none."""
     timestamp: str = ""
     """Timestamp of that entry; "": not known."""
-    ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
-    """The ref as cached JSON; None: encoded when it is needed."""
 
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""

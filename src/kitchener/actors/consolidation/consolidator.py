@@ -16,7 +16,7 @@ from kitchener.actors.consolidation.recovery import ConsolidationRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_json, error_mapping
+from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_mapping, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, OverlayRefused
@@ -296,15 +296,15 @@ class Consolidator:
         if wo.state == "completed":
             output = next((entry.ref for entry in reversed(trace) if entry.entity_id == wo.wo_id), None)
             completed: WorkOrderCompletedPayload = {
-                "cost": cost_json(wo.cost),
-                "output_ref": output.as_json() if output else None,
+                "cost": cost_mapping(wo.cost),
+                "output_ref": output.as_mapping() if output else None,
             }
             await self._write(case, events.WO_COMPLETED, wo, completed)
             return wo
         failed: WorkOrderFailedPayload = {
             "reason": wo.error.reason if wo.error else "EXECUTOR",
             "error": error_mapping(wo.error) if wo.error else None,
-            "cost": cost_json(wo.cost),
+            "cost": cost_mapping(wo.cost),
         }
         await self._write(case, events.WO_FAILED, wo, failed)
         logger.warning("consolidation failed", signal_id=case.stored_id, wo_id=wo.wo_id, reason=failed["reason"])

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, cast
 
 import anyio
 import anyio.to_thread
-import orjson
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
@@ -22,7 +21,7 @@ from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
 from kitchener.actors.tools.toolsets import Toolset
-from kitchener.actors.work.plan import cost_json, nested_mapping
+from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
 from kitchener.content_store import ContentStore
@@ -51,7 +50,7 @@ from kitchener.records.prompt import (
     StreamRestart,
     TextPiece,
 )
-from kitchener.records.ref import Ref
+from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
@@ -129,7 +128,7 @@ class Execution:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
-        self.tally = CostTally(work_order.constraints, surroundings.clock)
+        self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
@@ -146,8 +145,8 @@ class Execution:
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
         planned = work_order.planned_ref
-        self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
-        self._output_ref: orjson.Fragment | None = None
+        self._parts: list[RefMapping] = [planned.as_mapping()] if planned else []
+        self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
         self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
@@ -169,7 +168,7 @@ class Execution:
             ExecutionCompletedPayload(
                 output_ref=self._output_ref,
                 output_hash=self._ledger.content_digest(self._subject_id, output_bytes),
-                cost=cost_json(cost),
+                cost=cost_mapping(cost),
             ),
         )
 
@@ -212,7 +211,7 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-            self.tally.add_answer(response.usage)
+            self.tally.add_answer(response)
             try:
                 ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
             except (EntryRefused, EntryTooLarge) as error:
@@ -378,7 +377,7 @@ class Execution:
             "provider_id": response.provider_id,
             "model_id": response.model_id,
             "route_reason": response.route_reason,
-            "usage": response.usage.as_json(),
+            "usage": response.usage.as_mapping(),
             "latency_ms": response.latency_ms,
             "finish_reason": response.finish_reason,
         }
@@ -413,7 +412,7 @@ class Execution:
         )
 
     def _keep(self, ref: Ref) -> None:
-        self._output_ref = output_ref = ref.as_json()
+        self._output_ref = output_ref = ref.as_mapping()
         self._parts.append(output_ref)
 
 

@@ -4,8 +4,7 @@ It records nothing and makes no calls. Explained in `docs/work-orders.md`.
 """
 
 from kitchener.actors.tools.results import ToolOutcome, cut_text
-from kitchener.clock import Clock
-from kitchener.records.prompt import Usage
+from kitchener.records.prompt import RULES_MODEL, PromptResponse
 from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Constraints, Cost
 
@@ -15,7 +14,7 @@ class CostTally:
 
     Args:
         limits: the budgets of the work order
-        clock: the time of day, for `elapsed_ms`
+        started_us: the time of day when the work order began, microseconds
     """
 
     __slots__ = (
@@ -35,17 +34,18 @@ class CostTally:
     llm_calls: int
     """Model calls with an answer."""
 
-    def __init__(self, limits: Constraints, clock: Clock) -> None:
-        self._limits, self._started_us = limits, clock.time_us()
+    def __init__(self, limits: Constraints, started_us: int) -> None:
+        self._limits, self._started_us = limits, started_us
         self.llm_calls = 0
         self._input_tokens = self._output_tokens = self._cached_tokens = 0
         self._window_tokens = self._fresh_tokens = self._results_tokens = 0
         self._tool_ids: list[str] = []
         self._nested: Cost | None = None
 
-    def add_answer(self, usage: Usage) -> None:
-        """Adds what a model call with an answer has used."""
-        self.llm_calls += 1
+    def add_answer(self, response: PromptResponse) -> None:
+        """Adds what a call with an answer has used; rules are no model."""
+        usage = response.usage
+        self.llm_calls += response.model_id != RULES_MODEL
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
         cached = 0

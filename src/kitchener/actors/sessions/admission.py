@@ -7,6 +7,7 @@ does. Explained in `docs/sessions.md`.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 
@@ -17,6 +18,7 @@ from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock
 from kitchener.config import HO2Config
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced, UnsupportedPart
+from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.lane import Lane
 from kitchener.records import events
 from kitchener.records.entries import RejectReason, TurnRejectedPayload
@@ -34,6 +36,7 @@ class TurnLimiter:
         self._closed = False
         self._idle: anyio.Event | None = None
         self._scopes: set[anyio.CancelScope] = set()
+        self._refused = 0
 
     @property
     def is_closed(self) -> bool:
@@ -74,14 +77,22 @@ class TurnLimiter:
         if self.try_enter(subject_id):
             return
         if not self._lane.has_room(subject_id):
-            raise self._lane.overloaded()
+            raise self._refusal()
         outcome = await self._lane.enter(subject_id, deadline)
         if outcome == "entered" and self._closed:
             self.leave(subject_id)
         if self._closed:
             raise _closed()
         if outcome != "entered":
-            raise self._lane.overloaded()
+            raise self._refusal()
+
+    def statistics(self) -> LaneStatistics:
+        """The present counts of the queue of turns, and of its waits and refusals so far."""
+        return replace(self._lane.statistics(), given_up=self._refused)
+
+    def _refusal(self) -> Overloaded:
+        self._refused += 1
+        return self._lane.overloaded()
 
     def leave(self, subject_id: str = "") -> None:
         """Releases a slot and grants it to the next waiting turn."""

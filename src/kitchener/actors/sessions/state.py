@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
-
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
-    CostJson,
     CostMapping,
     CostSummary,
     PartAttachedPayload,
@@ -45,9 +42,7 @@ class PastTurn:
     def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = turn_text(user_message, response)
-        self.fragment = ContextFragment(
-            "HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, ref_json=ref.as_json()
-        )
+        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
         self._words: frozenset[str] | None = None
@@ -197,10 +192,8 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
 was read, and the entry's reference. Entries of other types change only the head."""
 
 
-def _tokens(cost: CostJson) -> int:
-    # A running turn writes its costs as JSON text.
-    spent: CostMapping = orjson.loads(orjson.dumps(cost)) if isinstance(cost, orjson.Fragment) else cost
-    return spent["input_tokens"] + spent["output_tokens"]
+def _tokens(cost: CostMapping) -> int:
+    return cost["input_tokens"] + cost["output_tokens"]
 
 
 def _text(value: object) -> str:

@@ -55,6 +55,7 @@ class TurnConstants:
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in tools.specs(self.allowed_tools)
         ]
+        self.classify_tools = self.tool_views if config.classify == "model" else []
         self.acceptance = config.acceptance
         self.tool_acceptance = {tool_id: found for tool_id in tools.tool_ids if (found := tools.acceptance_of(tool_id))}
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}

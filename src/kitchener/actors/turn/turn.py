@@ -21,6 +21,7 @@ from kitchener.actors.turn.reply_check import apology_after, judge_reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
+    CONTINUES,
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
@@ -144,11 +145,27 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
-        self._chain.message_ref = (await _write_start(self._session, self.turn_id, fields)).as_json()
+        self._chain.message_ref = (await self._write_start(fields)).as_mapping()
         self._chain.open()
         if self._parts:
             await record_parts(self._session, self.turn_id, self._parts)
         self._services.ledgers.request_commit()
+
+    async def _write_start(self, fields: TurnStartedPayload) -> Ref:
+        """Writes `TURN_STARTED` as the session's next entry, and tries again up to `session_queue` times.
+
+        While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
+        found another head than this process wrote met another writer.
+        """
+        session, turn_id, retries = self._session, self.turn_id, self._services.config.session_queue
+        while True:
+            head = session.state.head
+            try:
+                return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
+            except StaleHead:
+                if session.state.head == head or not retries:
+                    raise
+                retries -= 1
 
     async def run(self) -> TurnOutcome:
         """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
@@ -200,6 +217,8 @@ class Turn:
 
     async def _classify(self) -> Mapping[str, object] | Reply:
         """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
+        if self._services.config.classify == "off":
+            return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
         wo = await self._chain.dispatch(
             "classify",
@@ -207,11 +226,11 @@ class Turn:
                 "user_message": self._message,
                 "recent_turns": [past.exchange for past in newest],
                 "labels_vocabulary": constants.vocabulary,
-                "tools": constants.tool_views,
+                "tools": constants.classify_tools,
                 **(self._authority.classify_inputs() if self._authority is not None else {}),
             },
             constants.classify,
-            input_refs=[past.fragment.ref_json for past in newest],
+            input_refs=[ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None],
         )
         if isinstance(wo, Reply):
             return wo
@@ -333,7 +352,7 @@ class Turn:
             "assembled_context": context.as_assembled(),
             "instructions": told_criteria(constants.instructions, acceptance) if acceptance else constants.instructions,
         }
-        prior = [dict(classification), *results]
+        prior = results if classification is CONTINUES else [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
@@ -436,14 +455,3 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
-
-
-async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload) -> Ref:
-    while True:
-        head = session.state.head
-        try:
-            return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
-        except StaleHead:
-            # While the write waited for the subject's key, this process may have rejected another message on record.
-            if session.state.head == head:
-                raise

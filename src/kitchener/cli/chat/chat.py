@@ -1,9 +1,10 @@
 """`kitchener chat`: one conversation, from a terminal or a pipe."""
 
 import contextlib
+import importlib.metadata
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,22 +13,27 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.chat.banner import banner_lines
+from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.chat.spending import Spending, read_spending, used_text
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import LedgerPaths, Options, SessionChoice
+from kitchener.cli.options import LedgerPaths, Options, SessionChoice, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock, iso
+from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.gateway.routing import plan_route
+from kitchener.plain_names import shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
+from kitchener.runtime.ledger_paths import agent_of
+from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
 /memory   what recurs, how near it is to being learned, and what was learned
@@ -72,22 +78,21 @@ def chat(
 
 async def _chat(options: Options, session_id: str | None, subject_id: str | None) -> int:
     loaded = options.load_checked()
-    agent_class = options.agent
-    if session_id is not None:
-        agent_class = await LedgerPaths(loaded.config).class_of(session_id, agent_class)
-    async with open_runtime(loaded.config) as runtime:
+    paths = LedgerPaths(loaded.config)
+    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
+    async with open_runtime(loaded.config, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(
             supervisor=runtime.supervisor(agent_class),
-            memory=ChatMemory.of(runtime, LedgerPaths(loaded.config), agent_class),
+            memory=ChatMemory.of(runtime, paths, agent_class),
             session_id=session_id,
             subject_id=subject_id,
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
-            context=ChatContext(LedgerPaths(loaded.config), runtime.supervisor(agent_class)),
+            context=ChatContext(paths, runtime.supervisor(agent_class)),
         )
         if talk.is_interactive:
-            for line in banner_lines(loaded.config, agent_class):
+            for line in _banner_lines(loaded.config, agent_class):
                 print_text(line, style="pale")
         await talk.run()
     return talk.exit_code
@@ -271,3 +276,17 @@ class _ChatLoop:
             print_text()
         self._everything.cancel()
         return False
+
+
+def _banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:
+    """The first lines of a chat on a terminal."""
+    agent = agent_of(config, agent_class)
+    choice = model_choice(agent, "synthesis")
+    first = plan_route(choice.provider, choice.model, tags_for(agent, "synthesize"), config.router).candidates[0]
+    model = first.model_id or OWN_MODELS.get(first.provider_id, "its own model")
+    version = importlib.metadata.version("kitchener")
+    yield f"Kitchener {version} · agent {agent_class} · model {model} of {first.provider_id}"
+    yield f"Ledgers in {shown_path(config.plane_root)}"
+    if first.provider_id in OWN_MODELS:
+        yield "This model follows fixed rules, without a network. For a real one: kitchener init --provider openai --model NAME"
+    yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt it leaves."

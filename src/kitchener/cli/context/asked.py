@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.options import LedgerPaths
@@ -26,7 +25,7 @@ class AnsweredCall:
     @property
     def usage(self) -> UsageMapping:
         """Tokens as the provider counted them."""
-        return cast(UsageMapping, self.payload["usage"])
+        return self.payload["usage"]
 
     def as_json(self) -> dict[str, object]:
         """The call without its text."""

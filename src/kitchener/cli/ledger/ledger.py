@@ -281,7 +281,7 @@ async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, i
 async def _entries(options: Options, entry_id: str, number: int, ledger: LedgerName | None) -> list[StoredEntry]:
     """The entries of this id. Ledgers number their entries on their own, so several ledgers may have one."""
     paths, seen, found = options.paths(), set[Path](), list[StoredEntry]()
-    classes = [options.agent] if options.named_agent is not None else sorted({options.agent, *paths.agent_classes()})
+    classes = [options.agent] if options.named_agent is not None else sorted({options.first_agent, *paths.agent_classes()})
     names: tuple[LedgerName, ...] = get_args(LedgerName) if ledger is None else (ledger,)
     for agent_class, name in ((agent_class, name) for agent_class in classes for name in names):
         path = paths.ledger(agent_class, name)
@@ -318,7 +318,7 @@ async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
     places = options.paths()
-    agent_class = options.agent if session is None else await places.class_of(session, options.agent)
+    agent_class = options.agent if session is None else await places.class_of(session, options.first_agent)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:
             raise KitchenerError(f"{places.ledger(agent_class, ledger)}: there is no such ledger yet")

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, listens
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -43,7 +43,7 @@ def run(
     *,
     options: Options = _EVERYTHING,
     output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="File for the results: one line each, in the order of the input.")
+        Path | None, Parameter(name=OUTPUT_NAMES, help="File for the results: one line each, in the order of the input.")
     ] = None,
     concurrency: Annotated[
         int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
@@ -89,7 +89,7 @@ async def _run(
             results = Results(output, len(messages))
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
-        async with open_runtime(config) as runtime:
+        async with open_runtime(config, admin_socket=listens(config)) as runtime:
             batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach)
             tune_gc()
             began = anyio.current_time()
@@ -106,7 +106,7 @@ async def _run(
 
 def _check_output(output: Path, path: Path, root: Path) -> None:
     if os.path.realpath(output) == os.path.realpath(path):
-        raise ConfigError("--output", "", repr(str(output)), "is the input file; choose another name")
+        raise ConfigError("--out", "", repr(str(output)), "is the input file; choose another name")
     check_output(output, root)
 
 

@@ -30,7 +30,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
-    CostJson,
+    CostMapping,
     RejectReason,
     SealedText,
     SessionStartPayload,
@@ -44,7 +44,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.parts import StoredPart
-from kitchener.runtime import open_runtime
+from kitchener.runtime.admin.operations import EndSession
+from kitchener.runtime.administration import administer
 
 app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
@@ -146,9 +147,8 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await LedgerPaths(loaded.config).class_of(session, options.agent)
-        async with open_runtime(loaded.config) as runtime:
-            await runtime.supervisor(agent_class).end_session(session)
+        agent_class = await LedgerPaths(loaded.config).class_of(session, options.first_agent)
+        await administer(loaded.config, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:
@@ -160,7 +160,7 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
 async def _shown(options: Options, session_id: str) -> "_History":
     paths = options.paths()
-    agent_class = await paths.class_of(session_id, options.agent)
+    agent_class = await paths.class_of(session_id, options.first_agent)
     history = _History(session_id, agent_class)
     async with paths.reader(agent_class) as reader:
         if reader is None:
@@ -179,7 +179,7 @@ class _WorkOrderRow(TypedDict):
     wo_id: str
     wo_type: str | None
     state: str
-    cost: CostJson | None
+    cost: CostMapping | None
 
 
 class _Rejected(TypedDict):
@@ -315,5 +315,5 @@ class _History:
         return ERASED if self.is_erased else UNREADABLE
 
 
-def _cost(cost: CostJson | None) -> str:
-    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if isinstance(cost, dict) else ""
+def _cost(cost: CostMapping | None) -> str:
+    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if cost is not None else ""

@@ -4,9 +4,7 @@ from kitchener.records.entries.common import (
     ERASED,
     CommonPayload,
     Json,
-    ListedRef,
     Payload,
-    RefJson,
     Sealed,
     SealedText,
     is_sealed,
@@ -45,7 +43,6 @@ from kitchener.records.entries.execution import (
     ToolCallPayload,
     ToolStartedPayload,
     ToolUseMapping,
-    UsageJson,
     UsageMapping,
 )
 from kitchener.records.entries.intents import (
@@ -119,7 +116,6 @@ from kitchener.records.entries.work_orders import (
     ClassifiedLabels,
     ConsolidatedSignal,
     ConstraintsMapping,
-    CostJson,
     CostMapping,
     CutReason,
     FailureReason,
@@ -143,6 +139,7 @@ from kitchener.records.entries.work_orders import (
     WorkOrderSupersededPayload,
     WorkOrderType,
 )
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 __all__ = [
     "ERASED",
@@ -161,7 +158,6 @@ __all__ = [
     "ConflictFlagPayload",
     "ConsolidatedSignal",
     "ConstraintsMapping",
-    "CostJson",
     "CostMapping",
     "CostSummary",
     "CutReason",
@@ -198,7 +194,7 @@ __all__ = [
     "KeptResults",
     "LaneName",
     "LifecycleVoidedPayload",
-    "ListedRef",
+    "ListedRefMapping",
     "MemoryPayload",
     "ModelAnswer",
     "ModelCallPayload",
@@ -215,7 +211,7 @@ __all__ = [
     "ProjectionPayload",
     "QualityGatePayload",
     "QuarantinePayload",
-    "RefJson",
+    "RefMapping",
     "RejectReason",
     "RequestedTool",
     "Runs",
@@ -248,7 +244,6 @@ __all__ = [
     "TurnRejectedPayload",
     "TurnResultPayload",
     "TurnStartedPayload",
-    "UsageJson",
     "UsageMapping",
     "VisiblePositions",
     "Words",

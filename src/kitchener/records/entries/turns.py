@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
-from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed, SealedText
-from kitchener.records.entries.work_orders import CostJson, CostMapping, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
+from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
 """Why a turn was aborted: by its caller, by its deadline, by an error, or by the runtime that closed."""
@@ -50,7 +51,7 @@ class WrittenSummary(TypedDict):
     wo_id: str
     wo_type: WorkOrderType
     state: WorkOrderState
-    cost: CostJson
+    cost: CostMapping
 
 
 class TurnErrorMapping(TypedDict):
@@ -126,27 +127,27 @@ class TurnResultPayload(CommonPayload):
     pending_approval: list[str]
     error: TurnErrorMapping | Sealed | None
     trace_hash: str | None
-    projection_ref: RefJson | None
+    projection_ref: RefMapping | None
 
 
 class DirectCost(TypedDict, total=False):
     """The cost of a turn that no entry of a work order counts."""
 
-    direct_cost: CostJson
+    direct_cost: CostMapping
     """What a call of the gateway used that was made because HO1 was broken; absent: there was none."""
 
 
 class KeptResults(TypedDict, total=False):
     """The results of tools that later turns may be shown."""
 
-    tool_results: list[ListedRef]
+    tool_results: list[ListedRefMapping]
     """The `TOOL_CALL` entries of the turn that are kept; absent: the agent class recalls none."""
 
 
 class TurnCompletedPayload(TurnResultPayload, DirectCost, KeptResults):
     """`TURN_COMPLETED`: the turn's result, and what it rests on."""
 
-    user_message_ref: RefJson | None
+    user_message_ref: RefMapping | None
     gate_ts: str | None
     """ISO time at which the memory's gates were looked at; None: they were not."""
     read_positions: Mapping[str, int]

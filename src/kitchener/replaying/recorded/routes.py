@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway.routing import Candidate, plan_route
-from kitchener.records.prompt import Attempt, PromptRequest
+from kitchener.records.prompt import RULES_PROVIDER, Attempt, PromptRequest
 
 RouteDifference = tuple[dict[str, object], dict[str, object]]
 """Where an attempt went, and where it would go now."""
@@ -23,7 +23,7 @@ class Routes:
     """
 
     def __init__(self, router: RouterConfig, given: Iterable[str] = ()) -> None:
-        known = {each: ProviderConfig(kind="offline") for each in ("offline", *given)}
+        known = {each: ProviderConfig(kind="offline") for each in ("offline", RULES_PROVIDER, *given)}
         self._router = router.model_copy(update={"providers": {**known, **router.providers}})
 
     def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:

@@ -21,7 +21,7 @@ from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition
 from kitchener.records.prompt import ToolSpec
-from kitchener.replaying.line_diff import line_diff
+from kitchener.replaying.comparison import line_diff
 
 _KINDS: Final[Mapping[SourceKind, str]] = {
     "prompt_pack": "prompt pack",

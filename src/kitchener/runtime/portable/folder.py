@@ -327,7 +327,11 @@ def _manifest(path: Path, data: bytes) -> Manifest:
         raise FolderDamaged(str(path), "fields", "ids and times as text, and the hashes of files", "others")
     if not is_session_id(fields["session_id"]):
         raise FolderDamaged(str(path), "session_id", "SES- and 8 to 32 hex digits", fields["session_id"][:80])
-    check_erasable(fields["subject_id"])
+    try:
+        check_erasable(fields["subject_id"])
+    except CallerError as error:
+        expected = "1 to 1024 characters of Unicode text that do not name the operator"
+        raise FolderDamaged(str(path), "subject_id", expected, repr(fields["subject_id"][:80])) from error
     return Manifest(**fields)
 
 

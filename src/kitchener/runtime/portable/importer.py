@@ -5,7 +5,7 @@ HO2m is written last, in one commit: before it, the session is not there, and th
 `docs/sessions.md`.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -91,18 +91,43 @@ async def import_session(
     """
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     found = await anyio.to_thread.run_sync(partial(read_folder, Path(folder), public_key=public_key))
-    sealer, manifest = sealer_of(settings), found.manifest
-    _check_sizes(found, settings.ledger.max_entry_bytes)
+    return await add_folder(
+        found, config=settings, sealer=sealer_of(settings), clock=clock or SystemClock(), opened={}, on_step=on_step
+    )
+
+
+async def add_folder(
+    found: SessionFolder,
+    *,
+    config: RuntimeConfig,
+    sealer: Sealer | None,
+    clock: Clock,
+    opened: Mapping[LedgerName, LedgerClient],
+    on_step: Callable[[], object] = int,
+) -> SessionImport:
+    """Adds the session of a verified folder; see `import_session`.
+
+    Args:
+        found: the folder
+        config: the whole configuration, with absolute paths
+        sealer: the sealer of the configuration; None: there is no keyring
+        clock: the time of day
+        opened: the ledgers that a runtime has open; the others are opened and locked
+        on_step: called after each ledger that was written
+    """
+    manifest = found.manifest
+    _check_sizes(found, config.ledger.max_entry_bytes)
     await anyio.to_thread.run_sync(_check_key, found, sealer)
     async with AsyncExitStack() as stack:  # all ledgers are locked before the first is written
-        target = _Target(found)
+        target = _Target(found, opened)
         for name in (*found.parts, *_empty_memory(found)):
-            await stack.enter_async_context(target.open(name, settings, sealer, clock or SystemClock()))
+            if name not in opened:
+                await stack.enter_async_context(target.open(name, config, sealer, clock))
         was_there = await target.has_session()
         await target.record_sealing(sealer)
         is_readable = await anyio.to_thread.run_sync(_install_key, found, sealer)
         await target.record_sources()
-        await anyio.to_thread.run_sync(_copy_content, found, settings, sealer)
+        await anyio.to_thread.run_sync(_copy_content, found, config, sealer)
         for name in LEDGERS:
             if name in found.parts and not was_there:
                 await target.write(name)
@@ -168,9 +193,9 @@ def _copy_content(folder: SessionFolder, config: RuntimeConfig, sealer: Sealer |
 class _Target:
     """The ledgers of the root that gets the session."""
 
-    def __init__(self, folder: SessionFolder) -> None:
+    def __init__(self, folder: SessionFolder, opened: Mapping[LedgerName, LedgerClient]) -> None:
         manifest = folder.manifest
-        self._folder, self._ledgers = folder, dict[LedgerName, LedgerClient]()
+        self._folder, self._ledgers = folder, dict(opened)
         self._session_id, self._subject_id, self._class = manifest.session_id, manifest.subject_id, manifest.agent_class
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import FolderDamaged
 from kitchener.ledger import LedgerReader
-from kitchener.records.entries import Payload, ToolDefinition
+from kitchener.records.entries import Payload, SourceKind, ToolDefinition
 
 SOURCES: Final = "sources.json"
 """The file's name."""
@@ -59,8 +59,13 @@ def imported_sources(path: str, data: bytes, config_hashes: Iterable[str], agent
         if canonical_bytes(texts) + b"\n" != data or any(digest(text.encode()) != key for key, text in texts.items()):
             raise ValueError("not texts by their hashes")
         found: dict[str, Source] = {}
+        kinds = set[tuple[SourceKind, str]]()
         for config_hash in sorted({*config_hashes} & texts.keys()):
-            found |= {each.hash: each for each in _of_configuration(texts, config_hash, agent_class)}
+            for each in _of_configuration(texts, config_hash, agent_class):
+                found[each.hash] = each
+                if (each.kind, each.hash) not in kinds:  # one text may be named as often as the file is long
+                    kinds.add((each.kind, each.hash))
+                    _check_form(each)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         expected = f"whole configurations of {agent_class}"
         raise FolderDamaged(path, "sources", expected, f"others ({type(error).__name__})") from error
@@ -75,15 +80,15 @@ def _of_configuration(texts: Mapping[str, str], config_hash: str, agent_class: s
         raise ValueError("the configuration of another agent class")
     found = [Source("configuration", agent_class, texts[config_hash], config_hash)]
     for named, kind in named_sources(configuration):
-        source = Source(kind, named["name"], texts[named["hash"]], named["hash"])
-        _check_form(source)
-        found.append(source)
+        if not isinstance(named["name"], str):
+            raise ValueError("a name that is no text")
+        found.append(Source(kind, named["name"], texts[named["hash"]], named["hash"]))
     return found
 
 
 def _check_form(source: Source) -> None:
     """Raises ValueError or TypeError if a text cannot be a source of its kind."""
-    if source.kind == "prompt_pack":
+    if source.kind in ("prompt_pack", "configuration"):  # a configuration has been read when it names others
         return
     value = json.loads(source.text)
     if source.kind == "attention_template":

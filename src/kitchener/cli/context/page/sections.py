@@ -12,7 +12,7 @@ from kitchener.cli.context.page.request_rows import changed_requests, request_ro
 from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage
 from kitchener.cli.context.text import intent_words, reason_words
 from kitchener.cli.context.turn_end import current
-from kitchener.cli.context.why import INEXACT, nothing_lines, visibility_changes
+from kitchener.cli.context.why import doubts, nothing_lines, visibility_changes
 from kitchener.cli.terminal.output import UNREADABLE, counted, short_time
 from kitchener.context import Explanation, PlacedItem, Projection
 from kitchener.context.fold import items
@@ -169,8 +169,7 @@ def _notes(page: TurnPage) -> Iterator[str]:
     view = page.view
     if view.mode == "shadow":
         yield "In shadow: this was decided beside the turn. What the model saw was chosen by attention; its requests show it."
-    if not view.is_exact:
-        yield INEXACT
+    yield from doubts(view)
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {flag.get('detail')}"
 

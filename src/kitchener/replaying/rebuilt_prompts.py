@@ -2,19 +2,21 @@
 
 The turn runs again through the real supervisor and executor, under the recorded configuration and with the recorded answers, as
 in a replay. Each request is kept as it is rendered, and its hash is compared with the recorded `request_hash`. So there is no
-second renderer that could differ from the first. Explained in `docs/prompts.md`.
+second renderer that could differ from the first. `_parts_of` divides a request into named parts: it renders the prompt again
+and notes which text each value became. Explained in `docs/prompts.md`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple
 
 import anyio.to_thread
 
-from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.executor.prompts import CompiledContract, Placed, PromptLibrary
 from kitchener.actors.sources import SourcesSealed
+from kitchener.canonical import canonical_bytes
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError, KitchenerError, NotOnRecord
 from kitchener.gateway.providers.recorded import RecordedProvider
@@ -22,11 +24,11 @@ from kitchener.ids import session_of_turn
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
-from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse
+from kitchener.records.prompt import Message, OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
+from kitchener.records.tokens import ESTIMATORS
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
-from kitchener.replaying.rebuilding.prompt_parts import RequestPart, parts_of
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.routes import AnyRoute
@@ -35,8 +37,32 @@ from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.session import Replays, replays_now, run_turn
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.sealed_root import why_unreadable
 
 _WORK_ORDER: Final = "WO-"
+_CONTRACT: Final = "contract"
+_NAMES: Final[Mapping[str, str]] = {
+    "user_message": "message",
+    "assembled_context.context_text": "history",
+    "assembled_context.ho3_biases": "learned lines",
+    "recent_turns": "history",
+    "prior_results": "results of earlier steps",
+    "tools": "tool schemas",
+    "labels_vocabulary": "labels",
+    "response_text": "reply to verify",
+}
+"""Variables of prompt packs by the part that they belong to; another variable is a part of its own name."""
+_OF_ROLES: Final[Mapping[str, str]] = {"assistant": "earlier answers", "tool": "tool results", "user": "repair"}
+"""The parts of the messages that follow the prompt."""
+
+
+class RequestPart(NamedTuple):
+    """A part of a request."""
+
+    name: str
+    """What it is: `contract` (the prompt pack's own text), `instructions`, `history`, `learned lines`, `message` and others."""
+    tokens: int
+    """Its estimated tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +88,7 @@ class RecordedPrompt:
     @property
     def usage(self) -> UsageMapping | None:
         """Tokens as the provider counted them; None: no provider answered."""
-        return cast(UsageMapping, self.answer["usage"]) if self.answer is not None else None
+        return self.answer["usage"] if self.answer is not None else None
 
     @property
     def is_verified(self) -> bool | None:
@@ -169,7 +195,8 @@ class _Rebuild:
         config_hash = _config_hash(turn)
         nothing = TurnPrompts(self._turn_id, replays.agent_class, config_hash, (), tuple(turn.of_type(events.LLM_CALL)))
         if turn.is_erased:
-            return replace(nothing, problem="its subject was erased, so what was said and asked cannot be read any more")
+            ho2m, started = self._recorded.readers[self._recorded.ho2m], turn.started
+            return replace(nothing, problem=await why_unreadable(ho2m, turn.start.get("subject_id"), started.seq))
         try:
             replays = await self._as_recorded(config_hash) or replays
         except SourcesSealed as error:
@@ -238,7 +265,7 @@ class _Rebuild:
             payload = (
                 None if entry is None else payload_as(ModelCallPayload, events.read_payload(entry.entry_type, entry.payload))
             )
-            parts = parts_of(
+            parts = _parts_of(
                 request, replays.prompts.contract(request.contract_id), self._prompt_id, replays.recorded.agent.token_estimator
             )
             found = RecordedPrompt(request, hashed(request), parts, payload, entry.ref if entry is not None else None)
@@ -275,3 +302,59 @@ def _config_hash(turn: TurnTape) -> str:
     if isinstance(turn, Consolidation):
         return payload_as(WorkOrderPlannedPayload, turn.started.payload).get("config_hash", "")
     return turn.start.get("config_hash", "")
+
+
+def _parts_of(request: PromptRequest, contract: CompiledContract, turn_id: str, estimator: str) -> tuple[RequestPart, ...]:
+    """Returns the parts in order of appearance. Their tokens add up to the estimate of the whole request.
+
+    Args:
+        request: as it was sent
+        contract: the contract that it was rendered under
+        turn_id: the turn, from which delimiters of data are derived
+        estimator: the name of the token estimator
+    """
+    texts: dict[str, list[str]] = {}
+    for name, text in _pieces(request, contract, turn_id):
+        texts.setdefault(name, []).append(text)
+    found, before, whole = list[RequestPart](), 0, ""
+    for name, pieces in texts.items():
+        whole += "".join(pieces)
+        total = ESTIMATORS[estimator](whole)  # of everything so far, so that rounding up each part adds nothing
+        found.append(RequestPart(name, total - before))
+        before = total
+    return tuple(found)
+
+
+def _pieces(request: PromptRequest, contract: CompiledContract, turn_id: str) -> Iterator[tuple[str, str]]:
+    names = dict(_names_of(request.variables))
+    for message, values in zip(request.messages, contract.values_in(request.variables, turn_id), strict=False):
+        yield from _of_prompt(message, values, names)
+    for message in request.messages[2:]:
+        asked = canonical_bytes([use.as_mapping() for use in message.tool_uses]).decode() if message.tool_uses else ""
+        yield _OF_ROLES.get(message.role, message.role), message.content + asked
+    for tool in request.tools:
+        shown = {"tool_id": tool.tool_id, "description": tool.description, "parameters": dict(tool.parameters)}
+        yield "tool schemas", canonical_bytes(shown).decode()
+    if request.output_schema is not None:
+        yield "answer schema", canonical_bytes(request.output_schema).decode()
+
+
+def _of_prompt(message: Message, values: Iterable[Placed], names: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    """The pieces of a message: the pack's own text, and the values between it."""
+    text, at = message.content, 0
+    for value, shown in values:
+        found = text.find(shown, at)
+        if found >= 0 and shown:
+            yield _CONTRACT, text[at:found]
+            yield names.get(id(value), "data"), shown
+            at = found + len(shown)
+    yield _CONTRACT, text[at:]
+
+
+def _names_of(variables: Mapping[str, object], prefix: str = "") -> Iterator[tuple[int, str]]:
+    """The part of each value, by the value's identity: a pack shows a variable, or a key of one."""
+    for key, value in variables.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and not prefix:
+            yield from _names_of(value, f"{path}.")
+        yield id(value), _NAMES.get(path, key.replace("_", " "))

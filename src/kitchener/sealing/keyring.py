@@ -1,8 +1,7 @@
-"""Turns fields of a payload into encrypted values and back, with one key per subject.
+"""Turns subject ids into keys: creates, loads and destroys one key per subject.
 
-Destroying a subject's key erases what the subject said, and every ledger hash stays valid, because hashes cover the encrypted
-values. The caller says which fields to encrypt; this module knows nothing of ledgers. Keys are files in one directory, the
-keyring, which may be on another disk than the ledgers. Explained in `docs/ledger.md`.
+Keys are files in one directory, the keyring, which may be on another disk than the ledgers. A key is on disk before anybody can
+use it, so nothing sealed can become durable without its key. Explained in `docs/erasure.md`.
 """
 
 import hashlib
@@ -11,36 +10,25 @@ import json
 import os
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
-import orjson
-
-from kitchener.canonical import canonical_bytes
 from kitchener.errors import SealingError
 from kitchener.plain_names import shown_path
 from kitchener.small_files import NOT_REGULAR, read_regular, sync_directory, write_private
 
-MARK: Final = "$sealed"
-"""The only key of a sealed value's JSON object."""
-_VERSION: Final = 1
+VERSION: Final = 1
+"""Version of key files, notes and sealed values."""
 _KEY_BYTES: Final = 32
-_NONCE_BYTES: Final = 12
 _CACHED_KEYS: Final = 4_096
 _MAX_FILE_BYTES: Final = 65_536
 """Most bytes of a key file or note that are read or overwritten; both are much smaller."""
 _REMEDY: Final = "; remove it, and restore the file from a backup"
 _ERASURES: Final = "erasing"
 """Subdirectory of a keyring with one note for each unfinished erasure."""
-
-
-def is_sealed(value: object) -> bool:
-    """Whether a field of a payload is still encrypted, because its key was destroyed or no keyring is configured."""
-    return isinstance(value, dict) and len(value) == 1 and MARK in value
 
 
 class Cipher(Protocol):
@@ -63,8 +51,8 @@ class SubjectKey:
     """The key's id in sealed values: 32 random hex digits, which reveal nothing about the subject."""
     cipher: Cipher
     """Encrypts and decrypts values."""
-    mac_key: bytes
-    """Secret for keyed digests of content."""
+    mac: hmac.HMAC
+    """Starts keyed digests of content; copied for each."""
 
     def __repr__(self) -> str:
         return f"<SubjectKey {self.kid}>"  # never the key
@@ -85,7 +73,7 @@ class Erasure:
 class Keyring:
     """A directory with one key file per subject, which only its owner can read.
 
-    Methods block if a key is not cached, so call them in worker threads (`Sealer.make_ready`). An erasure has several steps:
+    Methods block if a key is not cached, so call them in worker threads (`Sealer.load_key`). An erasure has several steps:
     `begin_erasure`, `destroy`, the records in the ledgers, `end_erasure`. A note in the subdirectory `erasing` survives a crash
     between the steps. While the note exists, the key counts as destroyed.
 
@@ -97,6 +85,7 @@ class Keyring:
         self.directory = Path(directory)
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
+        self._has_new_names = False
         # A thread that reads a key file must not cache the key after another thread has destroyed it.
         self._changing = threading.Lock()
 
@@ -140,6 +129,22 @@ class Keyring:
             raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being created; try again")
         return key
 
+    def load(self, subject_ids: Iterable[str]) -> None:
+        """Caches the keys of many subjects and creates missing ones; one flush of the directory makes all new names durable.
+
+        Leaves out a subject whose key cannot be used; `get` raises the reason.
+        """
+        made = []
+        with self._changing:
+            for subject_id in subject_ids:
+                with suppress(SealingError):
+                    if self._load(subject_id) is None and self._erasure(subject_id) is None:
+                        self._make(subject_id, None)
+                        made.append(subject_id)
+            for subject_id in made:
+                with suppress(SealingError):
+                    self._load(subject_id)
+
     def kid_of(self, subject_id: str) -> str | None:
         """Id of the subject's key, or of the key that an unfinished erasure destroys; None: there is neither."""
         with self._changing:
@@ -170,7 +175,7 @@ class Keyring:
                 return None
             begun = Erasure(subject_id, kid, begun_at)
             path = self._note_path(subject_id)
-            text = json.dumps({"v": _VERSION, "subject_id": subject_id, "kid": kid, "begun_at": begun_at})
+            text = json.dumps({"v": VERSION, "subject_id": subject_id, "kid": kid, "begun_at": begun_at})
             with _os_errors(path):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 draft = path.with_suffix(".new")
@@ -226,7 +231,16 @@ class Keyring:
             sync_directory(path.parent)
 
     def _load(self, subject_id: str) -> SubjectKey | None:
-        return self._keep(subject_id, self._read(subject_id)) if self._erasure(subject_id) is None else None
+        if self._erasure(subject_id) is not None:
+            return None
+        key = self._read(subject_id)
+        if key is not None:
+            if self._has_new_names:
+                with _os_errors(self.directory):
+                    sync_directory(self.directory)
+                self._has_new_names = False
+            self._keep(subject_id, key)
+        return key
 
     def _forget(self, subject_id: str) -> None:
         self._recent.pop(subject_id, None)
@@ -256,43 +270,28 @@ class Keyring:
         # Hashed, because a subject id may contain any character, and other users may see file names.
         return self.directory / f"{hashlib.sha256(subject_id.encode()).hexdigest()}.key"
 
-    def _keep(self, subject_id: str, key: SubjectKey | None) -> SubjectKey | None:
-        if key is not None:
-            if len(self._recent) >= _CACHED_KEYS:
-                self._older, self._recent = self._recent, {}
-            self._recent[subject_id] = key
-        return key
+    def _keep(self, subject_id: str, key: SubjectKey) -> None:
+        if len(self._recent) >= _CACHED_KEYS:
+            self._older, self._recent = self._recent, {}
+        self._recent[subject_id] = key
 
     def _read(self, subject_id: str) -> SubjectKey | None:
         path = self._path(subject_id)
         with _os_errors(path):
-            found = self._read_file(path)
+            found = _read_key(path)
         if isinstance(
             found, str
         ):  # raised here, because no local variable of this frame holds the key, which a traceback could show
             raise SealingError(f"{path}: {found}")
         return found
 
-    def _read_file(self, path: Path) -> SubjectKey | str | None:
-        """The key in a file, or the problem with the file as text; None: there is no file."""
-        try:
-            text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
-        except FileNotFoundError:
-            return None
-        try:
-            stored = json.loads(text)
-            secret = _decoded(stored["key"])
-            kid = str(stored["kid"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return f"is not a key file ({type(error).__name__}); restore it from a backup"
-        if len(secret) != _KEY_BYTES:
-            return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
-        return SubjectKey(kid, _cipher(secret), hmac.digest(secret, b"kitchener/1 content digest", "sha256"))
-
     def _make(self, subject_id: str, content: bytes | None) -> None:
-        """Creates a key file atomically; does nothing if another process has created one meanwhile."""
+        """Creates a key file atomically; does nothing if another process has created one meanwhile.
+
+        The file's content is on disk on return. Its name is on disk when `_load` has returned the key.
+        """
         kid = os.urandom(16).hex()
-        text = json.dumps({"v": _VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
+        text = json.dumps({"v": VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
         path = self._path(subject_id)
         draft = self.directory / f".{kid}.new"
         with _os_errors(path):
@@ -300,110 +299,31 @@ class Keyring:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync_directory(self.directory.parent)
             write_private(draft, text if content is None else content)
+            self._has_new_names = True
             try:
                 os.link(draft, path)  # unlike rename, never replaces a key
             except FileExistsError:
                 pass
             finally:
                 draft.unlink()
-            sync_directory(self.directory)
 
 
-class Sealer:
-    """Encrypts (seals) and decrypts (opens) the fields of payloads that contain what a subject said.
-
-    Args:
-        keyring: the subjects' keys
-        sealed_fields: entry type to the names of the fields to encrypt
-        seals: whether new entries are sealed; False: sealed ones are opened, and new ones stay in plain text
-    """
-
-    def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]], *, seals: bool = True) -> None:
-        self.keyring, self.seals = keyring, seals
-        self._fields = sealed_fields
-
-    def is_ready(self, entry_type: str, payload: Mapping[str, object]) -> bool:
-        """Whether sealing this payload does not block: the key is cached, or no field needs one."""
-        subject_id = payload.get("subject_id")
-        if not self.seals or not isinstance(subject_id, str) or self.keyring.has(subject_id):
-            return True
-        return all(payload.get(field) is None for field in self._fields.get(entry_type, ()))
-
-    def make_ready(self, payload: Mapping[str, object]) -> None:
-        """Loads or creates the key of the payload's subject. Blocks."""
-        subject_id = payload.get("subject_id")
-        if isinstance(subject_id, str):
-            self.keyring.get(subject_id)
-
-    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
-        """A copy of the payload with the subject's fields encrypted; the payload itself if it has none. None stays None.
-
-        Raises:
-            SealingError: a field must be encrypted, but the payload has no `subject_id`
-            EntryRefused: a value has no canonical form
-        """
-        fields = [field for field in self._fields.get(entry_type, ()) if payload.get(field) is not None]
-        if not fields or not self.seals:
-            return payload
-        subject_id = payload.get("subject_id")
-        if not isinstance(subject_id, str):
-            raise SealingError(
-                f"{entry_type}: field {fields[0]!r} must be encrypted, but the payload has no subject_id; nothing was written"
-            )
-        key, sealed = self.keyring.get(subject_id), dict(payload)
-        for field in fields:
-            nonce = os.urandom(_NONCE_BYTES)
-            plain = canonical_bytes(payload[field], at=f"payload.{field}")
-            text = key.cipher.encrypt(nonce, plain, _bound_to(ledger_id, entry_type, field))
-            sealed[field] = {MARK: {"v": _VERSION, "kid": key.kid, "nonce": _encoded(nonce), "ct": _encoded(text)}}
-        return sealed
-
-    def open(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
-        """A copy of the payload with its sealed fields decrypted. Fields whose key was destroyed stay sealed.
-
-        Raises:
-            SealingError: a sealed value was changed, or was copied from another field, entry type or ledger
-        """
-        opened: dict[str, object] | None = None
-        for field in self._fields.get(entry_type, ()):
-            value = payload.get(field)
-            if isinstance(value, dict) and len(value) == 1 and MARK in value:
-                key = self._key_of(payload, value[MARK])
-                if key is not None:
-                    if opened is None:
-                        opened = dict(payload)
-                    opened[field] = _unsealed(key, value[MARK], ledger_id, entry_type, field)
-        return payload if opened is None else opened
-
-    def content_digest(self, subject_id: str, data: bytes) -> str:
-        """`hmac-sha256:` and hex digits, keyed with the subject's key, so nobody without the key can test guesses."""
-        return f"hmac-sha256:{hmac.digest(self.keyring.get(subject_id).mac_key, data, 'sha256').hex()}"
-
-    def _key_of(self, payload: Mapping[str, object], sealed: object) -> SubjectKey | None:
-        subject_id = payload.get("subject_id")
-        if not isinstance(subject_id, str) or not isinstance(sealed, dict):
-            return None
-        key = self.keyring.find(subject_id)
-        # A different id means that this value's key was destroyed and the subject has a new one.
-        return key if key is not None and key.kid == sealed.get("kid") else None
-
-
-def _unsealed(key: SubjectKey, sealed: Mapping[str, object], ledger_id: str, entry_type: str, field: str) -> object:
-    from cryptography.exceptions import InvalidTag
-
-    where = f"{ledger_id}: {entry_type}.{field}"
-    if sealed.get("v") != _VERSION:
-        raise SealingError(
-            f"{where}: sealed in version {sealed.get('v')!r}; this Kitchener opens version {_VERSION}; use a newer Kitchener"
-        )
+def _read_key(path: Path) -> SubjectKey | str | None:
+    """The key in a file, or the problem with the file as text; None: there is no file."""
     try:
-        nonce, text = _decoded(sealed["nonce"]), _decoded(sealed["ct"])
-        return orjson.loads(key.cipher.decrypt(nonce, text, _bound_to(ledger_id, entry_type, field)))
-    except (InvalidTag, KeyError, ValueError, TypeError) as error:
-        raise SealingError(
-            f"{where}: the sealed value was changed or moved here from another entry type, field or ledger (key {key.kid});"
-            " restore the ledger from a backup"
-        ) from error
+        text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
+    except FileNotFoundError:
+        return None
+    try:
+        stored = json.loads(text)
+        secret = decoded(stored["key"])
+        kid = str(stored["kid"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"is not a key file ({type(error).__name__}); restore it from a backup"
+    if len(secret) != _KEY_BYTES:
+        return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
+    derived = hmac.digest(secret, b"kitchener/1 content digest", "sha256")
+    return SubjectKey(kid, _cipher(secret), hmac.new(derived, digestmod="sha256"))
 
 
 def _cipher(secret: bytes) -> Cipher:
@@ -417,16 +337,12 @@ def _cipher(secret: bytes) -> Cipher:
     return AESGCM(secret)
 
 
-@lru_cache(maxsize=1_024)
-def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
-    return canonical_bytes([ledger_id, entry_type, field])
-
-
 def _encoded(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _decoded(text: object) -> bytes:
+def decoded(text: object) -> bytes:
+    """The bytes of URL-safe base64 text without padding; raises TypeError or ValueError for anything else."""
     if not isinstance(text, str):
         raise TypeError(f"{type(text).__name__} is not text")
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
