@@ -385,6 +385,9 @@ class ContextConfig(Settings):
     """Recalled turns that may compete for the budget, best matches first."""
     admission: Literal["lexical", "newest_first"] = "lexical"
     """Which turns are shown when not all fit: those that match the message best, or the newest."""
+    excerpt_tokens: Annotated[int, Field(ge=32, le=100_000)] = 200
+    """Tokens of a message or a reply above which the Authority shows an excerpt: what matches the turn's message, or the
+    beginning. If all turns fit `context_budget`, they are shown whole."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns that lexical admission takes before the best matches."""
     max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20

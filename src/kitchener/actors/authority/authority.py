@@ -176,11 +176,12 @@ class ContextAuthority:
         self._mode: ProjectionMode = "shadow" if self.is_shadow else "enforce"
         self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
-        self.subject_turns = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
+        self.subject_turns = SubjectTurns(ledgers, self.projector.estimate, self.ruleset)
 
     def thread(self, session_id: str) -> SessionThread:
         """Returns the thread of a new session."""
-        return SessionThread(ContextState(self.projector.estimate, session_id), self.ruleset, is_shadow=self.is_shadow)
+        state = ContextState(self.projector.estimate, session_id, is_split=self.ruleset.is_split)
+        return SessionThread(state, self.ruleset, is_shadow=self.is_shadow)
 
     async def read_back(self, session_id: str, entries: Iterable[StoredEntry]) -> SessionThread:
         """Rebuilds the thread of a session from the ledgers, by the same fold over the same entries.
@@ -241,8 +242,9 @@ class ContextAuthority:
         recalled: Sequence[Item],
         results: Sequence[Item],
         tokens_left: int | None,
+        turn_ts: str,
     ) -> tuple[Projection, Rendering]:
-        """Computes the projection of the running turn and its text."""
+        """Computes the projection of the running turn, which started at `turn_ts`, and its text."""
         self._ranking = thread.ranking
         projection = self.projector.project(
             thread.state,
@@ -253,6 +255,7 @@ class ContextAuthority:
             results=results,
             tokens_left=tokens_left,
             mode=self._mode,
+            turn_ts=turn_ts,
         )
         self._indexes.used(thread.ranking.words)
         thread.projection = projection
@@ -386,6 +389,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         max_failed_items=config.max_failed_items,
         reply_reserve=config.reply_reserve,
         token_estimator=config.token_estimator,
+        excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
         ruleset_hash=ruleset_hash,
