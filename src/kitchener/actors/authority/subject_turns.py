@@ -129,9 +129,7 @@ class SubjectTurns:
                 self._held += chars + _TURN_CHARS * len(items)
 
 
-def turn_evidence(
-    entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset
-) -> tuple[Item, ...]:
+def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset) -> tuple[Item, ...]:
     """A completed turn as evidence: its message and its reply, or under an older policy one item. Nothing if it was erased.
 
     Args:

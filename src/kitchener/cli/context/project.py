@@ -138,7 +138,8 @@ async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: Pro
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
         message = chosen.message or ""
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
-        projection = projector.project(state, resolution, message=message, results=results, mode=mode)
+        now = to_datetime(SystemClock().time_us()).isoformat()
+        projection = projector.project(state, resolution, message=message, results=results, mode=mode, turn_ts=now)
     return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 
