@@ -13,6 +13,7 @@ from typing import Final
 import anyio.to_thread
 import orjson
 
+from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import SealingError, SubjectErased
@@ -108,7 +109,7 @@ async def export_session(
                 readers[name] = await stack.enter_async_context(
                     LedgerReader.open(path, index_dir=index_dir(settings), index_keys=INDEX_KEYS.get(name))
                 )
-        chosen = _Selection(session_id, found, readers, is_recalling=agent_of(settings, found).recall_scope == "subject")
+        chosen = _Selection(session_id, found, readers, is_recalling=recall_scope_of(agent_of(settings, found)) == "subject")
         await chosen.select(on_step)
         key_file = await anyio.to_thread.run_sync(_key, settings, chosen) if with_key else None
         sources = await _sources(settings, chosen, with_key=with_key)

@@ -39,6 +39,7 @@ from kitchener.context import (
 )
 from kitchener.context.fold.events import Answered, Asked, Facts, Opened
 from kitchener.context.fold.lifecycle import first_intent_problem
+from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
@@ -361,6 +362,15 @@ def sign_projection(fields: dict[str, object], signer: Signer) -> None:
     fields["authority"] = {"tier": "HO2", "signer": signer.signer, "sig": signature}
 
 
+def recall_scope_of(config: HO2Config) -> RecallScope:
+    """Returns where the turns of an agent class may recall evidence from."""
+    return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
+
+
+_BEFORE_3: Final = {"recall_scope": "intent", "ranking_postings": 1_024}
+"""The defaults of settings before version 3 of the policy."""
+
+
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
     """Returns the context policy of an agent class.
 
@@ -369,6 +379,9 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         ruleset_hash: identity of the whole policy; "" if nothing is recorded
         policy_version: version of the rules that turns follow
     """
+    if policy_version < 3:
+        earlier = {key: value for key, value in _BEFORE_3.items() if key not in config.model_fields_set}
+        config = config.model_copy(update=earlier)
     return Ruleset(
         intent_mode=config.intent_mode,
         intent_conflict_policy=config.intent_conflict_policy,
@@ -378,7 +391,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         intent_max_failures=config.intent_max_failures,
         repeated_failure_policy=config.repeated_failure_policy,
         invalid_lifecycle_policy=config.invalid_lifecycle_policy,
-        recall_scope=config.recall_scope,
+        recall_scope=recall_scope_of(config),
         admission=config.admission,
         newest_turns=config.newest_turns,
         continue_after_close=config.continue_after_close,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
 from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
 
 _ASSISTANT: Final = f"\n{ASSISTANT_LABEL}"
@@ -89,7 +90,8 @@ class TurnWords:
         """Returns the index after adding all turns that were noted since the last call."""
         index = self._index
         if index is None:
-            index = self._index = LexicalIndex(postings=self._postings)
+            weights = DEFAULT_WEIGHTS if self._excerpt_tokens else WEIGHTS_BEFORE_3
+            index = self._index = LexicalIndex(postings=self._postings, weights=weights)
         for number in range(len(self._ends), len(self.turns)):
             item = self.turns[number]
             tokens = self._shown_tokens(item) if self._excerpt_tokens else None

@@ -22,7 +22,7 @@ _PASSAGE_CHARS: Final = 240
 """Longest passage. A longer sentence is cut at a space."""
 _LEAST_SHARE: Final = 0.5
 """Share of the best passage's score from which on a passage matters."""
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s+|\n+")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 
 
 def asked_terms(message: str) -> Mapping[str, float]:

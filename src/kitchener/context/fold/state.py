@@ -300,7 +300,7 @@ class ContextState:
 
     @property
     def turn_list(self) -> Sequence[Item]:
-        """The items of all completed turns, oldest first, with the intents they were completed under; `turns` has later adoptions.
+        """The items of all completed turns, oldest first, with the intents of their completion; `turns` has later adoptions.
 
         The same append-only list until a late event. Do not change it.
         """

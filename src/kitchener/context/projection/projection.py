@@ -135,7 +135,7 @@ class Projector:
         self._rank, self._offer = rank, offer
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
-    def project(
+    def project(  # noqa: PLR0913 - what a projection is made of
         self,
         state: ContextState,
         resolution: Resolution,
