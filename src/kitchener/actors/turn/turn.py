@@ -145,27 +145,12 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
-        self._chain.message_ref = (await self._write_start(fields)).as_mapping()
+        start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
+        self._chain.message_ref = start.as_mapping()
         self._chain.open()
         if self._parts:
             await record_parts(self._session, self.turn_id, self._parts)
         self._services.ledgers.request_commit()
-
-    async def _write_start(self, fields: TurnStartedPayload) -> Ref:
-        """Writes `TURN_STARTED` as the session's next entry, and tries again up to `session_queue` times.
-
-        While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
-        found another head than this process wrote met another writer.
-        """
-        session, turn_id, retries = self._session, self.turn_id, self._services.config.session_queue
-        while True:
-            head = session.state.head
-            try:
-                return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
-            except StaleHead:
-                if session.state.head == head or not retries:
-                    raise
-                retries -= 1
 
     async def run(self) -> TurnOutcome:
         """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
@@ -454,3 +439,19 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
+
+
+async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload, retries: int) -> Ref:
+    """Writes `TURN_STARTED` as the session's next entry, and tries again up to `retries` times.
+
+    While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
+    found another head than this process wrote met another writer.
+    """
+    while True:
+        head = session.state.head
+        try:
+            return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
+        except StaleHead:
+            if session.state.head == head or not retries:
+                raise
+            retries -= 1
