@@ -16,13 +16,14 @@ def drawn() -> dict[str, str | None]:
     above: list[tuple[int, str]] = []
     tree: dict[str, str | None] = {}
     for line in inspect.getdoc(errors).splitlines():  # type: ignore[union-attr]  # the module has a docstring
-        found = re.match(r"(?P<indent> {4}[ │├└─]*)(?P<name>[A-Z]\w+)(?:\s{2,}\S|$)", line)
+        found = re.match(r"(?P<indent> {4}[ │├└─]*)(?P<names>[A-Z]\w+(?:, [A-Z]\w+)*)$", line)
         if found:
             depth = len(found["indent"])
             while above and above[-1][0] >= depth:
                 above.pop()
-            tree[found["name"]] = above[-1][1] if above else None
-            above.append((depth, found["name"]))
+            names = found["names"].split(", ")
+            tree.update(dict.fromkeys(names, above[-1][1] if above else None))
+            above.append((depth, names[-1]))
     return tree
 
 
