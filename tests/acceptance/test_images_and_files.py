@@ -125,6 +125,16 @@ async def test_as_many_of_the_newest_are_shown_again_as_the_setting_says(
     assert shown(replies(provider)[-1]) == [png(seed=each) for each in expected]
 
 
+async def test_a_replay_under_another_number_diverges_and_says_where(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    async with running(settings) as runtime:
+        first = await runtime.supervisor().handle_turn("look", subject_id=ADA, parts=[ImagePart(png())])
+        await runtime.supervisor().handle_turn("again", session_id=first.session_id)
+    report = await replay_session(first.session_id, config=config(tmp_path, recent_parts=0))
+    assert report.divergence is not None
+    assert (report.divergence.entry_type, report.divergence.field) == (events.PROJECTION_COMPUTED, "visible_refs")
+
+
 @pytest.mark.parametrize("mode", ["off", "shadow"])
 async def test_without_the_authority_earlier_images_are_mentioned_only(tmp_path: Path, mode: str) -> None:
     provider, settings = model(), config(tmp_path, context_mode=mode)

@@ -29,7 +29,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import kitchener
-from kitchener import criteria, ids, signing
+from kitchener import content_store, criteria, ids, media, signing
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
@@ -159,6 +159,11 @@ class Scan:
     """Of the shorter text."""
     units: tuple[str, ...] = UNITS
     """What the texts are made of."""
+
+
+def _as_jpeg(text: str) -> bytes:
+    """An image of as many segments of two bytes as the text has characters."""
+    return b"\xff\xd8" + b"\xff\xe0\x00\x02" * len(text)
 
 
 def _response(text: str) -> PromptResponse:
@@ -306,6 +311,12 @@ def _sources(text: str) -> object:
 _MESSAGES: Final = _as_file(".jsonl", wire.messages)
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
 SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
+    "content": (
+        Scan("media type", lambda text: media.media_type_of(text.encode("utf-8", "replace"), text)),
+        Scan("pages", lambda text: media.estimate_content("application/pdf", text.encode("utf-8", "replace"), len)),
+        Scan("size of a picture", lambda text: media.estimate_content("image/jpeg", _as_jpeg(text), len)),
+        Scan("hash of content", content_store.is_content_hash),
+    ),
     "context": (
         Scan("features of a message", _features),
         Scan("dates in a question", lambda text: lexical_features.may_have_date(text) and lexical_features.date_parts(text)),

@@ -30,6 +30,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.sessions.recalled_results.SessionResults.keep": "goes through entries; the words are measured",
     "kitchener.actors.tools.registry._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
+    "kitchener.cli.content.content._save": "compares an id with those on record",
     "kitchener.cli.context.recorded_turn.rebuild": "goes through items",
     "kitchener.cli.ledger.ledger._entries": "goes through ledgers",
     "kitchener.cli.memory.tune._values": "what the operator types",

@@ -38,7 +38,7 @@ from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
 from kitchener.records.events import POLICY_VERSION
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol
+from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 from kitchener.signing import Signer
 
 MediaTypesOf = Callable[[str | None, str | None, tuple[str, ...]], tuple[str, ...]]
@@ -138,13 +138,10 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
+    tools, text = tools or ToolRegistry(), host.active_text or ActiveText(limits.max_active_chars)
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
     sources = host.sources or RequestSources.read(config, memory_config, tools)
-    authority = None
-    if config.context_mode != "off":
-        ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
-        authority = ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
-    text = host.active_text or ActiveText(limits.max_active_chars)
+    authority = _authority(config, ledgers, host, ruleset_hash)
     sessions = SessionDirectory(
         agent_class=agent_class,
         ledgers=ledgers,
@@ -157,9 +154,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         memory=memory,
     )
     constants = TurnConstants(config, tools, sources.config_hash, ruleset_hash, host.policy_version)
-    reply = constants.synthesize
-    media_types = partial(host.media_types, reply.provider_id, reply.model_id, reply.domain_tags)
-    content = ContentIntake(config, limits, host.store, media_types)
+    content = _content(config, host, constants.synthesize)
     if context_items is not None:
         context_items.bind(sessions.thread)
     services = TurnServices(
@@ -197,6 +192,19 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         sources=sources,
         content=content,
     )
+
+
+def _authority(config: HO2Config, ledgers: LedgerGroup, host: SharedResources, ruleset_hash: str) -> ContextAuthority | None:
+    if config.context_mode == "off":
+        return None
+    ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
+    return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
+
+
+def _content(config: HO2Config, host: SharedResources, reply: Constraints) -> ContentIntake:
+    """Takes images and files that the provider takes to which a reply goes first."""
+    media_types = partial(host.media_types, reply.provider_id, reply.model_id, reply.domain_tags)
+    return ContentIntake(config, host.limits, host.store, media_types)
 
 
 def _attention(

@@ -105,9 +105,12 @@ class LLMGateway:
             ProviderError: none of them does
         """
         ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        brought = {each.stored.media_type for message in request.messages for each in message.parts}
-        if not brought:
+        for message in request.messages:
+            if message.parts:
+                break
+        else:
             return ways
+        brought = {each.stored.media_type for message in request.messages for each in message.parts}
         able = [way for way in ways if all(accepts(way.target.media_types, each) for each in brought)]
         if not able:
             takes = f"the request has {', '.join(sorted(brought))}, which no provider of its route takes"

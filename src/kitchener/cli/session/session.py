@@ -43,6 +43,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.runtime.admin.operations import EndSession
 from kitchener.runtime.administration import administer
 
@@ -200,6 +201,8 @@ class _TurnRow:
     waited_for: str = ""
     """The attempts at a model that a turn without a result waited for; "": it was answered, or asked none."""
     work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
+    parts: dict[str, StoredPart] = field(default_factory=dict)
+    """The images and files of the message, by their ids."""
 
     def as_json(self) -> dict[str, object]:
         result = self.result
@@ -208,6 +211,7 @@ class _TurnRow:
             "started_at": self.started_at,
             "state": self.state,
             "message": opened(self.message),
+            "parts": [{"part_id": part_id, **each._asdict()} for part_id, each in self.parts.items()],
             "response": result and opened(result["response"]),
             "intent_id": result and result.get("intent_id"),
             "degraded": result is not None and result.get("degraded", False),
@@ -248,6 +252,8 @@ class _History:
             self.rejected.append({"at": entry.timestamp, "message": rejected["user_message"], "reason": rejected["reason"]})
         elif turn is None:
             return
+        elif kind == events.PART_ATTACHED:
+            turn.parts[entry.entity_id] = StoredPart.from_payload(payload)
         elif kind == events.TURN_COMPLETED:
             turn.state, turn.result = "completed", payload_as(TurnCompletedPayload, payload)
         elif kind == events.TURN_ABORTED:
@@ -287,6 +293,8 @@ class _History:
         for turn in self.turns.values():
             yield f"\n{turn.turn_id}  {short_time(turn.started_at)}  {turn.state}"
             yield f"  > {self._text(turn.message)}"
+            for part_id, part in turn.parts.items():
+                yield f"    {part_id}  {part.described}"
             if turn.result is not None:
                 yield f"  < {self._text(turn.result['response'])}"
                 if (error := turn.result.get("error")) is not None:
