@@ -288,7 +288,7 @@ class AdminRefused(KitchenerError):
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
+        self.kind, self.message = kind, message
         super().__init__(message)
 
     @property
