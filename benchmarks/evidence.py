@@ -131,7 +131,7 @@ class Player:
                     written = [
                         e async for e in ledger.read(session_id=session_id, entry_type=ENDS) if e.entity_id == result.turn_id
                     ]
-                    refs = {e.entry_type: written[-1].ref for e in written}
+                    refs = {e.entry_type: e.ref for e in written}
                     self._refs += [refs[kind] for kind, each in zip(ENDS, (message, reply), strict=True) if each]
 
     async def ask(self, questions: Sequence[Question], budget: int) -> list[bool]:

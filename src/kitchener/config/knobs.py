@@ -320,7 +320,7 @@ class AttentionConfig(Settings):
     `context_budget` and the model takes them. All others are mentioned by name and size. 0: none."""
     classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns of the session that classification sees."""
-    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 1_024
+    ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
     """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
     that a long history takes."""
 
@@ -390,13 +390,16 @@ class ContextConfig(Settings):
     `shadow`: attention, while the Authority records what it would have shown."""
     context_budget: TokenCount = 2_400
     """Tokens of context that the Authority shows in one turn."""
-    recall_scope: Literal["intent", "session", "subject"] = "intent"
+    recall_scope: Literal["intent", "session", "subject"] | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
-    other sessions of the subject."""
+    other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""
     recalled_turns: Annotated[int, Field(ge=0, le=1_000)] = 50
     """Recalled turns that may compete for the budget, best matches first."""
     admission: Literal["lexical", "newest_first"] = "lexical"
     """Which turns are shown when not all fit: those that match the message best, or the newest."""
+    excerpt_tokens: Annotated[int, Field(ge=32, le=100_000)] = 200
+    """Tokens of a message or a reply above which the Authority shows an excerpt: what matches the turn's message, or the
+    beginning. If all turns fit `context_budget`, they are shown whole."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns that lexical admission takes before the best matches."""
     max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20

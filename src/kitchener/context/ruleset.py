@@ -45,6 +45,7 @@ _LEAST: Final[dict[str, int]] = {
     "recalled_turns": 0,
     "reply_reserve": 0,
     "context_budget": 0,
+    "excerpt_tokens": 0,
 }
 
 
@@ -99,6 +100,9 @@ class Ruleset:
     """Name of the token estimator, or of a plugged-in tokenizer."""
     context_budget: int = 2_400
     """Most tokens of shown context."""
+    excerpt_tokens: int = 0
+    """Most tokens of a message or a reply that is shown whole; a longer one is shown as an excerpt, and each day that is shown
+    has its date. 0: a turn is one item, without a date, as before version 3 of the policy."""
     standing_rules: tuple[str, ...] = ()
     """Rules for every turn, in order; rule n has the id `INV-n`."""
     policy_version: int = POLICY_VERSION
@@ -120,6 +124,11 @@ class Ruleset:
             raise ConfigError("ruleset", "intent_min_confidence", repr(confidence), "expected a number from 0 to 1")
         if not self.ruleset_hash:
             object.__setattr__(self, "ruleset_hash", canonical_digest(self._settings(), at="ruleset"))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a turn's message and reply are items of their own, under the dates of their days."""
+        return self.excerpt_tokens > 0
 
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {

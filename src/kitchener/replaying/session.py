@@ -13,6 +13,7 @@ from typing import Final
 import anyio.to_thread
 
 from kitchener.actors.assembly import SharedResources
+from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
@@ -230,7 +231,7 @@ class Replays:
         for entry in await self._overlays_of(subject_id):
             found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
         keys = [events.shared_intents_key(subject_id)]
-        if recorded.agent.recall_scope == "subject":
+        if recall_scope_of(recorded.agent) == "subject":
             keys.append(events.subject_index_key(subject_id))
         if (ho2m := recorded.readers.get(recorded.ho2m)) is not None:
             for each in keys:
@@ -295,7 +296,7 @@ class Replays:
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
             ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
-            config=agent if memory is not None else agent.model_copy(update={"ho3_enabled": False}),
+            config=agent if memory is not None else _without_memory(agent, policy_version_of(tape)),
             ho3_memory=memory,
             direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
@@ -330,6 +331,14 @@ class Replays:
             return ledgers.ho1m.content_digest(request.subject_id, data)
 
         return request_hash
+
+
+def _without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class that has no memory to read. What its turns recall stays as it was."""
+    changes: dict[str, object] = {"ho3_enabled": False}
+    if policy_version > 2:
+        changes["recall_scope"] = recall_scope_of(agent)
+    return agent.model_copy(update=changes)
 
 
 def _of_version_1(agent: HO2Config) -> HO2Config:

@@ -330,17 +330,26 @@ def test_a_month_alone_finds_its_days_and_may_is_not_always_a_month() -> None:
     "standing",
     [
         "I never eat meat.",
-        "We've always lived by the sea.",
         "Always answer in French.",
         "Thanks. Please never call me sir.",
         "From now on be brief.",
         "I prefer trains.",
-        "You should always ask first.",
+        "Remember to ask first.",
         "I can't stand coriander.",
     ],
 )
 def test_standing_statements_reach_questions_without_a_word_of_theirs(standing: str) -> None:
     assert order("Can you book a table?", standing, *FILLER, "The table broke.")[:2] == ["The table broke.", standing]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["We've always lived by the sea.", "I'll never forget it.", "It was great. Always smiling.", "Have you ever only walked?"],
+)
+def test_what_only_tells_of_always_and_never_is_no_standing_statement(said: str) -> None:
+    assert 0 not in LexicalIndex([LexicalTurn(each) for each in (said, *FILLER)]).rank("Can you book a table?").order
+    index = LexicalIndex([LexicalTurn(each, str(n)) for n, each in enumerate((said, "The table broke."))])
+    assert index.rank("Can you book a table?").order == [1]
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,14 @@ class TurnAuthority:
 
     @property
     def shows_stubs(self) -> bool:
-        """Whether the context shows stubs that the model could read in full with a tool."""
+        """Whether the context shows stubs or excerpts that the model could read in full with a tool."""
         projection = self._thread.projection
         if projection is None or self.is_shadow:
             return False
-        return any(each.form == "STUB" and each.tokens for each in (*projection.head, *projection.placed))
+        return any(
+            (each.form == "STUB" and each.tokens) or (each.form == "FULL" and each.item.whole)
+            for each in (*projection.head, *projection.placed)
+        )
 
     @property
     def intent_id(self) -> str | None:
@@ -170,6 +173,7 @@ class TurnAuthority:
             recalled=await self._recalled(resolution.active),
             results=await self._session.results.items(self._message, thread.state.turns),
             tokens_left=tokens_left,
+            turn_ts=self._turn_ts,
         )
         ref = await authority.record(thread, self._base(), (projection, rendering), self._turn_ts, self._transition)
         if self.is_shadow:
@@ -257,9 +261,9 @@ class TurnAuthority:
         thread.ranking.follow(thread.state, subject)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
-        found = list[Item]()
+        found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
         for item in thread.ranking.answering(self._message):
-            if len(found) == ruleset.recalled_turns:
+            if len(found) == most:
                 break
             own = mine.get(item.entity_id)
             if own is None or own.intent_id != active:

@@ -141,7 +141,10 @@ async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: Pro
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
         started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]
         taken = payload_as(TurnStartedPayload, started[-1]).get("media_types", ()) if started else ()
-        projection = projector.project(state, resolution, message=message, results=results, mode=mode, media_types=taken)
+        now = to_datetime(SystemClock().time_us()).isoformat()
+        projection = projector.project(
+            state, resolution, message=message, results=results, mode=mode, media_types=taken, turn_ts=now
+        )
     return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 

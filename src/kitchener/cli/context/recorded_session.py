@@ -84,15 +84,23 @@ class RecordedSession:
         )
         return replace(self, entries=kept, shared=shared)
 
-    def state(self, entries: Iterable[StoredEntry] | None = None, *, position: int | None = None) -> ContextState:
+    def state(
+        self,
+        entries: Iterable[StoredEntry] | None = None,
+        *,
+        position: int | None = None,
+        policy_version: int = events.POLICY_VERSION,
+    ) -> ContextState:
         """The state that its entries lead to.
 
         Args:
             entries: of its own, only these
             position: of the other sessions' entries, only those up to here
+            policy_version: version of the rules that say what an item is
         """
         others = [each for each in self.shared if position is None or each.seq <= position]
-        return fold_entries([*(self.entries if entries is None else entries), *others], self.config, self.session_id)
+        mine = self.entries if entries is None else entries
+        return fold_entries([*mine, *others], self.config, self.session_id, policy_version)
 
 
 @asynccontextmanager
@@ -214,11 +222,14 @@ def _event(entry: StoredEntry) -> SourceEvent | None:
     return make_event(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
 
 
-def fold_entries(entries: Iterable[StoredEntry], config: HO2Config, session_id: str) -> ContextState:
-    """The state that entries of the supervisor's ledger lead to."""
+def fold_entries(
+    entries: Iterable[StoredEntry], config: HO2Config, session_id: str, policy_version: int = events.POLICY_VERSION
+) -> ContextState:
+    """The state that entries of the supervisor's ledger lead to, in turns under this version of the policy."""
     found = (_event(entry) for entry in entries)
-    estimate = estimator(ruleset_of(config).token_estimator)
-    return fold((event for event in found if event is not None), estimate, session_id)
+    ruleset = ruleset_of(config, policy_version=policy_version)
+    estimate = estimator(ruleset.token_estimator)
+    return fold((event for event in found if event is not None), estimate, session_id, is_split=ruleset.is_split)
 
 
 async def state_of(paths: LedgerPaths, past: RecordedSession) -> ContextState:
@@ -226,12 +237,18 @@ async def state_of(paths: LedgerPaths, past: RecordedSession) -> ContextState:
     return await fold_shadow(paths, past, past.entries) if past.config.context_mode == "shadow" else past.state()
 
 
-async def fold_shadow(paths: LedgerPaths, past: RecordedSession, entries: Sequence[StoredEntry]) -> ContextState:
+async def fold_shadow(
+    paths: LedgerPaths,
+    past: RecordedSession,
+    entries: Sequence[StoredEntry],
+    policy_version: int = events.POLICY_VERSION,
+) -> ContextState:
     """The state of the shadow, whose own decisions are in the context ledger."""
-    ruleset = ruleset_of(past.config.model_copy(update={"context_mode": "shadow"}))
+    config = past.config.model_copy(update={"context_mode": "shadow"})
+    ruleset = ruleset_of(config, policy_version=policy_version)
     async with open_reader(paths, past.context_path) as context:
         if context is None:
-            return fold_entries(entries, past.config, past.session_id)
-        state = ContextState(estimator(ruleset.token_estimator), past.session_id)
+            return fold_entries(entries, past.config, past.session_id, policy_version)
+        state = ContextState(estimator(ruleset.token_estimator), past.session_id, is_split=ruleset.is_split)
         thread = SessionThread(state, ruleset, is_shadow=True)
         return (await read_thread(thread, past.session_id, entries, context)).state

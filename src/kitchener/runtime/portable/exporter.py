@@ -12,6 +12,7 @@ from typing import Final
 import anyio.to_thread
 import orjson
 
+from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
@@ -104,7 +105,7 @@ async def export_session(
     classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
     found = await class_of(settings, session_id, classes)
     async with open_readers(settings, found) as readers:
-        chosen = _Selection(session_id, found, readers, is_recalling=agent_of(settings, found).recall_scope == "subject")
+        chosen = _Selection(session_id, found, readers, is_recalling=recall_scope_of(agent_of(settings, found)) == "subject")
         await chosen.select(on_step)
         key_file = await anyio.to_thread.run_sync(_key, settings, chosen) if with_key else None
         sources = await _sources(settings, chosen, with_key=with_key)
