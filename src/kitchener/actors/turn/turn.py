@@ -373,7 +373,9 @@ class Turn:
         response, error = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
-        for wo_id in self._done_with():  # otherwise the context would show an old outage forever
+        authority, earlier = self._authority, self._earlier_failures
+        done_with = earlier if authority is None else authority.done_with(earlier, self._chain.work_orders)
+        for wo_id in done_with:  # otherwise the context would show an old outage forever
             await self._chain.abandon(wo_id, "turn_over")
         fields: ChainCompletePayload = {
             "wo_ids": list(self._chain.work_orders),
@@ -382,9 +384,9 @@ class Turn:
             "trace_hash": trace_hash,
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
-        if self._authority is not None:
+        if authority is not None:
             await self._in_shadow(
-                self._authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
+                authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
             )
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
@@ -399,7 +401,7 @@ class Turn:
             degraded=error is not None,
             error=error,
             trace_hash=trace_hash,
-            projection_ref=self._authority.projection_ref if self._authority is not None else None,
+            projection_ref=authority.projection_ref if authority is not None else None,
         )
         payload: TurnCompletedPayload = {
             **result.as_payload(),
@@ -424,11 +426,6 @@ class Turn:
         return next(
             (each["tool_id"] for each in reversed([*calls]) if each["tool_id"] in closing and "error" not in each), None
         )
-
-    def _done_with(self) -> Sequence[str]:
-        """Failed work orders that this turn abandons."""
-        earlier = self._earlier_failures
-        return earlier if self._authority is None else self._authority.done_with(earlier, self._chain.work_orders)
 
     @property
     def session_id(self) -> SessionId:
