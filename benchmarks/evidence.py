@@ -1,95 +1,219 @@
-"""Measures what is shown: are the turns that a question needs in the context that a budget admits?
+"""Measures what a running turn shows: is what a question needs in the context that a budget admits?
 
-The data is the public LoCoMo set (`locomo10.json`, CC BY-NC 4.0; fetch it yourself, it is not part of this project), or a
-file with the same turns in a simpler form: `sessions`, each with `date` and `turns`. Each conversation is one subject's whole
-history, and each question is asked in a new session. No model, no network; the same data gives the same shares.
+Plays conversations through a real runtime with a scripted model (context `enforce`, `recall_scope = "subject"`): each
+conversation is one subject's history, told at the times of its sessions, and each question is a turn of a new session. The
+share of a budget counts the questions of which ALL evidence is visible: on record in the turn's projection, and, where only a
+passage of a message is wanted, word for word in the prompt. No network; the same data gives the same shares.
+`conversations.py` says what data it reads, `assistant_chats.py` writes chats with long replies. The data is not part of this
+project.
 
-    python benchmarks/evidence.py --data locomo10.json
-    python benchmarks/evidence.py --data locomo10.json --budgets 1000,4000 --json
+    python -m benchmarks.evidence --data locomo10.json
+    python -m benchmarks.evidence --data chats.json --budgets 1000,2000 --sample 100
+    python -m benchmarks.evidence --data locomo10.json --policies lexical,newest_first --json
 
-The share of a budget counts questions whose marked evidence turns are ALL visible, word for word, in the projection that the
-product makes of them at that budget (4 characters a token). Times are CPU time of this
-process, since machines are shared. With `--json` the last line of stdout is one JSON object.
+With `--policies` the idealised figures stand beside them: the ranking alone, which is given one message an item and knows
+speakers and dates; `newest_first` is the policy that asks nothing. Times are CPU time of this process, since machines are
+shared. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse
 import json
-import re
-import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kitchener.context import ContextState, Item, Projector, Ruleset, estimator, evidence_item, make_event, resolve_active
+import anyio
+
+from benchmarks.conversations import Conversation, Question, Said, read_conversations
+from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.config import LedgerConfig, RouterConfig
+from kitchener.context import (
+    ContextState,
+    Item,
+    Projector,
+    Ruleset,
+    estimator,
+    evidence_item,
+    make_event,
+    read_lists,
+    resolve_active,
+)
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.records.prompt import PromptRequest
 from kitchener.records.ref import Ref
+from kitchener.testing import FakeClock, ScriptedProvider
 
 BUDGETS = (500, 1000, 2000, 4000)
-CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
-CHARACTERS_PER_TOKEN = 4
 SESSION, MOMENT = "SES-00000001", "2026-02-18T09:00:00.000000+00:00"
+SUBJECT = "ada"
+DAY_US = 86_400_000_000
+GREETING = "Hello."
+"""What a user says, and the reply, where the data has nobody say anything."""
+CLASSIFIED = {"speech_act": "question", "ambiguity": "low", "labels": {}, "intent_relation": "continue", "confidence": 0.9}
+
+Found = dict[int, bool]
+"""Whether all evidence of a question is visible, by budget."""
+Row = tuple[str, Found]
+"""A question's category, and what was found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One question of the data set."""
-
-    text: str
-    category: str
-    evidence: frozenset[int]
-    """Positions of the turns that the data set marks as needed."""
+# ---- the running turn
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """The history of one subject, and what is asked about it."""
+class Model:
+    """The scripted model: says the next reply of a conversation, or notes the prompt of a question and gives up the turn."""
 
-    name: str
-    turns: list[LexicalTurn]
-    questions: list[Question]
+    def __init__(self) -> None:
+        self.reply = ""
+        self.prompt = ""
+        self.asking: anyio.CancelScope | None = None
+        """The scope of the question's turn; None: a turn of the history runs."""
+
+    def answer(self, request: PromptRequest) -> dict[str, object]:
+        if request.wo_type == "classify":
+            return CLASSIFIED
+        if self.asking is not None:
+            self.prompt = "\n".join(message.content for message in request.messages)
+            self.asking.cancel()
+        return {"response_text": self.reply}
 
 
-def sessions_of(raw: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Date text and turns of each session, in order, of either form of the data."""
-    if "sessions" in raw:
-        yield from ((session["date"] or "", session["turns"]) for session in raw["sessions"])
-        return
-    talk = raw["conversation"]
-    for number in sorted(int(key[8:]) for key in talk if re.fullmatch(r"session_\d+", key)):
-        yield talk.get(f"session_{number}_date_time", ""), talk[f"session_{number}"]
+class Player:
+    """Plays one conversation into a root, and asks questions about it.
+
+    Args:
+        root: an empty directory
+        conversation: what is played
+    """
+
+    def __init__(self, root: str, conversation: Conversation) -> None:
+        self._root, self._conversation = root, conversation
+        self._model, self._clock = Model(), FakeClock()
+        self._refs: list[Ref] = []
+        """The entry of each message, by its position."""
+
+    def _open(self, budget: int) -> Any:
+        agent = HO2Config(
+            context_mode="enforce",
+            recall_scope="subject",
+            consolidation="manual",
+            context_budget=budget,
+            token_estimator="chars/4",
+        )
+        config = RuntimeConfig(
+            plane_root=self._root,
+            ledger=LedgerConfig(seal=False, durability="none", accept_clock_jump=True),
+            router=RouterConfig(default_provider="scripted"),
+            agents={"ADMIN": agent},
+        )
+        model = ScriptedProvider(self._model.answer, record=False)
+        return open_runtime(config, providers={"scripted": model}, clock=self._clock)
+
+    async def play(self) -> None:
+        """Tells the whole history, one turn after the other."""
+        async with self._open(BUDGETS[-1]) as runtime:
+            supervisor, ledger = runtime.supervisor("ADMIN"), runtime.ledgers("ADMIN").ho2m
+            for said in self._conversation.sessions:
+                session_id = None
+                for message, reply in exchanges(said):
+                    first = message or reply
+                    assert first is not None
+                    self._clock.set(max(self._clock.time_us(), int(first.at.timestamp() * 1e6)))
+                    if session_id is None:
+                        session_id = await supervisor.start_session(subject_id=SUBJECT)
+                    self._model.reply = reply.text if reply else GREETING
+                    result = await supervisor.handle_turn(message.text if message else GREETING, session_id=session_id)
+                    if result.error is not None:
+                        raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
+                    written = [
+                        e async for e in ledger.read(session_id=session_id, entry_type=ENDS) if e.entity_id == result.turn_id
+                    ]
+                    refs = {e.entry_type: e.ref for e in written}
+                    self._refs += [refs[kind] for kind, each in zip(ENDS, (message, reply), strict=True) if each]
+
+    async def ask(self, questions: Sequence[Question], budget: int) -> list[bool]:
+        """Whether all evidence of each question is visible at a budget."""
+        last = self._clock.time_us()
+        async with self._open(budget) as runtime:
+            supervisor, ledger = runtime.supervisor("ADMIN"), runtime.ledgers("ADMIN").context
+            found = []
+            for question in questions:
+                at = int(question.at.timestamp() * 1e6) if question.at else last + DAY_US
+                self._clock.set(max(self._clock.time_us(), at))
+                session_id = await supervisor.start_session(subject_id=SUBJECT)
+                with anyio.CancelScope() as self._model.asking:
+                    await supervisor.handle_turn(question.text, session_id=session_id)
+                shown = [e.payload async for e in ledger.read(session_id=session_id, entry_type="PROJECTION_COMPUTED")]
+                found.append(self._is_shown(question, {*read_lists(shown[0]).visible}))
+        self._model.asking = None
+        return found
+
+    def _is_shown(self, question: Question, visible: set[Ref]) -> bool:
+        return all(
+            self._refs[each.position] in visible and words(each.passage) in words(self._model.prompt)
+            for each in question.evidence
+        )
 
 
-def read_conversations(path: Path) -> Iterator[Conversation]:
-    """The conversations of a file; questions without marked evidence are left out."""
-    for raw in json.loads(path.read_text(encoding="utf-8")):
-        turns: list[LexicalTurn] = []
-        places: dict[str, int] = {}
-        for number, (date, said) in enumerate(sessions_of(raw), 1):
-            for each in said:
-                places[each["dia_id"]] = len(turns)
-                caption = each.get("caption") or each.get("blip_caption")
-                text = each["text"] + (f" [image: {caption}]" if caption else "")
-                turns.append(LexicalTurn(text, f"session {number}", each["speaker"], date))
-        questions = []
-        for asked in raw["qa"]:
-            ids = [f"D{int(a)}:{int(b)}" for item in asked["evidence"] for a, b in EVIDENCE_ID.findall(item)]
-            if evidence := frozenset(places[each] for each in ids if each in places):
-                questions.append(Question(asked["question"], CATEGORIES[asked["category"]], evidence))
-        yield Conversation(raw["sample_id"], turns, questions)
+ENDS = ("TURN_STARTED", "TURN_COMPLETED")
+"""The entries with a turn's message and with its reply."""
+
+
+def words(text: str) -> str:
+    """A text without the marks that a prompt may put at the start of a line."""
+    return " ".join(text.replace("\n> ", "\n").split())
+
+
+def exchanges(said: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]]:
+    """The turns of a session: a message with its reply, or one of them alone."""
+    waiting: Said | None = None
+    for each in said:
+        if each.role == "user":
+            if waiting is not None:
+                yield waiting, None
+            waiting = each
+        else:
+            yield waiting, each
+            waiting = None
+    if waiting is not None:
+        yield waiting, None
+
+
+def sampled(conversation: Conversation, share: float) -> list[Question]:
+    """A share of the questions, spread evenly over them."""
+    questions = conversation.questions
+    return [each for n, each in enumerate(questions) if int((n + 1) * share) > int(n * share)]
+
+
+async def measure_running(conversations: Sequence[Conversation], budgets: Sequence[int], share: float) -> dict[str, Any]:
+    """Shares of the running turn per group of questions and budget, and the CPU time of a question's turn."""
+    rows: list[Row] = []
+    spent = 0.0
+    for conversation in conversations:
+        questions = sampled(conversation, share)
+        found: list[Found] = [{} for _ in questions]
+        with tempfile.TemporaryDirectory() as root:
+            player = Player(root, conversation)
+            await player.play()
+            for budget in budgets:
+                began = time.process_time()
+                for each, is_shown in zip(found, await player.ask(questions, budget), strict=True):
+                    each[budget] = is_shown
+                spent += time.process_time() - began
+        rows += [(question.category, each) for question, each in zip(questions, found, strict=True)]
+    return {**shares(rows, budgets), "turn_ms": round(1e3 * spent / len(rows) / len(budgets), 2)}
+
+
+# ---- the ranking alone
 
 
 class Shown:
-    """What the product shows of a conversation at a budget: its own projection, with headers, separators and stubs.
+    """What a projection shows if each message is an item of its own, in an order that is given."""
 
-    The one seam of this benchmark: whatever decides visibility from turns, their order and a budget can stand here. The whole
-    conversation competes as recalled turns do, in a session that has only begun.
-    """
-
-    def __init__(self, turns: Sequence[LexicalTurn], budgets: Sequence[int]) -> None:
+    def __init__(self, said: Sequence[Said], budgets: Sequence[int]) -> None:
         rulesets = {budget: Ruleset(context_budget=budget, token_estimator="chars/4") for budget in budgets}
         self._order: Sequence[int] = ()
         self._projectors = {budget: Projector(each, rank=self._rank) for budget, each in rulesets.items()}
@@ -99,14 +223,11 @@ class Shown:
         assert declared is not None
         self._state.apply(declared)
         self._items = [
-            evidence_item(
-                str(n), Ref("HO2M", f"E-{n:06d}", ""), MOMENT, f"{turn.speaker}: {turn.text}", estimate, session_id=turn.session
-            )
-            for n, turn in enumerate(turns)
+            evidence_item(str(n), Ref("HO2M", f"E-{n:06d}", ""), MOMENT, each.text, estimate) for n, each in enumerate(said)
         ]
 
     def visible(self, question: str, order: Sequence[int], budget: int) -> set[int]:
-        """The positions that are visible when turns are admitted in this order."""
+        """The positions that are visible when messages are admitted in this order."""
         self._order = order
         projector = self._projectors[budget]
         resolution = resolve_active(self._state, projector.ruleset)
@@ -118,18 +239,23 @@ class Shown:
 
 
 Rank = Callable[[str, int], Sequence[int]]
-"""A question, and how many turns are likely to be shown, to the order in which turns are admitted."""
-Policy = Callable[[Sequence[LexicalTurn]], Rank]
+"""A question, and how many messages are likely to be shown, to the order in which they are admitted."""
+Policy = Callable[[Conversation], Rank]
 
 
-def newest_first(turns: Sequence[LexicalTurn]) -> Rank:
+def newest_first(conversation: Conversation) -> Rank:
     """The policy that asks nothing."""
-    order = range(len(turns) - 1, -1, -1)
+    order = range(sum(map(len, conversation.sessions)) - 1, -1, -1)
     return lambda question, wanted: order
 
 
-def lexical(turns: Sequence[LexicalTurn]) -> Rank:
+def lexical(conversation: Conversation) -> Rank:
     """The policy that ranks by words; where there is room left, the newest come."""
+    turns = [
+        LexicalTurn(each.text, f"session {n}", each.speaker, each.at.isoformat()[:10])
+        for n, session in enumerate(conversation.sessions)
+        for each in session
+    ]
     index = LexicalIndex(turns, postings=Ruleset().ranking_postings)
 
     def rank(question: str, wanted: int) -> Sequence[int]:
@@ -142,84 +268,90 @@ def lexical(turns: Sequence[LexicalTurn]) -> Rank:
 POLICIES: dict[str, Policy] = {"newest_first": newest_first, "lexical": lexical}
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the values lies."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def share(rows: Sequence[tuple[str, str, dict[int, bool]]], budget: int) -> float:
-    """Percent of questions of which all evidence is visible."""
-    return round(100 * sum(found[budget] for _, _, found in rows) / len(rows), 1)
-
-
-def measure(policy: Policy, conversations: Sequence[Conversation], budgets: Sequence[int]) -> dict[str, Any]:
-    """Shares per group of questions and budget, and times."""
-    rows: list[tuple[str, str, dict[int, bool]]] = []
+def measure_ranking(
+    policy: Policy, conversations: Sequence[Conversation], budgets: Sequence[int], share: float
+) -> dict[str, Any]:
+    """Shares per group of questions and budget if the ranking alone decides, and its times."""
+    rows: list[Row] = []
     rank_ms: list[float] = []
-    append_us: list[float] = []
     for conversation in conversations:
-        began = time.thread_time()
-        rank = policy(conversation.turns)
-        append_us.append((time.thread_time() - began) * 1e6 / len(conversation.turns))
-        shown = Shown(conversation.turns, budgets)
-        tokens = sum(len(turn.text) for turn in conversation.turns) / CHARACTERS_PER_TOKEN / len(conversation.turns)
-        for question in conversation.questions:
+        rank, said = policy(conversation), [each for session in conversation.sessions for each in session]
+        shown = Shown(said, budgets)
+        tokens = sum(len(each.text) for each in said) / 4 / len(said)
+        for question in sampled(conversation, share):
             found = {}
             for budget in budgets:
                 began = time.thread_time()
                 order = rank(question.text, int(budget / tokens))
                 rank_ms.append((time.thread_time() - began) * 1e3)
-                found[budget] = question.evidence <= shown.visible(question.text, order, budget)
-            rows.append((conversation.name, question.category, found))
-    groups = {"overall": rows}
-    groups |= {name: part for name in CATEGORIES.values() if (part := [row for row in rows if row[1] == name])}
+                visible = shown.visible(question.text, order, budget)
+                found[budget] = all(each.position in visible for each in question.evidence)
+            rows.append((question.category, found))
+    rank_ms.sort()
+    times = {"median": round(rank_ms[len(rank_ms) // 2], 3), "p95": round(rank_ms[int(0.95 * len(rank_ms))], 3)}
+    return {**shares(rows, budgets), "rank_ms": times}
+
+
+# ---- the report
+
+
+def shares(rows: Sequence[Row], budgets: Sequence[int]) -> dict[str, Any]:
+    """Percent of the questions of each category of which all evidence is visible, by budget."""
+    groups = {"overall": [found for _, found in rows]}
+    for category, found in rows:
+        groups.setdefault(category, []).append(found)
     return {
-        "shares": {name: {str(budget): share(part, budget) for budget in budgets} for name, part in groups.items()},
-        "questions": {name: len(part) for name, part in groups.items()},
-        "by_conversation": {
-            each.name: {str(budget): share(part, budget) for budget in budgets}
-            for each in conversations
-            if (part := [row for row in rows if row[0] == each.name])
+        "shares": {
+            name: {str(budget): round(100 * sum(found[budget] for found in part) / len(part), 1) for budget in budgets}
+            for name, part in groups.items()
         },
-        "rank_ms": {"median": round(statistics.median(rank_ms), 3), "p95": round(quantile(rank_ms, 0.95), 3)},
-        "append_us": round(statistics.mean(append_us), 1),
+        "questions": {name: len(part) for name, part in groups.items()},
     }
 
 
 def print_table(name: str, figures: dict[str, Any]) -> None:
-    """One policy's figures for people."""
-    times = figures["rank_ms"]
-    print(
-        f"{name}: {times['median']:.2f} ms median, {times['p95']:.2f} ms p95 a ranking, {figures['append_us']:.0f} µs an append"
-    )
-    for group, shares in figures["shares"].items():
-        cells = "  ".join(f"@{budget}: {value:5.1f} %" for budget, value in shares.items())
+    """One set of figures for people."""
+    if "rank_ms" in figures:
+        times = f"{figures['rank_ms']['median']:.2f} ms median, {figures['rank_ms']['p95']:.2f} ms p95 a ranking"
+    else:
+        times = f"{figures['turn_ms']:.1f} ms a question's turn"
+    print(f"{name}: {times}")
+    for group, part in figures["shares"].items():
+        cells = "  ".join(f"@{budget}: {value:5.1f} %" for budget, value in part.items())
         print(f"  {group:<12} {figures['questions'][group]:>5} questions  {cells}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="the data set, a JSON file")
+    parser.add_argument("--data", type=Path, required=True, help="the conversations, a JSON file")
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)), help="tokens, separated by commas")
+    parser.add_argument("--sample", type=int, default=0, help="ask about so many questions; 0: all")
+    parser.add_argument("--policies", default="", help=f"also the ranking alone: {', '.join(POLICIES)}, separated by commas")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     try:
         budgets = [int(each) for each in arguments.budgets.split(",")]
     except ValueError:
         parser.error(f"--budgets must be whole numbers separated by commas, not {arguments.budgets!r}")
+    policies = [each for each in arguments.policies.split(",") if each]
+    if unknown := sorted({*policies} - POLICIES.keys()):
+        parser.error(f"--policies knows {', '.join(POLICIES)}, not {', '.join(unknown)}")
     try:
         conversations = list(read_conversations(arguments.data))
     except OSError as error:
         sys.exit(f"cannot read {str(arguments.data)!r}: {error.strerror}; give the path of the data set with --data")
     except (KeyError, TypeError, ValueError) as error:
-        sys.exit(f"{str(arguments.data)!r} is not in a form of the LoCoMo data: {error!r}; see the head of this program")
-    if not any(conversation.questions for conversation in conversations):
-        sys.exit(f"{str(arguments.data)!r} holds no question with marked evidence; give the LoCoMo data with --data")
-    report = {name: measure(policy, conversations, budgets) for name, policy in POLICIES.items()}
+        sys.exit(f"{str(arguments.data)!r} is in no form that is known: {error!r}; see the head of conversations.py")
+    count = sum(len(each.questions) for each in conversations)
+    if not count:
+        sys.exit(f"{str(arguments.data)!r} holds no question with marked evidence; give another file with --data")
+    share = min(1.0, arguments.sample / count) if arguments.sample else 1.0
+    report = {"running": anyio.run(measure_running, conversations, budgets, share)}
+    report |= {each: measure_ranking(POLICIES[each], conversations, budgets, share) for each in policies}
     for name, figures in report.items():
         print_table(name, figures)
     if arguments.json:
-        print(json.dumps({"budgets": budgets, "policies": report}))
+        print(json.dumps({"budgets": budgets, **report}))
 
 
 if __name__ == "__main__":

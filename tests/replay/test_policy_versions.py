@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from kitchener.ledger import StoredEntry
+from kitchener.records import events
 from kitchener.replaying import ReplayReport, open_replays
 from kitchener.replaying.tape import Tape
 from kitchener.runtime.ledger_paths import settings_of
@@ -76,7 +77,7 @@ async def test_turn_of_version_2_is_not_replayed_by_version_1(recorded_root: Pat
 
 
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
-    report = (await poor(recorded_root, 3))[0]
+    report = (await poor(recorded_root, events.POLICY_VERSION + 1))[0]
     assert found_in(report) == ("TURN_STARTED", "policy_version", 1)
     assert "a newer version of Kitchener" in report.text()
 

@@ -40,10 +40,12 @@ _LEAST: Final[dict[str, int]] = {
     "max_failed_items": 0,
     "newest_turns": 0,
     "recent_turns": 0,
+    "recent_parts": 0,
     "ranking_postings": 1,
     "recalled_turns": 0,
     "reply_reserve": 0,
     "context_budget": 0,
+    "excerpt_tokens": 0,
 }
 
 
@@ -82,6 +84,8 @@ class Ruleset:
     """Number of newest turns that `lexical` admits before ranked ones, and that a turn without an intent recalls."""
     recent_turns: int = 0
     """Number of newest turns of the session that are shown whatever their intent, if they fit."""
+    recent_parts: int = 4
+    """Number of newest images and files of the intent's turns that are shown with their turns, if they fit."""
     ranking_postings: int = 1_024
     """Most postings (positions of words) that `lexical` reads in one ranking; of a frequent word, the newest."""
     recalled_turns: int = 50
@@ -96,6 +100,9 @@ class Ruleset:
     """Name of the token estimator, or of a plugged-in tokenizer."""
     context_budget: int = 2_400
     """Most tokens of shown context."""
+    excerpt_tokens: int = 0
+    """Most tokens of a message or a reply that is shown whole; a longer one is shown as an excerpt, and each day that is shown
+    has its date. 0: a turn is one item, without a date, as before version 3 of the policy."""
     standing_rules: tuple[str, ...] = ()
     """Rules for every turn, in order; rule n has the id `INV-n`."""
     policy_version: int = POLICY_VERSION
@@ -117,6 +124,11 @@ class Ruleset:
             raise ConfigError("ruleset", "intent_min_confidence", repr(confidence), "expected a number from 0 to 1")
         if not self.ruleset_hash:
             object.__setattr__(self, "ruleset_hash", canonical_digest(self._settings(), at="ruleset"))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a turn's message and reply are items of their own, under the dates of their days."""
+        return self.excerpt_tokens > 0
 
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {

@@ -19,6 +19,7 @@ SESSION_START: Final = "SESSION_START"
 SESSION_END: Final = "SESSION_END"
 TURN_STARTED: Final = "TURN_STARTED"
 TURN_REJECTED: Final = "TURN_REJECTED"
+PART_ATTACHED: Final = "PART_ATTACHED"
 TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
 WO_PLANNED: Final = "WO_PLANNED"
@@ -74,6 +75,7 @@ OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANG
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance"),
     TURN_REJECTED: ("user_message",),
+    PART_ATTACHED: ("name",),
     TURN_COMPLETED: ("response", "error"),
     WO_PLANNED: ("targets", "acceptance"),
     WO_FAILED: ("error",),
@@ -124,7 +126,7 @@ SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
 _KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
-POLICY_VERSION: Final = 2
+POLICY_VERSION: Final = 3
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -132,6 +134,9 @@ is the objective, and null fields beside `intent` do not hide those in it (1: th
 closes no intent (1: `completes_intent` did); tools stay offered after one that the classification asked for (1: they did
 not); the Context Authority shows the newest turns (1: not); a turn without tokens left makes a last call without tools (1: it
 failed).
+
+Version 3: the Context Authority takes a turn's message and reply as items of their own, shows an excerpt of a long one, and
+puts turns under the dates of their days (2: a turn was one item, without a date).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -11,6 +11,8 @@ from typing import Final
 QUOTED: Final = "> "
 """Prefix of a line in a message that looks like the start of another speaker's text."""
 
+USER_LABEL: Final = "user: "
+ASSISTANT_LABEL: Final = "assistant: "
 _BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _LABELS: Final = "user|assistant|system|tool|developer|human|ai|(?:wider )?goal|targets|accepted when"
 _MARKS: Final = rf"[^\w{_BREAKS}]{{0,16}}"
@@ -22,7 +24,17 @@ _FORGED: Final = re.compile(
 
 def turn_text(message: str, response: str) -> str:
     """A turn's message and response as later turns see them."""
-    return f"user: {as_said(message)}\nassistant: {as_said(response)}"
+    return f"{message_text(message)}\n{reply_text(response)}"
+
+
+def message_text(message: str) -> str:
+    """A message as later turns see it, apart from its reply."""
+    return f"{USER_LABEL}{as_said(message)}"
+
+
+def reply_text(response: str) -> str:
+    """A reply as later turns see it, apart from its message."""
+    return f"{ASSISTANT_LABEL}{as_said(response)}"
 
 
 def as_said(text: str) -> str:

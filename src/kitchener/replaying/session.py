@@ -13,6 +13,7 @@ from typing import Final
 import anyio.to_thread
 
 from kitchener.actors.assembly import SharedResources
+from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
@@ -34,7 +35,6 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
-from kitchener.replaying.before_import import ledgers_before_import
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -45,9 +45,10 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded_routes import Routes
-from kitchener.replaying.recorded_sources import PresentSources, SourceChange
+from kitchener.replaying.recorded.before_import import ledgers_before_import
+from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.recorded.routes import Routes
+from kitchener.replaying.recorded.sources import PresentSources, SourceChange
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
@@ -230,7 +231,7 @@ class Replays:
         for entry in await self._overlays_of(subject_id):
             found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
         keys = [events.shared_intents_key(subject_id)]
-        if recorded.agent.recall_scope == "subject":
+        if recall_scope_of(recorded.agent) == "subject":
             keys.append(events.subject_index_key(subject_id))
         if (ho2m := recorded.readers.get(recorded.ho2m)) is not None:
             for each in keys:
@@ -295,7 +296,7 @@ class Replays:
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
             ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
-            config=agent if memory is not None else agent.model_copy(update={"ho3_enabled": False}),
+            config=agent if memory is not None else _without_memory(agent, policy_version_of(tape)),
             ho3_memory=memory,
             direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
@@ -305,6 +306,7 @@ class Replays:
                 ruleset_hash=self.ruleset_hash(memory),
                 sources=self.sources.of(memory),
                 policy_version=policy_version_of(tape),
+                media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
             ),
         )
 
@@ -331,6 +333,14 @@ class Replays:
         return request_hash
 
 
+def _without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class that has no memory to read. What its turns recall stays as it was."""
+    changes: dict[str, object] = {"ho3_enabled": False}
+    if policy_version > 2:
+        changes["recall_scope"] = recall_scope_of(agent)
+    return agent.model_copy(update=changes)
+
+
 def _of_version_1(agent: HO2Config) -> HO2Config:
     """The settings of a class as its turns under version 1 of the policy had them: with the defaults of then."""
     changes: dict[str, object] = {"recalled_results": 0}
@@ -347,6 +357,7 @@ async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -
         session_id=session_id,
         memory=started.get("memory", True),
         acceptance=opened(started.get("acceptance", ())) or (),
+        parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         deadline=DEADLINE_S,
     )
 

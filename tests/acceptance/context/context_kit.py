@@ -130,7 +130,7 @@ class Talk:
         shared = await read_all(self.ledgers.ho2m, key=events.SHARED_INTENTS)
         entries += [entry for entry in shared if entry.seq <= shared_to and entry.session_id != session_id]
         found = [make_event(e.entry_type, e.entity_id, e.timestamp, e.payload, e.ref) for e in entries]
-        return fold([each for each in found if each is not None], estimator("utf8/3"), session_id)
+        return fold([each for each in found if each is not None], estimator("utf8/3"), session_id, is_split=True)
 
     async def kept(self, session_id: str = SID) -> dict[str, Any]:
         """The state that the running session keeps."""

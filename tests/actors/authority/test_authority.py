@@ -308,7 +308,7 @@ async def test_recall_goes_as_far_as_its_scope(tmp_path: Path, scope: str, shown
         assert [each for each in hidden if each in text] == []
         projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
         recalled = [key for key, reasons in projected["eligibility_reasons"].items() if "RECALLED" in reasons]
-        assert len(recalled) == len(shown)
+        assert len(recalled) == 2 * len(shown)  # the message and its reply
         eligible = {each["ref"]["entry_id"] for each in projected["eligible_refs"]}
         assert not eligible & {key.partition("/")[2] for key in recalled}
 
@@ -581,4 +581,4 @@ async def test_a_long_session_is_read_back_in_one_pass(tmp_path: Path) -> None:
         assert thread is not None
         assert looked_up == []
         assert thread.bases[intent].ref == last.ref
-        assert thread.bases[intent].size == 61
+        assert thread.bases[intent].size == 121  # the goal, and a message and a reply of each turn

@@ -5,6 +5,7 @@ from pathlib import Path
 from weakref import ref
 
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
+from kitchener.context import Ruleset
 from kitchener.runtime import Runtime
 from tests.acceptance.stack import open_scripted
 
@@ -30,14 +31,14 @@ async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the
     async with open_scripted(tmp_path) as runtime:
         ends = await talk(runtime, 3, 4)
         ledgers = runtime.ledgers()
-        whole = await SubjectTurns(ledgers, len, 1_024).of("ada", ends[-1])
+        whole = await SubjectTurns(ledgers, len, Ruleset()).of("ada", ends[-1])
         assert whole.known == 12
         size = len(whole.words.turns[0].text)
         limit = 500 + 5 * (size + 250) + size // 2  # a subject and each turn count besides their text
 
-        at_once = await SubjectTurns(ledgers, len, 1_024, max_chars=limit).of("ada", ends[-1])
+        at_once = await SubjectTurns(ledgers, len, Ruleset(), max_chars=limit).of("ada", ends[-1])
         assert at_once.known == 5
-        turns = SubjectTurns(ledgers, len, 1_024, max_chars=limit)
+        turns = SubjectTurns(ledgers, len, Ruleset(), max_chars=limit)
         step_by_step = [await turns.of("ada", end) for end in ends]
         assert [view.known for view in step_by_step] == [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
         assert ids(step_by_step[-1]) == ids(at_once) == ids(whole)[:5]
@@ -48,7 +49,7 @@ async def test_subjects_without_turns_are_evicted_too(tmp_path: Path) -> None:
     """A subject takes memory before it says anything, so the number of subjects is bounded by the same limit."""
     async with open_scripted(tmp_path) as runtime:
         (end,) = await talk(runtime, 1, 1)
-        turns = SubjectTurns(runtime.ledgers(), len, 1_024, max_chars=10_000)
+        turns = SubjectTurns(runtime.ledgers(), len, Ruleset(), max_chars=10_000)
         seen = [ref((await turns.of(f"subject {number}", end)).words) for number in range(100)]
         gc.collect()
         assert 1 < sum(each() is not None for each in seen) <= 20
@@ -69,6 +70,6 @@ async def test_an_idle_session_keeps_nothing_that_was_evicted(tmp_path: Path) ->
 async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None:
     async with open_scripted(tmp_path) as runtime:
         ends = await talk(runtime, 2, 150)
-        view = await SubjectTurns(runtime.ledgers(), len, 1_024).of("ada", ends[-1])
+        view = await SubjectTurns(runtime.ledgers(), len, Ruleset()).of("ada", ends[-1])
         assert view.known == 300
         assert [item.place for item in view.words.turns] == sorted(item.place for item in view.words.turns)

@@ -3,17 +3,14 @@
 The claims of recall are measured by `benchmarks/evidence.py`; here stands what must hold for any history.
 """
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import evidence
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, LexicalWeights
 
 FILLER = ("The weather was grey.", "We talked for long.", "Nothing else came up.", "That sounds fine.", "See the other list.")
@@ -333,17 +330,26 @@ def test_a_month_alone_finds_its_days_and_may_is_not_always_a_month() -> None:
     "standing",
     [
         "I never eat meat.",
-        "We've always lived by the sea.",
         "Always answer in French.",
         "Thanks. Please never call me sir.",
         "From now on be brief.",
         "I prefer trains.",
-        "You should always ask first.",
+        "Remember to ask first.",
         "I can't stand coriander.",
     ],
 )
 def test_standing_statements_reach_questions_without_a_word_of_theirs(standing: str) -> None:
     assert order("Can you book a table?", standing, *FILLER, "The table broke.")[:2] == ["The table broke.", standing]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["We've always lived by the sea.", "I'll never forget it.", "It was great. Always smiling.", "Have you ever only walked?"],
+)
+def test_what_only_tells_of_always_and_never_is_no_standing_statement(said: str) -> None:
+    assert 0 not in LexicalIndex([LexicalTurn(each) for each in (said, *FILLER)]).rank("Can you book a table?").order
+    index = LexicalIndex([LexicalTurn(each, str(n)) for n, each in enumerate((said, "The table broke."))])
+    assert index.rank("Can you book a table?").order == [1]
 
 
 @pytest.mark.parametrize(
@@ -386,33 +392,3 @@ def test_the_words_of_the_best_turns_lead_to_further_evidence() -> None:
     alone = [LexicalTurn(text, str(number)) for number, text in enumerate(turns)]
     without = scores(LexicalIndex(alone, weights=LexicalWeights(feedback_terms=0)), "How was the marathon?")
     assert without[turns.index(apart)] == 0
-
-
-# ---- the benchmark
-
-
-def test_the_benchmark_prints_one_json_object_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = [
-        {"dia_id": f"D1:{number}", "speaker": "Ada", "text": text}
-        for number, text in enumerate(("My flute broke.", *FILLER * 9))
-    ]
-    asked = [{"question": "What broke?", "category": 4, "evidence": ["D1:0"]}, {"question": "?", "category": 1, "evidence": []}]
-    data = tmp_path / "talk.json"
-    talk = {"session_1": told, "session_1_date_time": "8 May, 2024"}
-    data.write_text(json.dumps([{"sample_id": "one", "conversation": talk, "qa": asked}]))
-    monkeypatch.setattr(sys, "argv", ["evidence.py", "--data", str(data), "--budgets", "60", "--json"])
-    evidence.main()
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report["policies"]["lexical"]["shares"] == {"overall": {"60": 100.0}, "single-hop": {"60": 100.0}}
-    assert report["policies"]["newest_first"]["shares"]["overall"] == {"60": 0.0}
-
-
-def test_the_benchmark_names_data_that_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, content in (("missing", None), ("broken", "{"), ("foreign", '[{"a": 1}]'), ("empty", "[]")):
-        if content is not None:
-            (tmp_path / name).write_text(content)
-        monkeypatch.setattr(sys, "argv", ["evidence.py", "--data", str(tmp_path / name)])
-        with pytest.raises(SystemExit, match=name):
-            evidence.main()

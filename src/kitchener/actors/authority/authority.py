@@ -37,8 +37,9 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.events import Answered, Asked, Facts, Opened
+from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened
 from kitchener.context.fold.lifecycle import first_intent_problem
+from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
@@ -74,6 +75,7 @@ class SessionThread:
         "intent_id",
         "is_shadow",
         "last_left",
+        "media_types",
         "projection",
         "ranking",
         "shared_to",
@@ -90,6 +92,8 @@ class SessionThread:
         """The intent of the running turn; None without an active intent."""
         self.last_left: str | None = None
         """The intent that ended or was deferred last; None if there is none."""
+        self.media_types: Sequence[str] = ()
+        """The types of images and files that the model of the running turn takes; empty: it takes none, or there are none."""
         self.projection: Projection | None = None
         """The projection of the running turn; None before it is computed."""
         self.ranking = TurnRanking(ruleset)
@@ -176,11 +180,12 @@ class ContextAuthority:
         self._mode: ProjectionMode = "shadow" if self.is_shadow else "enforce"
         self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
-        self.subject_turns = SubjectTurns(ledgers, self.projector.estimate, self.ruleset.ranking_postings)
+        self.subject_turns = SubjectTurns(ledgers, self.projector.estimate, self.ruleset)
 
     def thread(self, session_id: str) -> SessionThread:
         """Returns the thread of a new session."""
-        return SessionThread(ContextState(self.projector.estimate, session_id), self.ruleset, is_shadow=self.is_shadow)
+        state = ContextState(self.projector.estimate, session_id, is_split=self.ruleset.is_split)
+        return SessionThread(state, self.ruleset, is_shadow=self.is_shadow)
 
     async def read_back(self, session_id: str, entries: Iterable[StoredEntry]) -> SessionThread:
         """Rebuilds the thread of a session from the ledgers, by the same fold over the same entries.
@@ -241,8 +246,9 @@ class ContextAuthority:
         recalled: Sequence[Item],
         results: Sequence[Item],
         tokens_left: int | None,
+        turn_ts: str,
     ) -> tuple[Projection, Rendering]:
-        """Computes the projection of the running turn and its text."""
+        """Computes the projection of the running turn, which started at `turn_ts`, and its text."""
         self._ranking = thread.ranking
         projection = self.projector.project(
             thread.state,
@@ -253,6 +259,8 @@ class ContextAuthority:
             results=results,
             tokens_left=tokens_left,
             mode=self._mode,
+            media_types=thread.media_types,
+            turn_ts=turn_ts,
         )
         self._indexes.used(thread.ranking.words)
         thread.projection = projection
@@ -358,6 +366,15 @@ def sign_projection(fields: dict[str, object], signer: Signer) -> None:
     fields["authority"] = {"tier": "HO2", "signer": signer.signer, "sig": signature}
 
 
+def recall_scope_of(config: HO2Config) -> RecallScope:
+    """Returns where the turns of an agent class may recall evidence from."""
+    return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
+
+
+_BEFORE_3: Final = {"recall_scope": "intent", "ranking_postings": 1_024}
+"""The defaults of settings before version 3 of the policy."""
+
+
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
     """Returns the context policy of an agent class.
 
@@ -366,6 +383,9 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         ruleset_hash: identity of the whole policy; "" if nothing is recorded
         policy_version: version of the rules that turns follow
     """
+    if policy_version < 3:
+        earlier = {key: value for key, value in _BEFORE_3.items() if key not in config.model_fields_set}
+        config = config.model_copy(update=earlier)
     return Ruleset(
         intent_mode=config.intent_mode,
         intent_conflict_policy=config.intent_conflict_policy,
@@ -375,17 +395,19 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         intent_max_failures=config.intent_max_failures,
         repeated_failure_policy=config.repeated_failure_policy,
         invalid_lifecycle_policy=config.invalid_lifecycle_policy,
-        recall_scope=config.recall_scope,
+        recall_scope=recall_scope_of(config),
         admission=config.admission,
         newest_turns=config.newest_turns,
         continue_after_close=config.continue_after_close,
         recent_turns=config.recent_turns if policy_version > 1 else 0,
+        recent_parts=config.recent_parts,
         ranking_postings=config.ranking_postings,
         recalled_turns=config.recalled_turns,
         max_stubs=config.max_stubs,
         max_failed_items=config.max_failed_items,
         reply_reserve=config.reply_reserve,
         token_estimator=config.token_estimator,
+        excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
         ruleset_hash=ruleset_hash,
@@ -399,6 +421,8 @@ def _chars_of(facts: Facts) -> int:
         return len(facts.message or "")
     if isinstance(facts, Answered):
         return len(facts.response) + len(facts.message or "")
+    if isinstance(facts, Brought):
+        return len(facts.part.name)
     if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):
         return 0
     return sum([len(each) if isinstance(each, str) else sum(map(len, each)) for each in facts if isinstance(each, str | tuple)])

@@ -12,8 +12,10 @@ from typing import Final, NamedTuple
 from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
+from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
 
-_USER, _ASSISTANT = "user: ", "\nassistant: "
+_ASSISTANT: Final = f"\n{ASSISTANT_LABEL}"
 
 
 class RankedTurns(NamedTuple):
@@ -30,22 +32,29 @@ class TurnWords:
 
     Args:
         postings: most word occurrences that one ranking reads
+        excerpt_tokens: most tokens that are shown of one item; 0: all of them
     """
 
-    __slots__ = ("__weakref__", "_ends", "_index", "_last", "_owners", "_postings", "turns")
+    __slots__ = ("__weakref__", "_ends", "_excerpt_tokens", "_index", "_last", "_owners", "_postings", "tokens", "turns")
 
-    def __init__(self, postings: int) -> None:
-        self._postings = postings
+    def __init__(self, postings: int, excerpt_tokens: int = 0) -> None:
+        self._postings, self._excerpt_tokens = postings, excerpt_tokens
         self._index: LexicalIndex | None = None
         self._owners: list[int] = []
         self._ends: list[int] = []
         self._last: tuple[str, int, int, RankedTurns] = ("", 0, 0, _NONE)
         self.turns: list[Item] = []
         """The turns in order; a turn's number is its index in this list."""
+        self.tokens = 0
+        """Tokens of all turns, as far as they are shown."""
 
     def note(self, item: Item) -> None:
         """Appends the newest turn."""
         self.turns.append(item)
+        self.tokens += self._shown_tokens(item)
+
+    def _shown_tokens(self, item: Item) -> int:
+        return min(item.tokens, self._excerpt_tokens) if self._excerpt_tokens else item.tokens
 
     @property
     def held_terms(self) -> int:
@@ -81,11 +90,13 @@ class TurnWords:
         """Returns the index after adding all turns that were noted since the last call."""
         index = self._index
         if index is None:
-            index = self._index = LexicalIndex(postings=self._postings)
+            weights = DEFAULT_WEIGHTS if self._excerpt_tokens else WEIGHTS_BEFORE_3
+            index = self._index = LexicalIndex(postings=self._postings, weights=weights)
         for number in range(len(self._ends), len(self.turns)):
             item = self.turns[number]
+            tokens = self._shown_tokens(item) if self._excerpt_tokens else None
             for speaker, text in _said(item.text):
-                index.append(LexicalTurn(text, item.session_id or "", speaker, item.timestamp[:10] or None))
+                index.append(LexicalTurn(text, item.session_id or "", speaker, item.timestamp[:10] or None, tokens))
                 self._owners.append(number)
             self._ends.append(len(self._owners))
         return index
@@ -98,12 +109,12 @@ class TurnRanking:
         ruleset: sets the limit of postings and the token budget of the context
     """
 
-    __slots__ = ("_among", "_budget", "_is_shared", "_postings", "_taken", "_tokens", "_turns", "_words")
+    __slots__ = ("_among", "_is_shared", "_ruleset", "_taken", "_tokens", "_turns", "_words")
 
     def __init__(self, ruleset: Ruleset) -> None:
-        self._postings, self._budget = ruleset.ranking_postings, ruleset.context_budget
+        self._ruleset = ruleset
         self._turns: Sequence[Item] = ()
-        self._words = TurnWords(self._postings)
+        self._words = self._no_words()
         self._taken = self._tokens = self._among = 0
         self._is_shared = False
 
@@ -119,7 +130,7 @@ class TurnRanking:
         if turns is not self._turns:  # the state was folded again, because an entry became invalid or arrived late
             self._turns, self._taken, self._tokens = turns, 0, 0
             if is_own:
-                self._words = TurnWords(self._postings)
+                self._words = self._no_words()
         for number in range(self._taken, len(turns)):
             self._tokens += turns[number].tokens
             if is_own:
@@ -131,7 +142,10 @@ class TurnRanking:
     def rest(self) -> None:
         """Lets go of the subject's index after a turn, so that it can be evicted. The next turn follows it again."""
         if self._is_shared:
-            self._words = TurnWords(self._postings)
+            self._words = self._no_words()
+
+    def _no_words(self) -> TurnWords:
+        return TurnWords(self._ruleset.ranking_postings, self._ruleset.excerpt_tokens)
 
     @property
     def words(self) -> TurnWords:
@@ -144,7 +158,10 @@ class TurnRanking:
 
     def _best(self, message: str) -> RankedTurns:
         # Estimates how many turns fit the budget from the average size of a turn.
-        wanted = self._budget * self._taken // self._tokens if self._tokens else 0
+        count, tokens, budget = self._taken, self._tokens, self._ruleset.context_budget
+        if self._ruleset.is_split:
+            count, tokens = len(self._words.turns), self._words.tokens
+        wanted = budget * count // tokens if tokens else 0
         return self._words.rank(message, wanted, self._among)
 
     def rank(self, message: str, items: Sequence[Item]) -> Iterator[int]:
@@ -174,8 +191,11 @@ class TurnRanking:
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:
-    """Splits a turn's text into the user's message and the assistant's reply, each with its speaker."""
-    user, _, assistant = text.removeprefix(_USER).partition(_ASSISTANT)
+    """Splits the text of a turn, a message or a reply into what was said, each part with its speaker."""
+    if text.startswith(ASSISTANT_LABEL):
+        yield "assistant", text.removeprefix(ASSISTANT_LABEL)
+        return
+    user, _, assistant = text.removeprefix(USER_LABEL).partition(_ASSISTANT)
     yield "user", user
     if assistant:
         yield "assistant", assistant

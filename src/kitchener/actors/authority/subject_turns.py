@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kitchener.actors.authority.ranking import TurnWords
-from kitchener.context import Item, evidence_item
+from kitchener.context import Item, Ruleset, evidence_item
+from kitchener.context.fold.items import LINE, OF_MESSAGE
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.spoken import turn_text
+from kitchener.records.spoken import message_text, reply_text, turn_text
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 16_777_216
@@ -33,18 +34,19 @@ class SubjectView(NamedTuple):
     words: TurnWords
     """The words of all turns read so far, including turns after the position."""
     known: int
-    """How many of these turns, counted from the first, existed at the position."""
+    """How many of these turns, counted from the first, existed at the position. A message and its reply count apart if they are
+    items of their own."""
 
 
 class _IndexedTurns:
     __slots__ = ("chars", "ids", "is_full", "places", "read_to", "words")
 
-    def __init__(self, postings: int) -> None:
+    def __init__(self, words: TurnWords) -> None:
         self.chars = 0
         self.is_full = False
         self.ids: set[str] = set()
         self.places: list[int] = []
-        self.words = TurnWords(postings)
+        self.words = words
         self.read_to = 0
 
     @property
@@ -58,12 +60,12 @@ class SubjectTurns:
     Args:
         ledgers: the ledgers with the turns
         estimate: estimates the tokens of a turn
-        postings: most word occurrences that one ranking reads
+        ruleset: what a ranking reads, and whether a turn's message and reply are items of their own
         max_chars: most characters in memory, for all subjects together and for each
     """
 
-    def __init__(self, ledgers: LedgerGroup, estimate: Estimator, postings: int, *, max_chars: int = MAX_CHARS) -> None:
-        self._ledgers, self._estimate, self._postings = ledgers, estimate, postings
+    def __init__(self, ledgers: LedgerGroup, estimate: Estimator, ruleset: Ruleset, *, max_chars: int = MAX_CHARS) -> None:
+        self._ledgers, self._estimate, self._ruleset = ledgers, estimate, ruleset
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
         self._held = 0
@@ -78,7 +80,8 @@ class SubjectTurns:
         """
         kept = self._subjects.get(subject_id)
         if kept is None:
-            kept = self._subjects[subject_id] = _IndexedTurns(self._postings)
+            words = TurnWords(self._ruleset.ranking_postings, self._ruleset.excerpt_tokens)
+            kept = self._subjects[subject_id] = _IndexedTurns(words)
             self._held += _SUBJECT_CHARS
         self._subjects.move_to_end(subject_id)
         if kept.read_to < position:
@@ -110,30 +113,44 @@ class SubjectTurns:
         """Takes turns that follow on those noted so far. Ends with the first that does not fit, whoever reads it."""
         started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
         for entry in batch:
-            item = self._item(entry, started.get(events.turn_index_key(entry.entity_id)))
-            if item is None or item.entity_id in kept.ids:  # another session's turn may have read it meanwhile
+            items = turn_evidence(entry, started.get(events.turn_index_key(entry.entity_id)), self._estimate, self._ruleset)
+            if not items or entry.entity_id in kept.ids:  # another session's turn may have read it meanwhile
                 continue
-            kept.is_full = kept.is_full or kept.held + len(item.text) > self._max_chars
+            chars = sum([len(item.text) for item in items])
+            kept.is_full = kept.is_full or kept.held + chars > self._max_chars
             if kept.is_full:
                 return
-            kept.ids.add(item.entity_id)
-            kept.places.append(entry.seq)
-            kept.words.note(item)
-            kept.chars += len(item.text)
+            kept.ids.add(entry.entity_id)
+            for item in items:
+                kept.places.append(entry.seq)
+                kept.words.note(item)
+            kept.chars += chars
             if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
-                self._held += len(item.text) + _TURN_CHARS
+                self._held += chars + _TURN_CHARS * len(items)
 
-    def _item(self, entry: StoredEntry, started: StoredEntry | None) -> Item | None:
-        payload = entry.payload
-        message = started.payload.get("user_message") if started is not None else None
-        response = payload.get("response")
-        if not isinstance(message, str) or not isinstance(response, str):
-            return None  # erased
-        return evidence_item(
-            entry.entity_id,
-            entry.ref,
-            entry.timestamp,
-            turn_text(message, response),
-            self._estimate,
-            session_id=str(payload["session_id"]),
-        )
+
+def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset) -> tuple[Item, ...]:
+    """A completed turn as evidence: its message and its reply, or under an older policy one item. Nothing if it was erased.
+
+    Args:
+        entry: the turn's `TURN_COMPLETED`
+        started: the turn's `TURN_STARTED`; None: it is missing
+        estimate: counts the tokens of a text
+        ruleset: the policy
+    """
+    message = started.payload.get("user_message") if started is not None else None
+    response, session_id = entry.payload.get("response"), str(entry.payload["session_id"])
+    if started is None or not isinstance(message, str) or not isinstance(response, str):
+        return ()
+    if not ruleset.is_split:
+        text = turn_text(message, response)
+        return (evidence_item(entry.entity_id, entry.ref, entry.timestamp, text, estimate, session_id=session_id),)
+    return tuple(
+        [
+            evidence_item(name, each.ref, each.timestamp, text, estimate, session_id=session_id, separator=LINE)
+            for name, each, text in (
+                (f"{entry.entity_id}{OF_MESSAGE}", started, message_text(message)),
+                (entry.entity_id, entry, reply_text(response)),
+            )
+        ]
+    )

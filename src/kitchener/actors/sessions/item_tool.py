@@ -33,4 +33,4 @@ class ContextItems:
         placed = find_placed(projection, item_id.strip("[] ")) if projection is not None else None
         if placed is None:
             raise ToolError(f"there is no item {item_id!r} in this context; take an id in square brackets from a stub")
-        return placed.item.text
+        return placed.item.whole or placed.item.text

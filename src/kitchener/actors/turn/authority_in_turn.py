@@ -15,6 +15,7 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.context import (
+    ContextState,
     IntentEvent,
     Item,
     Projection,
@@ -33,8 +34,10 @@ from kitchener.context import (
     resolve_intent_transition,
     with_scopes,
 )
+from kitchener.context.fold.events import Brought
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
@@ -78,11 +81,14 @@ class TurnAuthority:
 
     @property
     def shows_stubs(self) -> bool:
-        """Whether the context shows stubs that the model could read in full with a tool."""
+        """Whether the context shows stubs or excerpts that the model could read in full with a tool."""
         projection = self._thread.projection
         if projection is None or self.is_shadow:
             return False
-        return any(each.form == "STUB" and each.tokens for each in (*projection.head, *projection.placed))
+        return any(
+            (each.form == "STUB" and each.tokens) or (each.form == "FULL" and each.item.whole)
+            for each in (*projection.head, *projection.placed)
+        )
 
     @property
     def intent_id(self) -> str | None:
@@ -167,12 +173,14 @@ class TurnAuthority:
             recalled=await self._recalled(resolution.active),
             results=await self._session.results.items(self._message, thread.state.turns),
             tokens_left=tokens_left,
+            turn_ts=self._turn_ts,
         )
         ref = await authority.record(thread, self._base(), (projection, rendering), self._turn_ts, self._transition)
         if self.is_shadow:
             return gathered
         self.projection_ref = ref
-        return _as_context(projection, rendering, gathered.template_id, anchors)._replace(projection_ref=ref)
+        shown = _as_context(projection, rendering, gathered.template_id, anchors)
+        return shown._replace(projection_ref=ref, parts=_shown_parts(projection, thread.state))
 
     async def finish(self, output: Mapping[str, object], *, is_failed: bool, closing_tool: str | None) -> None:
         """After step 4: closes the intent if the message or a tool completed it, and counts failures.
@@ -253,9 +261,9 @@ class TurnAuthority:
         thread.ranking.follow(thread.state, subject)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
-        found = list[Item]()
+        found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
         for item in thread.ranking.answering(self._message):
-            if len(found) == ruleset.recalled_turns:
+            if len(found) == most:
                 break
             own = mine.get(item.entity_id)
             if own is None or own.intent_id != active:
@@ -314,6 +322,13 @@ class TurnAuthority:
             "subject_id": session.subject_id,
             "turn_id": self._turn_id,
         }
+
+
+def _shown_parts(projection: Projection, state: ContextState) -> tuple[StoredPart, ...]:
+    """The images and files that the projection shows in full."""
+    shown = {each.item.ref for each in projection.head if each.item.kind == "part" and each.form == "FULL"}
+    found = [event for brought in state.parts.values() for event in brought if event.ref in shown] if shown else ()
+    return tuple([event.facts.part for event in found if isinstance(event.facts, Brought)])
 
 
 def _as_context(

@@ -19,6 +19,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, is_sealed
 from kitchener.records.events import index_keys
+from kitchener.runtime.sealed_root import why_unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class RecordedSession:
     """In order."""
     shared: tuple[StoredEntry, ...] = ()
     """What the subject's other sessions wrote about the intents that they share, in order."""
+
+    unreadable: str = ""
+    """Why some of its texts cannot be read; "": all can be."""
 
     @property
     def start(self) -> StoredEntry | None:
@@ -80,15 +84,23 @@ class RecordedSession:
         )
         return replace(self, entries=kept, shared=shared)
 
-    def state(self, entries: Iterable[StoredEntry] | None = None, *, position: int | None = None) -> ContextState:
+    def state(
+        self,
+        entries: Iterable[StoredEntry] | None = None,
+        *,
+        position: int | None = None,
+        policy_version: int = events.POLICY_VERSION,
+    ) -> ContextState:
         """The state that its entries lead to.
 
         Args:
             entries: of its own, only these
             position: of the other sessions' entries, only those up to here
+            policy_version: version of the rules that say what an item is
         """
         others = [each for each in self.shared if position is None or each.seq <= position]
-        return fold_entries([*(self.entries if entries is None else entries), *others], self.config, self.session_id)
+        mine = self.entries if entries is None else entries
+        return fold_entries([*mine, *others], self.config, self.session_id, policy_version)
 
 
 @asynccontextmanager
@@ -135,9 +147,15 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
             if found:
                 config = paths.agent(name)
                 past = RecordedSession(session_id, name, config, ho2m, paths.ledger(name, "context"), tuple(found))
-                return replace(past, shared=tuple(await _shared(paths, past)))
+                past = replace(past, shared=tuple(await _shared(paths, past)))
+                return replace(past, unreadable=await _why_unreadable(paths, past)) if past.is_erased else past
     check_session_id(session_id)
     raise UnknownSession(session_id, preferred)
+
+
+async def _why_unreadable(paths: LedgerPaths, past: RecordedSession) -> str:
+    async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
+        return await why_unreadable(ho2m, past.subject_id, past.entries[0].seq) if ho2m is not None else ""
 
 
 async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Path | None = None) -> RecordedSession:
@@ -204,11 +222,14 @@ def _event(entry: StoredEntry) -> SourceEvent | None:
     return make_event(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
 
 
-def fold_entries(entries: Iterable[StoredEntry], config: HO2Config, session_id: str) -> ContextState:
-    """The state that entries of the supervisor's ledger lead to."""
+def fold_entries(
+    entries: Iterable[StoredEntry], config: HO2Config, session_id: str, policy_version: int = events.POLICY_VERSION
+) -> ContextState:
+    """The state that entries of the supervisor's ledger lead to, in turns under this version of the policy."""
     found = (_event(entry) for entry in entries)
-    estimate = estimator(ruleset_of(config).token_estimator)
-    return fold((event for event in found if event is not None), estimate, session_id)
+    ruleset = ruleset_of(config, policy_version=policy_version)
+    estimate = estimator(ruleset.token_estimator)
+    return fold((event for event in found if event is not None), estimate, session_id, is_split=ruleset.is_split)
 
 
 async def state_of(paths: LedgerPaths, past: RecordedSession) -> ContextState:
@@ -216,12 +237,18 @@ async def state_of(paths: LedgerPaths, past: RecordedSession) -> ContextState:
     return await fold_shadow(paths, past, past.entries) if past.config.context_mode == "shadow" else past.state()
 
 
-async def fold_shadow(paths: LedgerPaths, past: RecordedSession, entries: Sequence[StoredEntry]) -> ContextState:
+async def fold_shadow(
+    paths: LedgerPaths,
+    past: RecordedSession,
+    entries: Sequence[StoredEntry],
+    policy_version: int = events.POLICY_VERSION,
+) -> ContextState:
     """The state of the shadow, whose own decisions are in the context ledger."""
-    ruleset = ruleset_of(past.config.model_copy(update={"context_mode": "shadow"}))
+    config = past.config.model_copy(update={"context_mode": "shadow"})
+    ruleset = ruleset_of(config, policy_version=policy_version)
     async with open_reader(paths, past.context_path) as context:
         if context is None:
-            return fold_entries(entries, past.config, past.session_id)
-        state = ContextState(estimator(ruleset.token_estimator), past.session_id)
+            return fold_entries(entries, past.config, past.session_id, policy_version)
+        state = ContextState(estimator(ruleset.token_estimator), past.session_id, is_split=ruleset.is_split)
         thread = SessionThread(state, ruleset, is_shadow=True)
         return (await read_thread(thread, past.session_id, entries, context)).state

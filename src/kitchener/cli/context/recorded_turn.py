@@ -10,9 +10,10 @@ from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
-from kitchener.cli.context.asked import AnsweredCall, answered_calls
+from kitchener.cli.context.asked import AnsweredCall, read_calls
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
+from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.config import HO2Config
@@ -36,7 +37,7 @@ from kitchener.context import (
     read_chain,
 )
 from kitchener.context import recalled as recalled_item
-from kitchener.context.fold.items import TIER_RESULT, TIER_TURN, recent
+from kitchener.context.fold.items import LINE, OF_MESSAGE, TIER_RESULT, TIER_TURN, recent
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
@@ -55,7 +56,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import turn_text
+from kitchener.records.spoken import message_text, reply_text, turn_text
+from kitchener.records.tokens import Estimator
 from kitchener.sealing import is_sealed
 
 ContextMode = Literal["enforce", "shadow", "off"]
@@ -85,6 +87,8 @@ class TurnView:
     """The session's entries after the context was decided."""
     calls: tuple[AnsweredCall, ...] = ()
     """The turn's answered model calls."""
+    end: TurnEnd = NOT_ENDED
+    """How the turn ended."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
     kept_results: tuple[ToolResult, ...] = ()
@@ -153,7 +157,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     async with open_reader(paths, past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
-    return replace(view, calls=tuple(await answered_calls(paths, past.agent_class, session_id, turn_id)))
+    calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
+    return replace(view, calls=calls, end=end_of(turn_id, past.entries, waited_for))
 
 
 def _is_after(entry: StoredEntry) -> bool:
@@ -172,6 +177,7 @@ async def _viewed(
     shown = next((entry for entry in mine if entry.entry_type == events.PROJECTION_COMPUTED), None)
     said = begun.get("user_message")
     message = said if isinstance(said, str) else UNREADABLE
+    version = begun.get("policy_version", 1)
     projection, is_exact, why_nothing, gathered = None, True, "", tuple[str, ...]()
     kept = await kept_results(paths, past, before)
     if shown is None:
@@ -182,16 +188,15 @@ async def _viewed(
         payload = payload_as(ProjectionPayload, shown.payload)
         mode = payload["mode"]
         if mode == "shadow":
-            state = await fold_shadow(paths, past, before)
+            state = await fold_shadow(paths, past, before, version)
         else:
-            state = past.state(before, position=_position(started, begun))
+            state = past.state(before, position=_position(started, begun), policy_version=version)
         lists = _lists(shown, decided)
         offered = [
-            *await _offered(paths, past, lists, state),
+            *await _offered(paths, past, lists, state, version),
             *result_items(past, await _named_results(paths, past, lists), state, message),
         ]
-        version = begun.get("policy_version", 1)
-        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, policy_version=version)
+        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, begun=begun)
     return TurnView(
         turn_id,
         past,
@@ -266,7 +271,9 @@ def _lists(shown: StoredEntry, decided: Sequence[StoredEntry]) -> ProjectionList
     return read_chain(shown.payload, {}, payload_of)
 
 
-async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState) -> list[Item]:
+async def _offered(
+    paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState, policy_version: int
+) -> list[Item]:
     """The learned lines and the recalled evidence that a projection names, as items."""
     named = (*lists.eligible, *lists.visible, *[ref for ref, _ in lists.suppressed])
     wanted = {ref: why for ref in named for why in [lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]}
@@ -278,9 +285,21 @@ async def _offered(paths: LedgerPaths, past: RecordedSession, lists: ProjectionL
     elsewhere = [ref for ref in evidence if ref not in turns]
     if elsewhere:
         async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
-            found = [await _evidence(ho2m, ref, past) for ref in elsewhere if ho2m is not None]
+            ruleset = ruleset_of(past.config, policy_version=policy_version)
+            found = [await _evidence(ho2m, ref, ruleset) for ref in elsewhere if ho2m is not None]
         items += [item for item in found if item is not None]
     return items
+
+
+def _part(entry: StoredEntry, ref: Ref, estimate: Estimator) -> Item:
+    """A message or a reply of another session."""
+    is_message = entry.entry_type == events.TURN_STARTED
+    said = entry.payload.get("user_message" if is_message else "response")
+    name = f"{entry.entity_id}{OF_MESSAGE}" if is_message else entry.entity_id
+    told = message_text(str(said)) if is_message else reply_text(str(said))
+    text = f"[{name}] erased" if is_sealed(said) else told
+    item = evidence_item(name, ref, entry.timestamp, text, estimate, session_id=entry.session_id, separator=LINE)
+    return item._replace(is_erased=is_sealed(said))
 
 
 async def _named_results(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists) -> list[ToolResult]:
@@ -302,17 +321,19 @@ async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref
     return items
 
 
-async def _evidence(ho2m: LedgerReader, ref: Ref, past: RecordedSession) -> Item | None:
-    """A turn of another session, with the message that began it."""
+async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | None:
+    """What was said in a turn of another session: its message, its reply, or under an older policy both."""
     entry = await ho2m.find(ref)
     if entry is None:
         return None
+    estimate = estimator(ruleset.token_estimator)
+    if ruleset.is_split:
+        return _part(entry, ref, estimate)
     completed = payload_as(TurnCompletedPayload, entry.payload)
     started = await ho2m.last(key=events.turn_index_key(entry.entity_id))
     if not started and (told := completed.get("user_message_ref")) is not None:  # imported for the replay only
         started = [each for each in [await ho2m.find(Ref.from_mapping(told))] if each is not None]
     message, response = started[-1].payload.get("user_message") if started else None, completed.get("response")
-    estimate = estimator(ruleset_of(past.config).token_estimator)
     is_erased = is_sealed(message) or is_sealed(response)
     text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
@@ -327,7 +348,7 @@ def rebuild(
     message: str,
     offered: Iterable[Item],
     *,
-    policy_version: int = events.POLICY_VERSION,
+    begun: TurnStartedPayload | None = None,
 ) -> tuple[Projection, bool]:
     """The projection that a record is about, and whether making it again gave exactly what the record says.
 
@@ -338,11 +359,12 @@ def rebuild(
         lists: what that says, written out
         message: of the turn
         offered: learned lines, results of tools and recalled evidence that it names
-        policy_version: version of the rules that the turn followed
+        begun: of the `TURN_STARTED` of the turn, with the version of its rules and what its model takes; None: it is not known
     """
+    version = begun.get("policy_version", 1) if begun is not None else events.POLICY_VERSION
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], policy_version), int(payload["token_budget"])
+    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], version), int(payload["token_budget"])
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
@@ -356,6 +378,8 @@ def rebuild(
         results=[item for item in offered if item.kind == "tool_result"],
         tokens_left=budget + ruleset.reply_reserve,
         mode=payload["mode"],
+        media_types=begun.get("media_types", ()) if begun is not None else (),
+        turn_ts=payload["timestamp"],
     )
     if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
         return again, True
@@ -365,7 +389,7 @@ def rebuild(
 
 def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> tuple[TurnWords, int]:
     """The words of the session's turns and of those that were recalled, in the order of the ledger."""
-    words = TurnWords(ruleset.ranking_postings)
+    words = TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens)
     known = {item.entity_id: item for item in (*recalled, *state.turn_list)}
     for item in sorted(known.values(), key=lambda each: each.place):
         words.note(item)
@@ -400,7 +424,7 @@ def _as_recorded(
         payload["mode"],
         int(payload["token_budget"]),
         int(payload["tokens_used"]),
-        tuple([place(item) for item in eligible if item.tier < TIER_TURN]),
+        tuple([place(item) for item in eligible if item.tier != TIER_TURN]),
         None,
         turns,
         len(turns),

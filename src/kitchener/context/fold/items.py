@@ -4,19 +4,19 @@ Only this module creates items, so that the same facts always give the same text
 shown; `rendering.py` joins them into one text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import Answered, Declared, EventKey, Opened, SourceEvent
+from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_said, turn_text
+from kitchener.records.spoken import as_said, message_text, reply_text, turn_text
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
-ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence"]
+ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
 Reason = Literal[
     "DEFINES_INTENT",
     "OPEN_WO",
@@ -35,12 +35,14 @@ RECALLED: Final[Reasons] = ("RECALLED",)
 RECENT: Final[Reasons] = ("RECENT",)
 SEPARATOR: Final = "\n\n"
 """Between items in the shown text; counted with each item."""
+LINE: Final = "\n"
+"""Between messages and replies that are items of their own; counted with each."""
 STUB_CHARS: Final = 80
 """Characters of an item's text in its stub."""
 place_of: Final = attrgetter("place")
 """The sort key of items within a tier."""
 
-TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_RECENT, TIER_TURN = range(1, 9)
+TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_RECENT, TIER_TURN, TIER_PART = range(1, 10)
 
 
 class Item(NamedTuple):
@@ -62,7 +64,7 @@ class Item(NamedTuple):
     stub_tokens: int
     """Of the short form, with its separator."""
     tier: int
-    """Tier in which the item is packed, 1 to 8."""
+    """Tier in which the item is packed, 1 to 9."""
     reasons: Reasons
     """Why it is eligible."""
     proof: Ref
@@ -75,6 +77,8 @@ class Item(NamedTuple):
     """The session it comes from; None: not known, or no session."""
     is_erased: bool = False
     """Whether its text was erased; it is then shown as a stub at most."""
+    whole: str = ""
+    """The full text, if `text` is an excerpt; "": it is none."""
 
     @property
     def timestamp(self) -> str:
@@ -95,6 +99,62 @@ def estimator(name: str) -> Estimator:
     return found
 
 
+def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, estimate: Estimator) -> tuple[Item, Item] | None:
+    """The message and the reply of a completed turn, as an item each; None: one of them was erased.
+
+    The reply has the turn's id and entry. The message has the entry that began the turn.
+    """
+    if asked is None or not isinstance(asked.facts, Asked):
+        return None
+    message, response = asked.facts.message, facts.response
+    if message is None or message is ERASED or response is ERASED:
+        return None
+    return (
+        _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message), facts, estimate),
+        _part_item(event, event.entity_id, reply_text(response), facts, estimate),
+    )
+
+
+def _part_item(event: SourceEvent, name: str, text: str, facts: Answered, estimate: Estimator) -> Item:
+    stub = f"[{name}] {shortened(text)}"
+    return Item(
+        name,
+        "turn",
+        event.ref,
+        event.key,
+        text,
+        stub,
+        estimate(text + LINE),
+        estimate(stub + SEPARATOR),
+        TIER_TURN,
+        IN_INTENT,
+        event.ref,
+        facts.intent_id,
+        None,
+        facts.session_id,
+    )
+
+
+OF_MESSAGE: Final = ".message"
+"""Ends the id of a turn's message. The reply has the turn's own id."""
+
+
+def turn_of(item: Item) -> str:
+    """The id of the turn that an item is of."""
+    return item.entity_id.removesuffix(OF_MESSAGE)
+
+
+def newest_from(items: Sequence[Item], turns: int) -> int:
+    """The position from which on items of the newest turns stand, among items of turns by age."""
+    at = len(items)
+    while at and turns > 0:
+        turns -= 1
+        newest = turn_of(items[at - 1])
+        while at and turn_of(items[at - 1]) == newest:
+            at -= 1
+    return at
+
+
 def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str | None, estimate: Estimator) -> Item:
     """A completed turn."""
     is_erased = message is ERASED or facts.response is ERASED  # by identity: a user may write "[erased]"
@@ -105,6 +165,14 @@ def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str 
         stub = f"[{event.entity_id}] user: {shortened(message)}"
     item = _event_item(event, "turn", text, stub, estimate, TIER_TURN, IN_INTENT, event.ref, intent_id)
     return item._replace(session_id=facts.session_id, is_erased=is_erased)
+
+
+def part_item(event: SourceEvent, facts: Brought, intent_id: str | None, estimate: Estimator) -> Item:
+    """An image or a file of an earlier turn. Its text stands for the content, which the request has besides."""
+    part, name = facts.part, as_said(facts.part.described)
+    text = f"[{name}: attached to this message]"
+    item = _event_item(event, "part", text, as_said(part.stub), estimate, TIER_PART, IN_INTENT, event.ref, intent_id)
+    return item._replace(tokens=item.tokens + part.tokens, is_erased=part.name is ERASED)
 
 
 def intent_item(
@@ -205,6 +273,7 @@ def evidence_item(
     *,
     group: str | None = None,
     session_id: str | None = None,
+    separator: str = SEPARATOR,
 ) -> Item:
     """An item recalled from beyond the intent: shown if it ranks well, never eligible.
 
@@ -216,9 +285,10 @@ def evidence_item(
         estimate: counts the tokens of a text
         group: shared by items that are shown together or not at all; None: no group
         session_id: the session it comes from; None: no session
+        separator: what follows its text, counted with it
     """
     stub = f"[{entity_id}] {shortened(text)}"
-    size, stub_size = estimate(text + SEPARATOR), estimate(stub + SEPARATOR)
+    size, stub_size = estimate(text + separator), estimate(stub + SEPARATOR)
     return Item(
         entity_id,
         "evidence",

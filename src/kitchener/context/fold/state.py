@@ -11,7 +11,7 @@ from typing import Final
 
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
-from kitchener.context.fold.items import Item, place_of, turn_item
+from kitchener.context.fold.items import Item, place_of, turn_item, turn_items
 from kitchener.context.fold.lifecycle import (
     NOTHING,
     OF_INTENTS,
@@ -34,10 +34,11 @@ class FoldedEvents:
     Args:
         estimate: counts the tokens of turns and work orders
         session_id: the session; None: all intents belong together
+        is_split: whether a turn's message and reply are items of their own
     """
 
-    def __init__(self, estimate: Estimator, session_id: str | None) -> None:
-        self.estimate, self.session_id = estimate, session_id
+    def __init__(self, estimate: Estimator, session_id: str | None, *, is_split: bool) -> None:
+        self.estimate, self.session_id, self.is_split = estimate, session_id, is_split
         self.intents: dict[str, IntentRecord] = {}
         self.live_intents: dict[str, IntentRecord] = {}
         self.work_orders: dict[str, WorkOrderRecord] = {}
@@ -46,8 +47,10 @@ class FoldedEvents:
         self.attached: dict[str, Attached] = {}
         self.unattached: list[Item] = []
         """The completed turns that belong to no intent."""
-        self.messages: dict[str, str] = {}
-        """The messages of open turns, by turn id."""
+        self.asked: dict[str, SourceEvent] = {}
+        """The events that began the open turns, by turn id."""
+        self.parts: dict[str, list[SourceEvent]] = {}
+        """The images and files of turns that have some, by turn id, in the order of their messages."""
         self.invalid: dict[Ref, InvalidEvent] = {}
         self.last_closed: str | None = None
         self.has_erased = False
@@ -64,11 +67,14 @@ class FoldedEvents:
             self._step_work_order(event)
         elif isinstance(event.facts, ev.Asked):
             if event.facts.message is None:
-                self.messages.pop(event.entity_id, None)
+                self.asked.pop(event.entity_id, None)
+                self.parts.pop(event.entity_id, None)
             else:
-                self.messages[event.entity_id] = event.facts.message
+                self.asked[event.entity_id] = event
         elif isinstance(event.facts, ev.Answered):
             self._step_turn(event, event.facts)
+        elif isinstance(event.facts, ev.Brought):
+            self._step_part(event, event.facts)
 
     def _step_intent(self, event: SourceEvent) -> None:
         facts, intent_id = event.facts, event.entity_id
@@ -124,19 +130,36 @@ class FoldedEvents:
             attached.work_orders = {each.wo_id: each for each in found}
 
     def _step_turn(self, event: SourceEvent, facts: ev.Answered) -> None:
-        asked = self.messages.pop(event.entity_id, "")
-        message = facts.message if facts.message is not None else asked
-        item = self.turns[event.entity_id] = turn_item(event, facts, message, facts.intent_id, self.estimate)
-        self.has_erased = self.has_erased or item.is_erased
-        self.turn_list.append(item)
+        asked = self.asked.pop(event.entity_id, None)
+        items = self._items_of(event, facts, asked)
+        self.turns.update([(item.entity_id, item) for item in items])
+        self.has_erased = self.has_erased or items[0].is_erased
+        self.turn_list += items
         if facts.intent_id is None:
             if facts.is_failed is not None:  # a turn in which the Authority asked the user belongs to no intent
-                self.unattached.append(item)
+                self.unattached += items
             return
         attached = self._attached_to(facts.intent_id)
-        attached.turns.append(item)
+        attached.turns += items
         if facts.is_failed is not None:
             attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
+
+    def _step_part(self, event: SourceEvent, facts: ev.Brought) -> None:
+        began = self.asked.get(facts.turn_id)
+        message = began.facts.message if began is not None and isinstance(began.facts, ev.Asked) else None
+        if began is None or message is None or message is ERASED:
+            return
+        self.asked[facts.turn_id] = began._replace(facts=ev.Asked(f"{message}\n[attached: {facts.part.described}]"))
+        self.parts.setdefault(facts.turn_id, []).append(event)
+
+    def _items_of(self, event: SourceEvent, facts: ev.Answered, asked: SourceEvent | None) -> tuple[Item, ...]:
+        found = turn_items(event, facts, asked, self.estimate) if self.is_split and facts.message is None else None
+        if found is not None:
+            return found
+        message = facts.message
+        if message is None and asked is not None and isinstance(asked.facts, ev.Asked):
+            message = asked.facts.message
+        return (turn_item(event, facts, message or "", facts.intent_id, self.estimate),)
 
     def _attached_to(self, intent_id: str) -> Attached:
         attached = self.attached.get(intent_id)
@@ -189,7 +212,8 @@ class FoldedEvents:
                 key: (list(each.work_orders), list(each.turns), each.failures_in_row) for key, each in self.attached.items()
             },
             "unattached": list(self.unattached),
-            "messages": dict(self.messages),
+            "asked": dict(self.asked),
+            "parts": {key: list(each) for key, each in self.parts.items()},
             "invalid": list(self.invalid.values()),
             "last_closed": self.last_closed,
         }
@@ -204,15 +228,17 @@ class ContextState:
     Args:
         estimate: counts the tokens of turns and work orders
         session_id: the session; intents of other sessions never compete. None: all intents belong together
+        is_split: whether a turn's message and reply are items of their own, where its message has an entry of its own
     """
 
-    def __init__(self, estimate: Estimator, session_id: str | None = None) -> None:
+    def __init__(self, estimate: Estimator, session_id: str | None = None, *, is_split: bool = False) -> None:
         self.estimate = estimate
         self.session_id = session_id
+        self.is_split = is_split
         self._log: list[SourceEvent] = []
         self._newest: ev.EventKey = ("", "", "")
         self._voided: set[Ref] = set()
-        self._folded = FoldedEvents(estimate, session_id)
+        self._folded = FoldedEvents(estimate, session_id, is_split=is_split)
         self._is_stale = False
 
     def apply(self, event: SourceEvent) -> None:
@@ -261,7 +287,7 @@ class ContextState:
         """The fold of all events. Folds them again if one arrived late."""
         if self._is_stale:
             self._is_stale = False
-            self._folded = FoldedEvents(self.estimate, self.session_id)
+            self._folded = FoldedEvents(self.estimate, self.session_id, is_split=self.is_split)
             for event in self._log:
                 self._step(event)
         return self._folded
@@ -283,16 +309,21 @@ class ContextState:
 
     @property
     def turns(self) -> Mapping[str, Item]:
-        """All completed turns, by id."""
+        """The items of all completed turns, by id: a turn's id stands for its reply, or for the turn if it is one item."""
         return self._settled().turns
 
     @property
     def turn_list(self) -> Sequence[Item]:
-        """All completed turns, oldest first, with the intents they were completed under; `turns` has later adoptions.
+        """The items of all completed turns, oldest first, with the intents of their completion; `turns` has later adoptions.
 
         The same append-only list until a late event. Do not change it.
         """
         return self._settled().turn_list
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[SourceEvent]]:
+        """The images and files of turns that have some, by turn id, in the order of the turns' messages."""
+        return self._settled().parts
 
     @property
     def has_unattached(self) -> bool:
@@ -335,9 +366,11 @@ _ORDERED: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}
 """Kinds of events whose order relative to an intent's event matters."""
 
 
-def fold(events: Iterable[SourceEvent], estimate: Estimator, session_id: str | None = None) -> ContextState:
+def fold(
+    events: Iterable[SourceEvent], estimate: Estimator, session_id: str | None = None, *, is_split: bool = False
+) -> ContextState:
     """The state that these events lead to."""
-    state = ContextState(estimate, session_id)
+    state = ContextState(estimate, session_id, is_split=is_split)
     for event in events:
         state.apply(event)
     return state

@@ -7,7 +7,7 @@ Similarity, age and order of mention are not edges.
 
 from typing import NamedTuple
 
-from kitchener.context.fold.items import Item, Reasons, intent_item, recalled
+from kitchener.context.fold.items import Item, Reasons, intent_item, newest_from, recalled
 from kitchener.context.fold.lifecycle import IntentRecord, WorkOrderRecord
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
@@ -76,4 +76,5 @@ def recall_last_closed(state: ContextState, ruleset: Ruleset) -> tuple[Item, ...
     closed = state.last_closed
     if closed is None or state.intents[closed].status != "closed" or ruleset.newest_turns == 0:
         return ()
-    return tuple([recalled(item) for item in state.attached(closed).turns[-ruleset.newest_turns :]])
+    turns = state.attached(closed).turns
+    return tuple([recalled(item) for item in turns[newest_from(turns, ruleset.newest_turns) :]])

@@ -41,6 +41,14 @@ _TIMED = frozenset(
 _NAME = re.compile(r"(?:(?<=[\w,;] )[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]|(?<=[\"“«])[A-ZÀ-ÖØ-ÞΑ-ΩА-Я])\w{2,}")
 # The expression is the most expensive step, so it runs only if the text has one of these words.
 _MAY_STAND = frozenset(("always", "never", "prefer", "usually", "now", "forward", "mind", "future", "hate", "avoid", "stand"))
+_MAY_DIRECT = _MAY_STAND | {"remember", "only"}
+_DIRECTIVE = re.compile(
+    # As below, only the last line break of a run starts a match.
+    r"(?:^|[.!?:;,]\s*+|\n[^\S\n]*+)(?:please\s+|so\s+|and\s+|but\s+)?"
+    r"(?:(?:always|never)\s+(?!\w+ing\b)\w|i\s+(?:always|never|only|prefer|hate|avoid|can(?:no|['’])t stand)\b"
+    r"|from now on\b|going forward\b|keep in mind\b|remember (?:that|to)\b|in (?:the )?future,)",
+    re.IGNORECASE,
+)
 _STANDING = re.compile(
     r"\b(?:i|we)(?:['’]\w+)?(?:\s+\w+)?\s+(?:always|never|prefer|usually)\b"
     # Only the last line break of a run starts a match; otherwise the search would be quadratic.
@@ -112,12 +120,20 @@ class TextFeatures:
     """1: "I" is more frequent than "you"; -1: "you" is more frequent; 0: neither."""
 
 
-def features_of(text: str, words: list[str], speakers: Container[str]) -> TextFeatures:
-    """The features of a text with these folded words; `speakers` are folded names that do not count as names."""
+def features_of(text: str, words: list[str], speakers: Container[str], *, directives: bool = True) -> TextFeatures:
+    """The features of a text with these folded words.
+
+    Args:
+        text: the text
+        words: its folded words
+        speakers: folded names that do not count as names
+        directives: whether only what begins a clause stands, such as "Never …"; otherwise also "We have always …"
+    """
+    may_stand, standing = (_MAY_DIRECT, _DIRECTIVE) if directives else (_MAY_STAND, _STANDING)
     balance = sum(map(_BALANCE.get, words, repeat(0)))
     return TextFeatures(
         asks=text.rstrip().endswith(("?", "\uff1f", "\u061f")),
-        stands=not _MAY_STAND.isdisjoint(words) and _STANDING.search(text) is not None,
+        stands=not may_stand.isdisjoint(words) and standing.search(text) is not None,
         timed=not _TIMED.isdisjoint(words),
         names=any(name.casefold() not in speakers for name in _NAME.findall(text)),
         of_self=(balance > 0) - (balance < 0),

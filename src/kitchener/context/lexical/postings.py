@@ -57,8 +57,10 @@ class LexicalWeights:
     """Share added to turns of the best matching session; other sessions get it in proportion."""
     dated: float = 0.5
     """Share added if the turn's date has all date parts of the question; otherwise in proportion."""
-    standing: float = 0.2
+    standing: float = 0.1
     """Share added to standing statements ("I never …"), which matter to questions that share no word with them."""
+    directives: bool = True
+    """Whether only what begins a clause is a standing statement; otherwise also "we have always …"."""
     named: float = 1.4
     """Factor for turns of a speaker that the question names."""
     asking: float = 0.9
@@ -86,6 +88,8 @@ class LexicalWeights:
 
 
 DEFAULT_WEIGHTS: Final = LexicalWeights()
+WEIGHTS_BEFORE_3: Final = LexicalWeights(standing=0.2, directives=False)
+"""The constants before version 3 of the policy."""
 _MACHINES = frozenset(("assistant", "ai", "system", "bot", "agent", "tool", "model"))
 """Speakers whose "always" and "never" is advice or output, not a user's rule."""
 _ROLES = _MACHINES | {"user", "human"}
@@ -172,7 +176,7 @@ class LexicalTurns:
         position, words = len(self._terms), words_of(turn.text.casefold())
         self._note_speaker((turn.speaker or "").casefold(), position)
         self._note_date(turn.date, position)
-        features = features_of(turn.text, words, self._speakers_by_name)
+        features = features_of(turn.text, words, self._speakers_by_name, directives=self._weights.directives)
         if features.stands and (turn.speaker or "").casefold() not in _MACHINES:
             self._standing.append(position)
         number = self._join_session(turn.session, position)

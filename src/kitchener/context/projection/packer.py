@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.fold.items import TIER_DEFERRED, Item
+from kitchener.context.projection.days import Days
 from kitchener.records.entries import SuppressReason
 
 _placed_order: Final = attrgetter("item.place")
@@ -45,11 +46,13 @@ class Packer:
     Args:
         budget: tokens available
         max_stubs: most stubs; packing also stops after this many turns that did not fit
+        days: the headings that shown turns need
     """
 
-    def __init__(self, budget: int, max_stubs: int) -> None:
+    def __init__(self, budget: int, max_stubs: int, days: Days) -> None:
         self.budget = budget
-        self.used = 0
+        self.used = days.tokens_of_today
+        self._days = days
         self.is_over = False
         """Whether the items that must be shown exceed the budget."""
         self._max_stubs = max_stubs
@@ -68,7 +71,7 @@ class Packer:
             counted: the stub that counts further ones; None: there are none
         """
         if counted is not None:
-            self.used = counted.stub_tokens
+            self.used += counted.stub_tokens
         full = self.used + sum([item.stub_tokens if item.tier == TIER_DEFERRED else item.tokens for item in items])
         self.is_over = full > self.budget
         placed = []
@@ -86,11 +89,27 @@ class Packer:
         """Packs one item: in full if it fits, otherwise as a stub if that fits. A deferred item is a stub at most."""
         if item.tier == TIER_DEFERRED:
             return self._stub(item, "DEFERRED", 0)
-        short_by = self.used + item.tokens - self.budget
+        short_by = self.used + self._tokens((item,)) - self.budget
         if short_by > 0:
             return self._stub(item, "BUDGET_EVICTION", short_by)
-        self.used += item.tokens
-        return PlacedItem(item, "FULL", item.tokens)
+        return self._show((item,))[0]
+
+    def _tokens(self, unit: Sequence[Item]) -> int:
+        """Tokens of items that are shown together, and of the headings of their days."""
+        return sum([each.tokens for each in unit]) + self._days.tokens(unit)
+
+    def _show(self, unit: Sequence[Item]) -> list[PlacedItem]:
+        """Places items in full. A new heading counts with the first item under it."""
+        placed = []
+        for item in unit:
+            placed.append(PlacedItem(item, "FULL", item.tokens + self._days.tokens((item,))))
+            self._days.add((item,))
+            self.used += placed[-1].tokens
+        return placed
+
+    def stub(self, item: Item, reason: SuppressReason) -> PlacedItem:
+        """Packs one item as a stub, if that fits, for a reason other than the budget."""
+        return self._stub(item, reason, 0)
 
     def _stub(self, item: Item, reason: SuppressReason, short_by: int) -> PlacedItem:
         if self._stubs >= self._max_stubs or self.used + item.stub_tokens > self.budget:
@@ -123,17 +142,14 @@ class Packer:
         done: set[str] = set()
         for item in items:
             unit: Sequence[Item] = (item,)
-            tokens = item.tokens
             if item.group is not None:
                 if item.group in done:
                     continue
                 done.add(item.group)
                 unit = groups[item.group]
-                tokens = sum([each.tokens for each in unit])
-            short_by = self.used + tokens - self.budget
+            short_by = self.used + self._tokens(unit) - self.budget
             if short_by <= 0:
-                self.used += tokens
-                placed += [PlacedItem(each, "FULL", each.tokens) for each in unit]
+                placed += self._show(unit)
             else:
                 missed.append((unit, short_by))
             if len(missed) > self._max_stubs or self.used >= self.budget:
@@ -143,10 +159,20 @@ class Packer:
         placed.sort(key=_placed_order)
         return tuple(placed)
 
+    def has_room(self, items: Iterable[Item]) -> bool:
+        """Whether all turns and evidence fit and leave tokens over, because packing stops at a full budget."""
+        free, days = self.free, self._days
+        shown = list[Item]()
+        for item in items:
+            shown.append(item)
+            free -= item.tokens
+            if free <= 0:
+                return False
+        return free > days.tokens(shown)
+
     def pack_everything(self, items: Iterable[Item]) -> tuple[PlacedItem, ...]:
         """Packs turns and evidence in full; the caller has checked that all fit."""
-        placed = [PlacedItem(item, "FULL", item.tokens) for item in items]
-        self.used += sum([each.tokens for each in placed])
+        placed = self._show([*items])
         placed.sort(key=_placed_order)
         return tuple(placed)
 

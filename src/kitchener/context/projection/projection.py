@@ -1,22 +1,37 @@
 """Chooses which eligible items are shown within a token budget, and gives the reason for each suppressed item.
 
-Eight tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
-stubs), results of tools, the session's newest turns under other intents, turns of the intent. The first two tiers cannot be
-suppressed. An admission policy selects the turns. Turns that it does not admit are never read, so the cost does not grow with
-the number of turns. This module does not change which items are eligible.
+Nine tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
+stubs), results of tools, the session's newest turns under other intents, turns of the intent, images and files of shown turns.
+The first two tiers cannot be suppressed. An admission policy selects the turns. Turns that it does not admit are never read, so
+the cost does not grow with the number of turns. This module does not change which items are eligible.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, overload
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import Item, counted_item, estimator, intent_item, place_of, recent, rule_items
+from kitchener.context.fold.events import Brought
+from kitchener.context.fold.excerpts import asked_terms, excerpted
+from kitchener.context.fold.items import (
+    Item,
+    counted_item,
+    estimator,
+    intent_item,
+    newest_from,
+    part_item,
+    place_of,
+    recent,
+    rule_items,
+    turn_of,
+)
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
+from kitchener.context.projection.days import Days, NoDays
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
+from kitchener.media import accepts
 from kitchener.records.entries import ProjectionMode, SuppressReason
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
@@ -41,7 +56,7 @@ class Projection(NamedTuple):
     tokens_used: int
     """Tokens of the shown context; above the budget only with a flag."""
     head: tuple[PlacedItem, ...]
-    """All eligible items of tiers 1 to 6, in order."""
+    """All eligible items of tiers 1 to 6, in order, then the considered images and files."""
     counted: Item | None
     """The stub that counts failed work orders beyond the limit; None: there are none."""
     turns: Sequence[Item]
@@ -55,6 +70,10 @@ class Projection(NamedTuple):
     ruleset_hash: str
     positions: Mapping[str, int] = {}
     """Positions of ranked turns in `turns`, by id; turns that were not ranked are missing."""
+    session_id: str | None = None
+    """The running session; None: not known."""
+    today: str = ""
+    """The date of the running turn, ISO form, if turns stand under the dates of their days; "": they do not."""
 
     @property
     def visible(self) -> tuple[PlacedItem, ...]:
@@ -119,7 +138,7 @@ class Projector:
         self._rank, self._offer = rank, offer
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
-    def project(
+    def project(  # noqa: PLR0913  what a decision depends on; the state and the resolution by position
         self,
         state: ContextState,
         resolution: Resolution,
@@ -130,6 +149,8 @@ class Projector:
         results: Sequence[Item] = (),
         tokens_left: int | None = None,
         mode: ProjectionMode = "enforce",
+        media_types: Collection[str] = (),
+        turn_ts: str = "",
     ) -> Projection:
         """Chooses the context of a turn.
 
@@ -143,6 +164,8 @@ class Projector:
                 eligible
             tokens_left: tokens that the turn may still use, including the reply's reserve; None: no such limit
             mode: whether the model will see it
+            media_types: the types of images and files that the model takes, such as `image/*`
+            turn_ts: when the turn started, ISO time; "": not known, and nothing is dated
 
         Raises:
             ValueError: the resolution is blocked, so there is no projection
@@ -154,7 +177,8 @@ class Projector:
         if tokens_left is not None:
             budget = max(0, min(budget, tokens_left - ruleset.reply_reserve))
         reach = reach_from(state, resolution.active)
-        packer = Packer(budget, ruleset.max_stubs)
+        today = turn_ts[:10] if ruleset.is_split else ""
+        packer = Packer(budget, ruleset.max_stubs, Days(today, state.session_id, self.estimate) if today else NoDays())
         head, counted = self._pack_head(reach, biases, results, packer)
         flags = resolution.flags
         if packer.is_over:
@@ -162,11 +186,13 @@ class Projector:
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
         turns = reach.turns if reach.turns is not None else []
         newest = _recent(state, reach, ruleset.recent_turns)
-        recent_placed = [packer.pack(item) for item in reversed(newest)]
+        recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
         evidence = _once(recalled, state, reach, newest) if recalled else ()
         placed, positions = self._pack_turns(turns, evidence, message, resolution.active, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
+        if state.parts and ruleset.recent_parts:
+            head = (*head, *_pack_parts(state, reach, placed, packer, (ruleset.recent_parts, media_types)))
         if state.has_erased:
             placed, head = packer.stub_erased(placed), packer.stub_erased(head)
         return Projection(
@@ -183,6 +209,8 @@ class Projector:
             flags,
             ruleset.ruleset_hash,
             positions,
+            state.session_id,
+            today,
         )
 
     def _pack_head(
@@ -237,13 +265,24 @@ class Projector:
             by_age = self.ruleset.admission == "newest_first"
             offered: Sequence[Item] = turns if by_age or not evidence else _Joined(turns, evidence)
             # If all fit, they are shown by age, so the order of packing changes nothing.
-            if (by_age or self._offer is not None) and _has_room(offered, packer.free):
+            if (by_age or self._offer is not None) and packer.has_room(offered):
                 if self._offer is not None and not by_age:
                     self._offer(offered)
                 return packer.pack_everything(offered), {}
         positions: dict[str, int] = {}
-        placed = packer.pack_admitted(self._admitted(turns, evidence, message, active, positions), _groups(evidence))
+        admitted = self._admitted(turns, evidence, message, active, positions)
+        last = turn_of(turns[-1]) if turns else ""
+        placed = packer.pack_admitted(self._excerpts(admitted, message, last, packer), _groups(evidence))
         return placed, positions
+
+    def _excerpts(self, items: Iterable[Item], message: str, last: str, packer: Packer) -> Iterator[Item]:
+        """The items, long ones as excerpts; whole are those of the turn `last`, if they take at most half of what is free."""
+        most, asked = self.ruleset.excerpt_tokens, dict[str, float]()
+        for item in items:
+            if most and item.tokens > most and (turn_of(item) != last or 2 * item.tokens > packer.free):
+                asked = asked or {**asked_terms(message)}
+                item = excerpted(item, asked, most, self.estimate)
+            yield item
 
     def _admitted(
         self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
@@ -259,10 +298,10 @@ class Projector:
         self, turns: list[Item], recalled: Sequence[Item], rank: Rank, message: str, positions: dict[str, int]
     ) -> Iterator[Item]:
         count = len(turns)
-        newest_from = count - min(self.ruleset.newest_turns, count)
-        yield from reversed(turns[newest_from:])
+        newest = newest_from(turns, self.ruleset.newest_turns)
+        yield from reversed(turns[newest:])
         offered: Sequence[Item] = _Joined(turns, recalled) if recalled else turns
-        taken = {*range(newest_from, count)}
+        taken = {*range(newest, count)}
         for index in rank(message, offered):
             if index not in taken:
                 taken.add(index)
@@ -291,23 +330,42 @@ class _Joined(Sequence[Item]):
         return self._turns[index] if index < self._count else self._evidence[index - self._count]
 
 
-def _has_room(items: Sequence[Item], free: int) -> bool:
-    """Whether all items fit and leave tokens over, because packing stops at a full budget. Stops at the first misfit."""
-    for item in items:
-        free -= item.tokens
-        if free <= 0:
-            return False
-    return free > 0
-
-
 def _recent(state: ContextState, reach: Reach, most: int) -> tuple[Item, ...]:
     """Those of the session's newest turns that are not eligible, oldest first."""
     known = state.turn_list
     if not most or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
         return ()
     own, turns = {record.intent_id for record in reach.intents}, state.turns
-    newest = [turns[item.entity_id] for item in known[-most:]]
+    newest = [turns[item.entity_id] for item in known[newest_from(known, most) :]]
     return tuple([recent(item) for item in newest if item.intent_id not in own])
+
+
+def _pack_parts(
+    state: ContextState, reach: Reach, turns: Iterable[PlacedItem], packer: Packer, limits: tuple[int, Collection[str]]
+) -> list[PlacedItem]:
+    """Packs the newest images and files of the intent's turns, oldest first in the result; each only with its turn.
+
+    `limits` are how many there may be at most, and the media types that the model takes.
+    """
+    most, media_types = limits
+    own, shown = {record.intent_id for record in reach.intents}, {each.item.entity_id for each in turns if each.form == "FULL"}
+    found: list[PlacedItem] = []
+    for turn_id, brought in reversed([*state.parts.items()]):
+        turn = state.turns.get(turn_id)
+        if turn is None or turn.intent_id not in own:
+            continue
+        for event in reversed(brought[-(most - len(found)) :]):
+            assert isinstance(event.facts, Brought)
+            item = part_item(event, event.facts, turn.intent_id, state.estimate)
+            if turn_id not in shown:
+                found.append(PlacedItem(item, "NONE", 0, NOT_ADMITTED, max(0, item.tokens - packer.free)))
+            elif accepts(media_types, event.facts.part.media_type):
+                found.append(packer.pack(item))
+            else:
+                found.append(packer.stub(item, "UNSUPPORTED"))
+        if len(found) >= most:
+            break
+    return found[::-1]
 
 
 def _once(recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> tuple[Item, ...]:

@@ -4,11 +4,12 @@ The most stable parts come first, so that a provider's prompt cache keeps its pr
 from old to new, current work orders, and omitted items. This text does not contain the turn's own message, which follows it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.items import SEPARATOR, Item, ItemKind
+from kitchener.context.fold.items import LINE, SEPARATOR, Item, ItemKind
+from kitchener.context.projection.days import Day, day_of, heading, heading_of_today
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import Projection
 from kitchener.records.ref import Ref
@@ -51,8 +52,13 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
     ]
     left_out = [(each.text, each.item) for each in projection.placed if each.form == "STUB" and each.item.kind not in elsewhere]
     prefix = SEPARATOR.join([text for text, _ in stable])
+    if projection.today:
+        shown, told = _by_day(shown, projection)
+        blocks = [prefix, told, *[text for text, _ in (*moving, *left_out)]]
+        text = SEPARATOR.join([each for each in blocks if each])
+    else:
+        text = SEPARATOR.join([text for text, _ in (*stable, *shown, *moving, *left_out)])
     parts = [*stable, *shown, *moving, *left_out]
-    text = SEPARATOR.join([text for text, _ in parts])
     return Rendering(
         text,
         digest(text.encode()),
@@ -60,6 +66,26 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
         estimate(prefix) if prefix else 0,
         prefix,
     )
+
+
+def _by_day(shown: Sequence[tuple[str, Item]], projection: Projection) -> tuple[list[tuple[str, Item]], str]:
+    """Turns in the order in which they are shown, and their text: session by session, the running one last, under dates."""
+    first: dict[str | None, int] = {}
+    for _, item in shown:
+        first.setdefault(item.session_id, len(first))
+    first[projection.session_id] = len(shown)
+    ordered = sorted(shown, key=lambda each: first[each[1].session_id])
+    own: Day = (projection.session_id, projection.today)
+    lines, last = list[str](), None
+    for text, item in ordered:
+        day = day_of(item)
+        if day != last:
+            lines.append(heading_of_today(projection.today) if day == own else heading(day[1]))
+            last = day
+        lines.append(text)
+    if last != own:
+        lines.append(heading_of_today(projection.today))
+    return ordered, LINE.join(lines)
 
 
 def _is_stable(placed: PlacedItem) -> bool:

@@ -1,0 +1,107 @@
+"""Turns a long item of a turn into its excerpt: the sentences that matter to the message, or else its beginning.
+
+An excerpt ends with the item's id in square brackets, by which a model reads the whole. `…` stands for what is left out. Tool
+results have excerpts of their own (`tool_results.py`), of lines instead of sentences. This module does not know which items
+are shown.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kitchener.context.fold.items import LINE, Item
+from kitchener.context.lexical.postings import DEFAULT_WEIGHTS
+from kitchener.context.lexical.words import KIN, terms_of, words_of
+from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.tokens import Estimator
+
+MAX_CHARS: Final = 32_768
+"""Characters of an item that are searched for words of the message."""
+_GAP: Final = "…"
+_PASSAGE_CHARS: Final = 240
+"""Longest passage. A longer sentence is cut at a space."""
+_LEAST_SHARE: Final = 0.5
+"""Share of the best passage's score from which on a passage matters."""
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
+
+
+def asked_terms(message: str) -> Mapping[str, float]:
+    """The search terms of a message with their weights: its own, and those related to them."""
+    own = dict.fromkeys([term for word in words_of(message.casefold()) for term in terms_of(word)], 1.0)
+    akin = {other: DEFAULT_WEIGHTS.kin for term in own for other in KIN.get(term, ())}
+    return {**akin, **own}
+
+
+def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate: Estimator) -> Item:
+    """An item of a turn as its excerpt, or as it is if it is short, erased or an excerpt already.
+
+    Args:
+        item: a message, a reply or a whole turn
+        asked: the terms of the turn's message, see `asked_terms`
+        most_tokens: tokens above which an item is long; no excerpt has more, unless its id alone does
+        estimate: counts the tokens of a text
+    """
+    if item.tokens <= most_tokens or item.is_erased or item.whole:
+        return item
+    label = next((each for each in (USER_LABEL, ASSISTANT_LABEL) if item.text.startswith(each)), "")
+    end = f" [{item.entity_id}]"
+    text = item.text[len(label) :]
+    passages = [*_passages(text[:MAX_CHARS])]
+    room = most_tokens - estimate(label + end + LINE)
+    left, chosen = room, list[int]()
+    for number in _by_worth(passages, asked):
+        size = estimate(f"{_GAP} {passages[number]} {_GAP} ")
+        if size <= left:
+            left -= size
+            chosen.append(number)
+    said = _joined(passages, sorted(chosen), is_cut=len(text) > MAX_CHARS) if chosen else _cut(passages[0], room, estimate)
+    shown = f"{label}{said}{end}"
+    return item._replace(text=shown, tokens=estimate(shown + LINE), whole=item.text)
+
+
+def _by_worth(passages: Sequence[str], asked: Mapping[str, float]) -> list[int]:
+    """The passages that matter, best first, then those around the best; the first passage if none has a word of the message."""
+    found = [{term for word in words_of(each.casefold()) for term in terms_of(word)} & asked.keys() for each in passages]
+    having: dict[str, int] = {}
+    for terms in found:
+        for term in terms:
+            having[term] = having.get(term, 0) + 1
+    scores = [sum([asked[term] / having[term] for term in sorted(terms)]) for terms in found]
+    least = _LEAST_SHARE * max(scores)
+    if not least:
+        return [0]
+    best = sorted((n for n, score in enumerate(scores) if score >= least), key=lambda n: (-scores[n], n))
+    # What a sentence means often stands in the next one.
+    around = [near for near in (best[0] + 1, best[0] - 1) if 0 <= near < len(passages)]
+    return [*dict.fromkeys((*best, *around))]
+
+
+def _joined(passages: Sequence[str], chosen: Sequence[int], *, is_cut: bool) -> str:
+    parts, expected = list[str](), 0
+    for number in chosen:
+        if number != expected:
+            parts.append(_GAP)
+        parts.append(passages[number])
+        expected = number + 1
+    if is_cut or expected < len(passages):
+        parts.append(_GAP)
+    return " ".join(parts)
+
+
+def _cut(passage: str, most_tokens: int, estimate: Estimator) -> str:
+    while passage and estimate(f"{passage} {_GAP}") > most_tokens:
+        passage = passage[: len(passage) * 3 // 4]
+    return f"{passage} {_GAP}"
+
+
+def _passages(text: str) -> Iterator[str]:
+    """The sentences and lines of a text, long ones in parts."""
+    for sentence in _SENTENCE_END.split(text):
+        start = 0
+        while len(sentence) - start > _PASSAGE_CHARS:
+            space = sentence.rfind(" ", start + _PASSAGE_CHARS // 2, start + _PASSAGE_CHARS)
+            end = space if space > 0 else start + _PASSAGE_CHARS
+            yield sentence[start:end].strip()
+            start = end
+        if rest := sentence[start:].strip():
+            yield rest
