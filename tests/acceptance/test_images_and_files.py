@@ -132,7 +132,7 @@ async def test_a_replay_under_another_number_diverges_and_says_where(tmp_path: P
         await runtime.supervisor().handle_turn("again", session_id=first.session_id)
     report = await replay_session(first.session_id, config=config(tmp_path, recent_parts=0))
     assert report.divergence is not None
-    assert (report.divergence.entry_type, report.divergence.field) == (events.PROJECTION_COMPUTED, "visible_refs")
+    assert (report.divergence.entry_type, report.divergence.field) == (events.PROJECTION_COMPUTED, "visible")
 
 
 @pytest.mark.parametrize("mode", ["off", "shadow"])
