@@ -98,6 +98,11 @@ FACTS: dict[str, Any] = {
     "retry_after_s": 2.0,
     "output_begun": True,
     "message": "it cannot be",
+    "kind": "LedgerLocked",
+    "name": "report.png",
+    "media_type": "image/png",
+    "accepted": ("text/*",),
+    "content_hash": "sha256:0123",
 }
 """A value for each fact that an error may carry."""
 WITH_FACTS = {name: each for name, each in defined().items() if "__init__" in vars(each)}
