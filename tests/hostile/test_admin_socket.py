@@ -7,11 +7,13 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import orjson
 import pytest
 
-from kitchener.errors import AdminRefused, AdminUnavailable
+from kitchener.errors import AdminRefused, AdminUnavailable, CallerError
 from kitchener.runtime.admin.asking import ask
 from kitchener.runtime.admin.operations import OPERATIONS, EndSession, ImportOverlays, ReadStatistics
+from kitchener.runtime.admin.wire import refusal
 from tests.acceptance.stack import read_all
 from tests.hostile.kit import bystander
 from tests.runtime.admin.listening import framed, listening, listening_config, raw, request, socket_of
@@ -59,6 +61,13 @@ async def test_arguments_of_any_value_are_refused_by_every_operation(tmp_path: P
                 assert "inside the running process" not in answered["error"]["message"], (op, value)
         written = await read_all(runtime.ledgers().ho2m)
         assert {each.payload["subject_id"] for each in written} == {"bo"}
+
+
+async def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent_and_told_where_it_is_in_an_error() -> None:
+    with pytest.raises(CallerError, match=r"session_id = '.udcff': is not Unicode text"):
+        EndSession(agent_class="ADMIN", session_id="\udcff")
+    told = orjson.loads(refusal("KitchenerError", "the file \udcff is missing")[4:])
+    assert told["error"]["message"] == "the file ? is missing"
 
 
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:

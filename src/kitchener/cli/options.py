@@ -22,7 +22,14 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
-from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
+from kitchener.runtime.ledger_paths import (
+    LedgerName,
+    agent_of,
+    class_of,
+    ledger_paths,
+    open_reader,
+    sealer_of,
+)
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
@@ -157,14 +164,10 @@ class LedgerPaths:
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
         """A reader of one ledger, or None where there is no such ledger yet. It takes no lock."""
-        path = self.ledger(agent_class, name)
-        if not path.exists():
+        if not self.ledger(agent_class, name).exists():
             yield None
             return
-        opened = LedgerReader.open(
-            path, index_dir=index_dir(self.config), index_keys=INDEX_KEYS.get(name), sealer=self.sealer()
-        )
-        async with opened as reader:
+        async with open_reader(self.config, agent_class, name, sealer=self.sealer()) as reader:
             yield reader
 
     def agent_classes(self) -> list[str]:

@@ -251,18 +251,13 @@ async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerato
 
 async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts: Attempts) -> TextPiece | PromptResponse:
     provider_id = attempts.target.provider_id
-    try:
-        if not attempts.target.traits.needs_timeout:
-            return checked_item(provider_id, await anext(items))
-        # One scope for each wait, never across a yield, because the generator may be read by different tasks.
-        with anyio.CancelScope(deadline=attempts.stop_at):
-            return checked_item(provider_id, await anext(items))
-    except StopAsyncIteration:
-        raise ProviderError(provider_id, "malformed", "the stream ended without a response") from None
-    except ProviderError:
-        raise
-    except BaseException as error:
-        if not is_own_failure(error):
-            raise
-        raise provider_failure(provider_id, error) from error
+    with translated_failures(provider_id):
+        try:
+            if not attempts.target.traits.needs_timeout:
+                return checked_item(provider_id, await anext(items))
+            # One scope for each wait, never across a yield, because the generator may be read by different tasks.
+            with anyio.CancelScope(deadline=attempts.stop_at):
+                return checked_item(provider_id, await anext(items))
+        except StopAsyncIteration:
+            raise ProviderError(provider_id, "malformed", "the stream ended without a response") from None
     raise _too_slow(attempts)

@@ -219,9 +219,10 @@ class FairQueue(Generic[EntryT]):
 
     def _fill(self) -> None:
         """Moves entries that ask for room into the queue until it is full."""
-        while (
-            entry := next((next(iter(line)) for each, line in self._asking.items() if self.has_room(each)), None)
-        ) is not None:
+        while self._asking and self.waiting < self.capacity + self.places - self.running:
+            entry = next((next(iter(line)) for origin, line in self._asking.items() if self.has_room(origin)), None)
+            if entry is None:
+                return
             origin = entry.origin
             self._take(self._asking, entry)
             if origin in self._asking:

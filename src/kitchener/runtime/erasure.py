@@ -23,11 +23,11 @@ from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
-from kitchener.ids import check_erasable, memory_namespace, path_part
+from kitchener.ids import check_erasable, memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import index_dir, memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
@@ -118,7 +118,7 @@ async def open_stores(
             found[name] = await stack.enter_async_context(
                 LedgerClient.open(
                     path,
-                    ledger_id=f"HO2M:{path_part(name)}",
+                    ledger_id=ledger_ids(name)["ho2m"],
                     config=config.ledger,
                     index_dir=index_dir(config),
                     index_keys=events.index_keys,

@@ -7,6 +7,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from kitchener import ImagePart
+from kitchener.config import AdminConfig
 from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SessionEnded, SubjectErased
 from kitchener.ledger import LedgerEntry
 from kitchener.records import events
@@ -18,12 +20,16 @@ from kitchener.runtime.admin.operations import (
     DeactivateArtifact,
     DeclareIntent,
     EndSession,
+    EraseSubject,
     ForkIntent,
     ImportSession,
     QuarantineTarget,
 )
 from kitchener.runtime.administration import administer
 from kitchener.testing import ScriptedProvider
+from tests.acceptance.content_kit import blobs, png
+from tests.acceptance.content_kit import config as content_config
+from tests.acceptance.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
 from tests.runtime.admin.listening import command, listening, listening_config
 
@@ -97,6 +103,16 @@ async def test_a_subject_is_erased_while_their_turn_and_anothers_run(tmp_path: P
         assert (await supervisor.handle_turn("a new start", subject_id=ADA)).error is None
 
 
+async def test_an_erasure_takes_the_images_too(tmp_path: Path) -> None:
+    settings = content_config(tmp_path).model_copy(update={"admin": AdminConfig(socket=True)})
+    async with content_running(settings) as runtime:
+        for subject_id in (ADA, BO):
+            await runtime.supervisor().handle_turn("look", subject_id=subject_id, parts=[ImagePart(png())])
+        assert len(blobs(settings)) == 2
+        report = await ask(settings, EraseSubject(subject_id=ADA))
+        assert (report.files, len(blobs(settings))) == (1, 1)
+
+
 async def test_a_session_is_ended(tmp_path: Path) -> None:
     root = tmp_path / "plane"
     async with listening(root) as runtime:
@@ -167,19 +183,23 @@ async def test_a_learned_line_is_deactivated_for_the_next_turn(tmp_path: Path) -
     """Also where the runtime has no memory: then its ledgers are opened for the command alone."""
     root = tmp_path / "plane"
     learned = {
-        "signal_id": "domain:travel",
-        "artifact_type": "constraint",
-        "labels": {},
+        "artifact_type": "topic_affinity",
+        "labels": {"domain": [], "task": []},
         "weight": 0.9,
-        "scope": "agent",
+        "scope": "global",
+        "gate_snapshot": {"count": 1, "sessions": 1},
+        "model": "m",
+        "prompt_pack_version": "p@1",
+        "consolidation_event_ts": "2026-11-01T00:00:00+00:00",
+        "salience_weight": 0.9,
+        "decay_modifier": 0.9,
+        "window_start": "2026-10-01T00:00:00+00:00",
+        "window_end": "2026-11-01T00:00:00+00:00",
         "context_line": "prefers trains",
+        "content": {"bias": "prefers trains", "category": "topic_affinity"},
+        "signal_id": "domain:travel",
         "source_signal_ids": ["domain:travel"],
         "source_event_ids": ["EVT-0000000000000001"],
-        "gate_snapshot": {"count": 5, "session_count": 3},
-        "window_start": "2026-02-17T10:00:00+00:00",
-        "window_end": "2026-02-18T10:00:00+00:00",
-        "model": "scripted",
-        "prompt_pack_version": "1",
     }
     namespace = f"ADMIN/{ADA}"
     async with listening(root, ho3_enabled=True) as runtime:

@@ -94,6 +94,31 @@ async def test_a_second_process_of_the_root_takes_no_socket_away(tmp_path: Path)
         socket_place.release(tmp_path, first)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_keeps_neither_the_socket_nor_its_place(tmp_path: Path) -> None:
+    claimed = socket_place.claim(tmp_path)
+    (ours, theirs), (begun, begins) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(theirs)
+        os.write(begins, b"+")
+        os.read(ours, 1)  # until the parent has looked
+        os._exit(0)
+    os.read(begun, 1)
+    try:
+        claimed.sock.close()
+        os.close(claimed.lock)  # as if the parent was killed: nothing is removed
+        with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+            client.connect(str(socket_of(tmp_path)))
+        again = socket_place.claim(tmp_path)
+        again.sock.close()
+        socket_place.release(tmp_path, again)
+    finally:
+        for each in (theirs, ours, begun, begins):
+            os.close(each)
+        os.waitpid(child, 0)
+
+
 async def test_what_stands_in_place_of_the_socket_is_not_used(tmp_path: Path) -> None:
     """A symlink, a file, a directory that others enter: told with its path, and nothing is sent there."""
     claimed = socket_place.claim(tmp_path)

@@ -39,7 +39,6 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     WorkOrderSupersededPayload,
     WorkOrderType,
-    WrittenSummary,
 )
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.tokens import tokens_of_bytes
@@ -204,18 +203,6 @@ class WorkOrderChain:
         if self._update is not None:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
-
-    def summary(self) -> list[WrittenSummary]:
-        """The summary of each work order for `TURN_COMPLETED`, in order of planning."""
-        return [
-            {
-                "wo_id": wo_id,
-                "wo_type": wo.wo_type,
-                "state": wo.state,
-                "cost": cost_mapping(wo.cost),
-            }
-            for wo_id, wo in self.work_orders.items()
-        ]
 
     def trace_hash(self) -> str:
         """The hash over `trace`. Cached until an entry is added."""

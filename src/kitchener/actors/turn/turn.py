@@ -418,7 +418,6 @@ class Turn:
         )
         payload: TurnCompletedPayload = {
             **result.as_payload(),
-            "wo_chain_summary": self._chain.summary(),
             **self._chain.direct_cost,
             **self._session.results.keep(self._chain.trace if cost["tool_calls"] else (), response),
             "user_message_ref": self._chain.message_ref,

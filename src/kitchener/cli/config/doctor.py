@@ -22,7 +22,7 @@ from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
-from kitchener.config import ProviderConfig, RuntimeConfig, described_key, shown_address, shown_reference
+from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.content_store import FOLDER
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
@@ -198,7 +198,18 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
         facts.append(f"{provider.max_concurrency} calls at once, {config.limits.gateway_queue} may wait")
         if provider_id == router.default_provider:
             facts.append("default")
-        yield Finding(f"provider {described_key(provider_id)}", "ok", ", ".join(fact for fact in facts if fact))
+        problem = anyio.run(_opening_problem, router, provider_id) if is_checked else None
+        detail = ", ".join(fact for fact in (problem, *facts) if fact)
+        yield Finding(f"provider {described_key(provider_id)}", "ok" if problem is None else "fail", detail)
+
+
+async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None:
+    """Why a runtime could not open a provider, such as a library that is missing; None: it can. Asks nobody."""
+    try:
+        async with build_providers(router, given={*router.providers, "offline"} - {provider_id}):
+            return None
+    except ConfigError as error:
+        return error.expected
 
 
 async def _keys(config: RuntimeConfig) -> Finding:

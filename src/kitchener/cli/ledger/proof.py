@@ -253,7 +253,8 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain:
         )
     if not is_signed:
         print_text(
-            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again."
+            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, and says"
+            " how to make a key; then write it again."
         )
 
 

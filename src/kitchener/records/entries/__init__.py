@@ -108,7 +108,6 @@ from kitchener.records.entries.turns import (
     TurnResultPayload,
     TurnStartedPayload,
     WorkOrderSummary,
-    WrittenSummary,
 )
 from kitchener.records.entries.work_orders import (
     AbandonReason,
@@ -260,7 +259,6 @@ __all__ = [
     "WorkOrderSummary",
     "WorkOrderSupersededPayload",
     "WorkOrderType",
-    "WrittenSummary",
     "is_sealed",
     "opened",
     "payload_as",

@@ -45,15 +45,6 @@ class WorkOrderSummary(TypedDict):
     cost: CostMapping
 
 
-class WrittenSummary(TypedDict):
-    """The same while it is written: the cost is already canonical JSON."""
-
-    wo_id: str
-    wo_type: WorkOrderType
-    state: WorkOrderState
-    cost: CostMapping
-
-
 class TurnErrorMapping(TypedDict):
     """A `TurnError` as a JSON object."""
 
@@ -118,7 +109,7 @@ class TurnResultPayload(CommonPayload):
     """A `TurnResult` as JSON types."""
 
     response: SealedText
-    wo_chain_summary: list[WorkOrderSummary] | list[WrittenSummary]
+    wo_chain_summary: list[WorkOrderSummary]
     cost_summary: CostSummary
     intent_id: str | None
     quality_gate_passed: bool

@@ -1,15 +1,18 @@
 """Finds and opens the ledgers of a session for reading. Takes no lock and writes nothing."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.ids import path_part
 from kitchener.ledger import LedgerReader
-from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records.events import SESSION_START
-from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, index_dir, ledger_paths, sealer_of
+from kitchener.runtime.ledger_paths import (
+    agent_of,
+    ledger_ids,
+    open_readers,
+    sealer_of,
+)
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
 
@@ -51,27 +54,8 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
         LedgerDamaged: earlier data does not verify
         LedgerPathError: a file cannot be read
     """
-    part, sealer = path_part(agent_class), sealer_of(config)
-    ids: Mapping[LedgerName, str] = {
-        "ho1m": f"HO1M:{part}",
-        "ho2m": f"HO2M:{part}",
-        "context": f"CONTEXT:{part}",
-        "signals": SIGNALS,
-        "overlays": OVERLAYS,
-    }
-    agent, paths = agent_of(config, agent_class), ledger_paths(config, agent_class)
-    async with AsyncExitStack() as stack:
-        readers: dict[str, LedgerReader] = {}
-        for name, ledger_id in ids.items():
-            if paths[name].exists():
-                opened = LedgerReader.open(
-                    paths[name],
-                    ledger_id=ledger_id,
-                    index_dir=index_dir(config),
-                    index_keys=INDEX_KEYS.get(name),
-                    sealer=sealer,
-                )
-                readers[ledger_id] = await stack.enter_async_context(opened)
-        memory = memory_of(config, agent)
-        ho2m = readers.get(ids["ho2m"])
-        yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer, ho2m)
+    agent, ids = agent_of(config, agent_class), ledger_ids(agent_class)
+    sealer, memory = sealer_of(config), memory_of(config, agent)
+    async with open_readers(config, agent_class, sealer=sealer, ids=ids) as opened:
+        readers = {ids[name]: reader for name, reader in opened.items()}
+        yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer, opened.get("ho2m"))

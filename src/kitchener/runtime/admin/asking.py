@@ -45,7 +45,8 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
             " running process has the root open; nothing was done. Do it in smaller parts, or stop that process first"
         )
     try:
-        stream = await anyio.connect_unix(path)
+        with anyio.fail_after(limits.request_timeout_s):
+            stream = await anyio.connect_unix(path)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise NobodyListens from error
     except OSError as error:

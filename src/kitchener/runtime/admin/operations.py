@@ -7,7 +7,7 @@ A command carries an operation out on a root that no process has open, or sends 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -20,6 +20,7 @@ from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerEntry
 from kitchener.memory import HO3Memory, Overlay
 from kitchener.memory.timestamps import iso_of
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, IntentScope, LifecycleVoidedPayload
 from kitchener.records.ref import Ref
@@ -92,6 +93,15 @@ class Operation(BaseModel, Generic[R]):
     """The type of what it returns."""
     is_read_only: ClassVar[bool] = False
     """Whether it may run beside others."""
+
+    # Not `__init__`, whose arguments type checkers know from the fields.
+    def __new__(cls, **given: object) -> Self:
+        """Raises CallerError for a text that is not Unicode: a command line can have any bytes."""
+        for name, value in given.items():
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, str) and each.encode(errors="replace").decode() != each:
+                    raise CallerError(f"{name} = {quoted(each)}: is not Unicode text")
+        return super().__new__(cls)
 
     async def run(self, root: AdminRoot) -> R:
         """Carries it out."""

@@ -14,12 +14,14 @@ import struct
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import orjson
 
 from kitchener.errors import AdminUnavailable
+from kitchener.ledger.disk.fork_guard import watch
 from kitchener.plain_names import shown_path
 
 DIRECTORY: Final = "admin"
@@ -34,13 +36,19 @@ _PEER: Final = struct.Struct("3i")
 """Process, user and group of a socket's other end, as Linux gives them."""
 
 
-class Claim(NamedTuple):
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Claim:
     """A socket that this process alone listens on."""
 
     sock: socket.socket
     path: Path
     lock: int
     """Descriptor of the locked file; closing it gives the place to another process."""
+
+    def poison(self, problem: str) -> None:
+        """Gives up what a forked child inherited: nobody there answers, and it must not keep the place."""
+        self.sock.close()
+        os.close(self.lock)
 
 
 def has_unix_sockets() -> bool:
@@ -72,10 +80,12 @@ def claim(root: Path) -> Claim:
         sock = _listening(path)
         where = _SOCKET if path.parent == directory else str(path)
         _record(lock, {"pid": os.getpid(), "socket": where})
+        claimed = Claim(sock, path, lock)
+        watch(claimed)
     except BaseException:
         os.close(lock)
         raise
-    return Claim(sock, path, lock)
+    return claimed
 
 
 def release(root: Path, claimed: Claim) -> None:

@@ -100,9 +100,10 @@ def refusal(kind: str, message: str) -> bytes:
 
     Args:
         kind: name of the error's class
-        message: its text
+        message: its text; a file's name in it may be no Unicode
     """
-    return frame({"v": VERSION, "error": {"kind": kind, "message": message}})
+    text = message.encode(errors="replace").decode()
+    return frame({"v": VERSION, "error": {"kind": kind, "message": text}})
 
 
 def read_answer(body: bytes) -> object:

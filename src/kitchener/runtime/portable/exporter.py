@@ -4,7 +4,6 @@ Takes no lock, so it works while a runtime writes. Explained in `docs/sessions.m
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,8 +29,8 @@ from kitchener.runtime.ledger_paths import (
     agent_classes,
     agent_of,
     class_of,
-    index_dir,
-    ledger_paths,
+    open_reader,
+    open_readers,
     sealer_of,
     settings_of,
 )
@@ -104,13 +103,7 @@ async def export_session(
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
     found = await class_of(settings, session_id, classes)
-    async with AsyncExitStack() as stack:
-        readers = {}
-        for name, path in ledger_paths(settings, found).items():
-            if path.exists():
-                readers[name] = await stack.enter_async_context(
-                    LedgerReader.open(path, index_dir=index_dir(settings), index_keys=INDEX_KEYS.get(name))
-                )
+    async with open_readers(settings, found) as readers:
         chosen = _Selection(session_id, found, readers, is_recalling=agent_of(settings, found).recall_scope == "subject")
         await chosen.select(on_step)
         key_file = await anyio.to_thread.run_sync(_key, settings, chosen) if with_key else None
@@ -165,10 +158,8 @@ def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
 
 async def _sources(config: RuntimeConfig, chosen: "_Selection", *, with_key: bool) -> bytes | None:
     """What shaped the requests, as plain text: sealed sources only together with the key to what they shaped."""
-    path = ledger_paths(config, chosen.agent_class)["ho2m"]
     sealer = sealer_of(config) if with_key else None
-    opened = LedgerReader.open(path, index_dir=index_dir(config), index_keys=INDEX_KEYS["ho2m"], sealer=sealer)
-    async with opened as ho2m:
+    async with open_reader(config, chosen.agent_class, "ho2m", sealer=sealer) as ho2m:
         return await sources_to_export(ho2m, chosen.config_hashes)
 
 

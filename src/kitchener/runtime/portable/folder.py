@@ -23,18 +23,17 @@ from kitchener.actors.sources import Source
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.content_store import MAX_STORED_BYTES, is_content_hash
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
-from kitchener.ids import check_erasable, is_agent_class, is_session_id, memory_namespace, path_part, session_of_turn
+from kitchener.ids import check_erasable, is_agent_class, is_session_id, memory_namespace, session_of_turn
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
 from kitchener.ledger.audit.bundle_check import VerifiedPart, read_part
 from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import BadLine, Line, make_entry
-from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records.entries import Payload
 from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIELDS, SIGNER_DECLARED
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
-from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.runtime.ledger_paths import LedgerName, ledger_ids
 from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_configurations
 from kitchener.sealing import MARK, is_sealed
 from kitchener.small_files import read_regular, sync_directory, write_private
@@ -68,14 +67,7 @@ class Manifest:
     @property
     def ledger_ids(self) -> dict[LedgerName, str]:
         """The ids that the ledgers of the session's agent class have."""
-        part = path_part(self.agent_class)
-        return {
-            "ho1m": f"HO1M:{part}",
-            "context": f"CONTEXT:{part}",
-            "ho2m": f"HO2M:{part}",
-            "signals": SIGNALS,
-            "overlays": OVERLAYS,
-        }
+        return ledger_ids(self.agent_class)
 
 
 class FolderEntry(NamedTuple):
