@@ -5,7 +5,7 @@ step, `chain.py` executes work orders, and `reply_check.py` judges replies. The 
 and aborts it after a cancellation.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -37,6 +37,7 @@ from kitchener.actors.work.plan import (
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
+from kitchener.ledger import StoredEntry
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
@@ -398,9 +399,8 @@ class Turn:
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
         if self._authority is not None:
-            await self._in_shadow(
-                self._authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
-            )
+            closing_tool = _closing_tool(self._services.constants.closing_tools, self._chain.trace)
+            await self._in_shadow(self._authority.finish(self._output, is_failed=error is not None, closing_tool=closing_tool))
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
             response=response,
@@ -430,16 +430,6 @@ class Turn:
         self._chain.close()
         return TurnOutcome(result, gates)
 
-    def _closing_tool(self) -> str | None:
-        """The last tool of the turn that succeeded and may close the intent."""
-        closing = self._services.constants.closing_tools
-        if not closing:
-            return None
-        calls = (payload_as(ToolCallPayload, e.payload) for e in self._chain.trace if e.entry_type == events.TOOL_CALL)
-        return next(
-            (each["tool_id"] for each in reversed([*calls]) if each["tool_id"] in closing and "error" not in each), None
-        )
-
     def _done_with(self) -> Sequence[str]:
         """Failed work orders that this turn abandons."""
         earlier = self._earlier_failures
@@ -454,3 +444,11 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
+
+
+def _closing_tool(closing: Collection[str], trace: Iterable[StoredEntry]) -> str | None:
+    """The last tool of a turn that succeeded, of those that may close the intent."""
+    if not closing:
+        return None
+    calls = (payload_as(ToolCallPayload, each.payload) for each in trace if each.entry_type == events.TOOL_CALL)
+    return next((each["tool_id"] for each in reversed([*calls]) if each["tool_id"] in closing and "error" not in each), None)
