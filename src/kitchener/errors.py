@@ -29,7 +29,7 @@ Callers catch `KitchenerError` for all of them. Each error carries its facts as 
 value and the remedy.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from kitchener.plain_names import quoted
 
@@ -72,10 +72,9 @@ class UnsupportedPart(CallerError):
 
     def __init__(self, name: str, media_type: str, accepted: tuple[str, ...]) -> None:
         self.name, self.media_type, self.accepted = name, media_type, accepted
-        super().__init__(
-            f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only: send"
-            " it to another model, or if this one does take it, say so in `media_types` of its [router.providers] table"
-        )
+        what = f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only"
+        remedy = "use another model; if this one does take it, say so in `media_types` of its [router.providers] table"
+        super().__init__(f"{what}: {remedy}")
 
 
 class UnknownSession(CallerError):
@@ -246,12 +245,9 @@ class Overloaded(KitchenerError):
 
 
 class TurnTimeout(KitchenerError):
-    """The turn passed its deadline. It was aborted and the session is usable.
+    """The turn passed its deadline, `seconds` after its start. It was aborted and the session is usable.
 
-    Attributes:
-        turn_id: the turn
-        seconds: its deadline, seconds after its start
-        waited_for: what it waited for at a model, such as the attempts that failed; "": it asked none
+    `waited_for` is what it waited for at a model, such as the attempts that failed; "": it asked none.
     """
 
     def __init__(self, turn_id: str, seconds: float, waited_for: str = "") -> None:
@@ -380,12 +376,7 @@ class LedgerClockError(LedgerError):
 
 
 class EntryRefused(LedgerError):
-    """A value has no canonical form, so it cannot enter a ledger.
-
-    Attributes:
-        path: the path to the wrong part, e.g. `payload.arguments[2]`
-        problem: what is wrong with that part
-    """
+    """A value has no canonical form, so it cannot enter a ledger. `path` leads to the wrong part: `payload.arguments[2]`."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
@@ -413,13 +404,7 @@ class StaleHead(LedgerError):
 
 
 class FolderDamaged(KitchenerError):
-    """A file of an exported session is missing, or is not what the export wrote. Nothing was imported.
-
-    Attributes:
-        path: the file
-        field: the wrong field, with the entry that it belongs to
-        expected, found: its values
-    """
+    """A file of an exported session is missing, or `field` of it is not what the export wrote. Nothing was imported."""
 
     def __init__(self, path: str, field: str, expected: str, found: str) -> None:
         self.path, self.field, self.expected, self.found = path, field, expected, found
@@ -442,26 +427,12 @@ class ToolError(KitchenerError):
     """A tool is unknown, not allowed here, or was declared wrongly."""
 
 
-ProviderReason = Literal[
-    "rate_limited",
-    "server_error",
-    "connection",
-    "timeout",
-    "malformed",
-    "empty",
-    "refused",
-    "authentication",
-    "bad_request",
-    "breaker_open",
-    "forbidden",
-    "exhausted",
-    "not_recorded",
-]
+_Passing = Literal["rate_limited", "server_error", "connection", "timeout", "malformed", "empty"]
+_Lasting = Literal["refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded"]
+ProviderReason = Literal[_Passing, _Lasting]
 """Why a model call failed. A retry may help with the first six only."""
 
-RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(
-    ("rate_limited", "server_error", "connection", "timeout", "malformed", "empty")
-)
+RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(get_args(_Passing))
 
 
 class ProviderError(KitchenerError):
