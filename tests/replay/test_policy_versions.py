@@ -9,7 +9,6 @@ import pytest
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.replaying import ReplayReport, open_replays
-from kitchener.records import events
 from kitchener.replaying.tape import Tape
 from kitchener.runtime.ledger_paths import settings_of
 from tests.replay import corpus, golden_roots
