@@ -23,8 +23,9 @@ from typing import Any, Literal
 
 import anyio
 
-from kitchener import HO2Config, HO2Supervisor, ProviderError, Runtime, RuntimeConfig, open_runtime
+from kitchener import HO2Config, HO2Supervisor, Runtime, RuntimeConfig, open_runtime
 from kitchener.config import HO3MemoryConfig, LedgerConfig, LimitsConfig, Route, RouterConfig
+from kitchener.errors import ProviderError
 from kitchener.gateway import PromptRequest, PromptResponse, Usage
 from kitchener.testing import ScriptedProvider
 

@@ -124,6 +124,7 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
                 ho3_enabled=options.memory,
                 consolidation="manual",
                 recall_scope=options.recall,
+                classify=options.classify,
             )
         },
     )
@@ -288,6 +289,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", choices=modes, default="off", help="context mode (default off)")
     scopes = ("intent", "session", "subject")
     parser.add_argument("--recall", choices=scopes, default="intent", help="recall_scope (default intent)")
+    parser.add_argument("--classify", choices=("model", "rules", "off"), default="model", help="who classifies (default model)")
     parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
     parser.add_argument("--data", type=Path, help="with --long: the users' messages, a JSON object with `message` a line")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")

@@ -23,7 +23,8 @@ from examples.companion_bot.main import (
     settings,
     shortened,
 )
-from kitchener import LedgerDamaged, Runtime, RuntimeConfig, open_runtime
+from kitchener import Runtime, RuntimeConfig, open_runtime
+from kitchener.errors import LedgerDamaged
 from kitchener.ledger import LedgerClient
 from kitchener.memory import GateResult, Overlay
 

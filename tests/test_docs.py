@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import HO2Supervisor, tool
+from kitchener import FilePart, HO2Supervisor, tool
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
@@ -173,9 +173,25 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
     later = {
         each for each in listed() if each[0] in ("SIGNALS", "context") or each[1].startswith(("INTENT", "LIFECYCLE", "SUBJECT"))
     }
-    elsewhere = (events.WO_RETIRED, events.WO_DEFERRED, events.WO_REOPENED, events.SESSION_IMPORTED, *events.IMPORTED_TYPES)
+    elsewhere = (
+        events.PART_ATTACHED,
+        events.WO_RETIRED,
+        events.WO_DEFERRED,
+        events.WO_REOPENED,
+        events.SESSION_IMPORTED,
+        *events.IMPORTED_TYPES,
+    )
     foreign = {("HO2m", each) for each in elsewhere}
     assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)} | foreign
+
+
+async def test_the_page_of_entries_lists_what_a_message_with_a_file_writes(tmp_path: Path) -> None:
+    async with open_scripted(tmp_path, ScriptedProvider(echo)) as runtime:
+        await runtime.supervisor().handle_turn("look", parts=[FilePart(b"notes")])
+        own = (events.PART_ATTACHED, events.TURN_STARTED)
+        found = [each async for each in runtime.ledgers().ho2m.read(entry_type=own)]
+    assert [each.entry_type for each in found] == [events.TURN_STARTED, events.PART_ATTACHED]
+    assert checked({"HO2m": found}) == {("HO2m", each) for each in own}
 
 
 async def test_the_page_of_entries_lists_what_an_import_writes(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class ShoutingProvider:
         self._offline = OfflineProvider()
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
-        """One attempt; a provider that fails raises `kitchener.ProviderError` with a reason."""
+        """One attempt; a provider that fails raises `kitchener.errors.ProviderError` with a reason."""
         if request.wo_type != "synthesize":
             return await self._offline.complete(request)
         text = str(request.variables["user_message"]).upper()

@@ -5,8 +5,8 @@ async with open_runtime() as runtime:
     result = await supervisor.handle_turn("hello")
     print(result.response)
 
-Here is what an application uses; the rest is in the packages `kitchener.actors`, `config`, `gateway`, `ledger`, `memory`,
-`replaying`, `runtime` and `testing`. `docs/tutorial.md` begins at the beginning.
+Here is what an application uses, and the errors that it tells apart; the rest is in `kitchener.actors`, `config`, `errors`,
+`gateway`, `ledger`, `memory`, `replaying`, `runtime` and `testing`. `docs/tutorial.md` begins at the beginning.
 """
 
 import importlib
@@ -24,6 +24,10 @@ _MOVED_TO: Final = {
     "kitchener.actors": "AttentionContext AttentionRetriever ContextFragment ContextProvider DegradedCall HO1Executor"
     " HO1ExecutorProtocol QualityGate QualityGateResult SessionManager TokenBudgeter WorkOrder",
     "kitchener.config": "HO3MemoryConfig LedgerConfig LimitsConfig ProviderConfig Route RouterConfig",
+    "kitchener.errors": "IdempotencyConflict InvalidLifecycle InvalidMessage InvalidSignal InvalidTimestamp LedgerDamaged"
+    " LedgerLocked NotOnRecord OverlayRefused PromptError ProvenanceError ProviderError ReentrantTurn"
+    " SealingError SessionMismatch SigningError SubjectErased ToolError UnknownArtifact"
+    " UnknownSubject",
     "kitchener.gateway": "LLMGateway PromptGateway PromptRequest PromptResponse Provider Usage",
     "kitchener.ledger": "LedgerClient LedgerEntry Ledgers Ref compute_trace_hash",
     "kitchener.memory": "GateResult Overlay SignalAccumulator compute_artifact_id select_biases",

@@ -134,6 +134,8 @@ def _fast_bytes(value: object) -> bytes | None:
         TypeError: the fast encoder refuses the value: it has a type, key or integer without JSON form, or contains itself
     """
     encoded = orjson.dumps(value, option=_OPTIONS)
+    if type(value) is str:
+        return encoded
     if not _is_exact(value) or not (encoded.isascii() or _sorts_alike(value)):
         return None
     return encoded

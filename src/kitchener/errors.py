@@ -4,6 +4,8 @@
     ├── ConfigError                 a setting is wrong: names the file, the key, the value and what was expected
     ├── CallerError                 the call itself cannot be right
     │   ├── InvalidMessage          empty, not text, or too long
+    │   ├── InvalidPart             an image or a file cannot be read, is too large, or is not what it is declared as
+    │   ├── UnsupportedPart         the model that would reply takes no content of this type
     │   ├── UnknownSession          no such session in this agent class's ledger
     │   ├── SessionEnded            the session was ended and takes no more turns
     │   ├── SubjectErased           the session's subject was erased, or is being erased
@@ -26,10 +28,14 @@
     ├── TurnTimeout                 the turn passed its deadline and was aborted
     ├── TurnReplaced                a newer message of the session replaced this turn
     ├── RuntimeClosed               the runtime is shutting down or has stopped
+    ├── AdminUnavailable            a running process takes no administration, or not this request; nothing was done
+    ├── AdminRefused                a running process could not do what was asked: names the kind of its error
+    ├── AdminUnanswered             a running process did not answer in time; the change may have been made
     ├── ActorStopped                an actor ended before it could reply
     ├── LedgerError
     │   ├── LedgerDamaged           stored bytes do not verify: names file, line, offset, field, expected, found
     │   │   └── LedgerTailMissing   the file ends before an entry that its index knows as durable
+    │   ├── PartDamaged             the stored bytes of an image or a file are missing or were changed
     │   ├── LedgerLocked            another writer holds the file
     │   ├── LedgerPathError         the path cannot hold a ledger (permission, directory, symlink, swapped file)
     │   ├── LedgerWriteError        a write or fsync failed; the ledger takes no more entries
@@ -52,40 +58,9 @@ Callers catch `KitchenerError` for all of them. Each error carries its facts as 
 value and the remedy.
 """
 
-import traceback
-from typing import Final, Literal
+from typing import Literal
 
 from kitchener.plain_names import quoted
-
-_CAUSES: Final = 8
-"""Most causes of an error that are named."""
-
-
-def origin_of(error: BaseException) -> str:
-    """Returns the class of an error and where it was raised, and the same of its causes, for logs.
-
-    Omits the error's text, which may quote a message, an argument or an answer. The text is recorded or goes to the caller.
-    """
-    found, each = list[str](), error
-    while len(found) < _CAUSES:
-        code, line = next(((frame.f_code, n) for frame, n in reversed([*traceback.walk_tb(each.__traceback__)])), (None, 0))
-        place = f" at {code.co_filename.rpartition('/')[2]}:{line} in {code.co_qualname}" if code is not None else ""
-        found.append(f"{type(each).__name__}{place}")
-        cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
-        if cause is None:
-            break
-        each = cause
-    return ", from ".join(found)
-
-
-def words_of(error: BaseException) -> str:
-    """Returns the class and the text of an error, for a record. Never raises, even if the error has no readable text."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # noqa: BLE001  foreign code makes the text
-        return f"{type(error).__name__} without a readable text"
 
 
 class KitchenerError(Exception):
@@ -115,6 +90,21 @@ class CallerError(KitchenerError):
 
 class InvalidMessage(CallerError):
     """The message is empty, not text, or longer than the limit."""
+
+
+class InvalidPart(CallerError):
+    """An image or a file of a message cannot be read, is too large, or is not what it is declared as."""
+
+
+class UnsupportedPart(CallerError):
+    """The model that would reply takes only content of `accepted`, such as `image/*`. `TURN_REJECTED` has the message."""
+
+    def __init__(self, name: str, media_type: str, accepted: tuple[str, ...]) -> None:
+        self.name, self.media_type, self.accepted = name, media_type, accepted
+        super().__init__(
+            f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only: send"
+            " it to another model, or if this one does take it, say so in `media_types` of its [router.providers] table"
+        )
 
 
 class UnknownSession(CallerError):
@@ -274,12 +264,14 @@ class Overloaded(KitchenerError):
     """A bounded queue stayed full until the deadline. Send again later.
 
     Without a `turn_id`, nothing was started. With it, a step of that turn waited for room, and the turn was aborted.
+    `waited_for` then names the attempts at a model that failed before, as in `TurnTimeout`.
     """
 
-    def __init__(self, what: str, limit: int, turn_id: str | None = None) -> None:
-        self.what, self.limit, self.turn_id = what, limit, turn_id
+    def __init__(self, what: str, limit: int, turn_id: str | None = None, waited_for: str = "") -> None:
+        self.what, self.limit, self.turn_id, self.waited_for = what, limit, turn_id, waited_for
         end = "nothing was started" if turn_id is None else f"turn {turn_id} waited for room until its deadline and was aborted"
-        super().__init__(f"{what} is full ({limit} waiting); {end}, send again later")
+        why = f" ({waited_for})" if waited_for else ""
+        super().__init__(f"{what} is full ({limit} waiting){why}; {end}, send again later")
 
 
 class TurnTimeout(KitchenerError):
@@ -313,6 +305,32 @@ class ActorStopped(KitchenerError):
     """An actor ended before it could reply."""
 
 
+class AdminUnavailable(KitchenerError):
+    """The process that has the root open takes no administration, or not this request. Nothing was done."""
+
+
+class AdminRefused(KitchenerError):
+    """The process that has the root open could not do what was asked.
+
+    Attributes:
+        kind: name of the class of the error there
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+    @property
+    def error_class(self) -> type[KitchenerError]:
+        """The class of the error there; `KitchenerError` if this version has no such class."""
+        found = globals().get(self.kind)
+        return found if isinstance(found, type) and issubclass(found, KitchenerError) else KitchenerError
+
+
+class AdminUnanswered(KitchenerError):
+    """The process that has the root open did not answer in time. The change may have been made."""
+
+
 class LedgerError(KitchenerError):
     """Root of the ledger's errors."""
 
@@ -338,6 +356,14 @@ class LedgerDamaged(LedgerError):
 
 class LedgerTailMissing(LedgerDamaged):
     """The ledger ends before entries that were durable. It was cut off, or an old copy was restored."""
+
+
+class PartDamaged(LedgerError):
+    """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted."""
+
+    def __init__(self, path: str, content_hash: str, problem: str) -> None:
+        self.path, self.content_hash, self.problem = path, content_hash, problem
+        super().__init__(f"{path}: {problem} (content {content_hash[:24]}…); restore it from a backup")
 
 
 class LedgerLocked(LedgerError):

@@ -1,10 +1,11 @@
-"""Turns names, paths and values into text that errors may show, without secrets.
+"""Turns names, paths, values and caught errors into text that an error, a log or a record may show.
 
 Users often paste a key where a name or a path belongs. This module knows nothing of settings; `kitchener.config.shown` does.
 """
 
 import os
 import re
+import traceback
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,8 @@ _WORD = re.compile(r"[A-Za-z]{0,20}|(?=.{1,8}$)[A-Za-z]*[0-9]{1,3}[A-Za-z]*|[0-9
 """A part of a name that a person chose: letters, a few characters with few digits, or a date. Keys are longer and mixed."""
 _BETWEEN_WORDS = re.compile(r"[-_.:/]")
 _MAX_NAME: Final = 64
+_CAUSES: Final = 8
+"""Most causes of an error that are named."""
 
 
 def is_plain_name(text: str) -> bool:
@@ -42,6 +45,33 @@ def quoted(value: object, chars: int = 80) -> str:
         return f"{value!r:.{chars}}"
     except (ValueError, RecursionError):  # a number of more than 4,300 digits, or deeply nested lists
         return f"a value of type {type(value).__name__!r}"
+
+
+def origin_of(error: BaseException) -> str:
+    """Returns the class of an error and where it was raised, and the same of its causes, for logs.
+
+    Omits the error's text, which may quote a message, an argument or an answer. The text is recorded or goes to the caller.
+    """
+    found, each = list[str](), error
+    while len(found) < _CAUSES:
+        code, line = next(((frame.f_code, n) for frame, n in reversed([*traceback.walk_tb(each.__traceback__)])), (None, 0))
+        place = f" at {code.co_filename.rpartition('/')[2]}:{line} in {code.co_qualname}" if code is not None else ""
+        found.append(f"{type(each).__name__}{place}")
+        cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+        if cause is None:
+            break
+        each = cause
+    return ", from ".join(found)
+
+
+def words_of(error: BaseException) -> str:
+    """Returns the class and the text of an error, for a record. Never raises, even if the error has no readable text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  foreign code makes the text
+        return f"{type(error).__name__} without a readable text"
 
 
 def _exists(path: str) -> bool:

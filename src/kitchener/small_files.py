@@ -57,7 +57,9 @@ def write_private(path: Path, data: bytes, *, replaces: bool = False) -> None:
     existing = os.O_TRUNC if replaces else os.O_EXCL
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | existing | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, data)
+        left = memoryview(data)
+        while left:  # a full disk may take a part
+            left = left[os.write(fd, left) :]
         os.fsync(fd)
     except BaseException:
         path.unlink()

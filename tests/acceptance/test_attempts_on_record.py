@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kitchener.actors.executor.executor import HO1Executor
@@ -25,6 +26,7 @@ from kitchener.testing import ScriptedProvider
 from kitchener.tuning import RecordedCall, read_calls
 from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import Hold, ScriptedExecutor, Stack, echo, fitting, outcome, read_all, scripted_config
+from tests.actors.waiting import in_stopped_time, pass_time_after
 
 ROUTER = RouterConfig(
     default_provider="main",
@@ -121,7 +123,9 @@ async def cancel_stream(runtime: Runtime, session_id: str, hold: Hold) -> None:
 
 
 async def run_late(runtime: Runtime, session_id: str, hold: Hold) -> None:
-    await outcome(runtime.supervisor().handle_turn("slow", session_id=session_id, deadline=0.2))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_time_after, hold.arrived["slow"].is_set, 15)
+        await outcome(runtime.supervisor().handle_turn("slow", session_id=session_id, deadline=15))
 
 
 async def replace(runtime: Runtime, session_id: str, hold: Hold) -> None:
@@ -134,7 +138,6 @@ async def replace(runtime: Runtime, session_id: str, hold: Hold) -> None:
 CUTS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "cancelled": (cancel, "cancelled"),
     "stream cancelled": (cancel_stream, "cancelled"),
-    "past its deadline": (run_late, "timeout"),
     "replaced": (replace, "cancelled"),
 }
 
@@ -142,6 +145,16 @@ CUTS: Mapping[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("how", CUTS)
 async def test_an_attempt_that_was_cut_off_is_on_record_before_the_abort(tmp_path: Path, how: str) -> None:
     """After a failed one, with provider and number. Another subject's turn meanwhile records its answers alone."""
+    await check_record(tmp_path, *CUTS[how])
+
+
+@in_stopped_time
+async def test_an_attempt_past_its_deadline_is_on_record_before_the_abort(tmp_path: Path) -> None:
+    """Its deadline comes while the second attempt runs."""
+    await check_record(tmp_path, run_late, "timeout")
+
+
+async def check_record(tmp_path: Path, act: Callable[..., Any], reason: str) -> None:
     hold, failed = Hold("slow", wo_type="synthesize"), list[str]()
 
     def model(request: PromptRequest) -> Any:
@@ -159,13 +172,12 @@ async def test_an_attempt_that_was_cut_off_is_on_record_before_the_abort(tmp_pat
     async with open_runtime(config, providers=providers) as runtime:
         supervisor = runtime.supervisor()
         ada = await supervisor.start_session(subject_id="ada")
-        act, reason = CUTS[how]
         with anyio.fail_after(20):
             await act(runtime, ada, hold)
             # The turn of a stream that nobody reads any more ends a moment later.
             ho2m = runtime.ledgers().ho2m
-            while not (ended := await read_all(ho2m, session_id=ada, entry_type=events.TURN_ABORTED)):  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            while not (ended := await read_all(ho2m, session_id=ada, entry_type=events.TURN_ABORTED)):
+                await anyio.lowlevel.checkpoint()
         (aborted,) = ended
         assert aborted.payload["reason"] == reason
         entries = [each for each in await attempts_of(runtime, ada) if each.payload["turn_id"] == aborted.entity_id]
@@ -176,7 +188,7 @@ async def test_an_attempt_that_was_cut_off_is_on_record_before_the_abort(tmp_pat
     assert classified.entry_type == events.LLM_CALL
     assert (first.entry_type, first.payload["attempt"], first.payload["reason"]) == (events.ATTEMPT_FAILED, 1, "connection")
     if second.entry_type == events.ATTEMPT_FAILED:  # the gateway can meet the deadline before the turn's end does
-        assert (how, second.payload["reason"]) == ("past its deadline", "timeout")
+        assert second.payload["reason"] == reason == "timeout"
     else:
         assert second.entry_type == events.ATTEMPT_STARTED
         assert call.state == "cut off"

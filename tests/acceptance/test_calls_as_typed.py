@@ -12,7 +12,6 @@ from kitchener import (
     HO2Config,
     HO2Supervisor,
     HO3Memory,
-    InvalidSignal,
     RuntimeConfig,
     open_runtime,
     replay_session,
@@ -21,6 +20,7 @@ from kitchener import (
 from kitchener.actors import AttentionRetriever, ContextFragment, QualityGate, TokenBudgeter, WorkOrder
 from kitchener.config import HO3MemoryConfig, LedgerConfig, RouterConfig
 from kitchener.context import Ruleset, SessionIntents, resolve_intent_transition
+from kitchener.errors import InvalidSignal
 from kitchener.ids import EntryId
 from kitchener.ledger import LedgerClient, LedgerEntry, compute_trace_hash, open_ledgers
 from kitchener.memory import compute_artifact_id, select_biases

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from kitchener.actors.tools.registry import tool
-from kitchener.errors import KitchenerError, ProviderError, origin_of
+from kitchener.errors import KitchenerError, ProviderError
 from kitchener.gateway.providers.scripted import ScriptedAnswer
+from kitchener.plain_names import origin_of
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool

@@ -20,7 +20,8 @@ from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.stack import QUESTION, outcome, read_all, scripted_config
+from tests.acceptance.stack import QUESTION, Hold, outcome, read_all, scripted_config
+from tests.actors.waiting import in_stopped_time, pass_time_after
 
 ONE_BY_ONE = {"parallel_tools": 1}
 
@@ -259,26 +260,21 @@ async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, sc
         assert report.is_identical, report.text()
 
 
+@in_stopped_time
 async def test_what_an_aborted_nested_turn_used_counts_too(scripted: OpenRuntime) -> None:
     """The nested turn classifies, then passes its deadline while the reply is made."""
-    asker, held = Asker(), anyio.Event()
+    asker, hold = Asker(), Hold("end", wo_type="synthesize")
 
     @tool(read_only=True)
     async def ask(place: str) -> str:
         """Asks another agent, and does not wait for ever."""
-        asker.inner.append(await outcome(asker.runtime.supervisor().handle_turn(place, deadline=0.5)))
+        asker.inner.append(await outcome(asker.runtime.supervisor().handle_turn(place, deadline=7)))
         return "asked"
 
-    async def gate(request: PromptRequest) -> None:
-        if request.wo_type == "synthesize" and request.variables["user_message"] == "end":
-            await held.wait()
-
-    def model(request: PromptRequest) -> Any:
-        return passing(request)
-
-    with anyio.fail_after(10):
-        async with scripted(ScriptedProvider(model, gate=gate), tools=[ask]) as runtime:
-            asker.runtime = runtime
+    async with scripted(ScriptedProvider(passing, gate=hold), tools=[ask]) as runtime:
+        asker.runtime = runtime
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_time_after, hold.arrived["end"].is_set, 7)
             result = await runtime.supervisor().handle_turn("ask one")
     assert type(asker.inner[0]).__name__ == "TurnTimeout"
     nested = result.cost_summary.get("nested")

@@ -15,6 +15,7 @@ in_virtual_time = pytest.mark.parametrize(
 in_stopped_time = pytest.mark.parametrize("anyio_backend", [pytest.param(("trio", {"clock": MockClock()}), id="stopped-time")])
 """Time passes only by `pass_time`, so a limit is reached when the test wants it to be. On trio alone; threads may take part."""
 
+_BACK_OFF_S = 1e-5
 _ROUNDS = 40
 """More rounds of the event loop than any chain of wake-ups here is long."""
 
@@ -24,6 +25,14 @@ def pass_time(seconds: float) -> None:
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, MockClock)
     clock.jump(seconds)
+
+
+async def pass_time_after(is_reached: Callable[[], bool], seconds: float) -> None:
+    """Lets so much time pass once it is so. Before, time creeps, so that back-offs of microseconds end."""
+    while not is_reached():
+        pass_time(_BACK_OFF_S)
+        await anyio.lowlevel.checkpoint()
+    pass_time(seconds)
 
 
 async def settle() -> None:

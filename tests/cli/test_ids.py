@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from kitchener.cli.app import build_app
-from kitchener.cli.options import MayBeLast
+from kitchener.cli.options import OUTPUT_NAMES, MayBeLast
 from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli
 
@@ -59,6 +59,19 @@ def test_every_id_has_a_position_and_every_session_and_turn_may_be_last() -> Non
             assert [each.what for each in marks] == expected, (command, name)
     assert seen > 30
     assert not unused, "no command has these any more"
+
+
+def test_every_file_that_a_command_writes_is_named_by_the_same_option() -> None:
+    """Rule: it is `--out`; the old `--output` and `-o` mean the same."""
+    found = {
+        f"{command} {name}": tuple(each.name for each in get_args(hints[name]) if isinstance(each, Parameter))
+        for command, function in commands(build_app(is_listing=False))
+        for hints in [get_type_hints(function, include_extras=True)]
+        for name in inspect.signature(function).parameters
+        if name in ("out", "output")
+    }
+    assert len(found) >= 5
+    assert set(found.values()) == {(OUTPUT_NAMES,)}
 
 
 @pytest.fixture
@@ -115,6 +128,63 @@ def test_without_any_last_is_a_negative_answer_in_one_line(cli: Cli, command: st
     assert (outcome.code, outcome.out) == (1, "")
     assert "is on record yet; `kitchener chat` begins one" in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_last_is_found_in_any_case(two: Cli) -> None:
+    assert two("session", "show", "LAST", "--json").json == two("session", "show", "last", "--json").json
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("session show lst", "'lst' is not a session id: expected one such as SES-0a1b2c3d, or `last`"),
+        ("chat lst", "'lst' is not a session id: expected one such as SES-0a1b2c3d, or `last`"),
+        ("context explain lats", "'lats' is not a turn id: expected one such as T-0a1b2c3d-000002, or `last`"),
+        ("context diff last lst", "'lst' is not a turn id: expected one such as T-0a1b2c3d-000002, or `last`"),
+    ],
+)
+def test_a_word_in_the_place_of_an_id_is_told_the_two_forms(two: Cli, command: str, words: str) -> None:
+    outcome = two(*command.split())
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", f"kitchener: {words}\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["session show", "context explain", "intent close", "memory explain", "ledger show", "chat"]
+)
+def test_an_empty_id_is_told_as_what_it_is(cli: Cli, command: str) -> None:
+    """It is usually an unset variable of a shell."""
+    outcome = cli(*command.split(), "")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert " is empty, as an unset variable of a shell is" in outcome.err
+
+
+class TestDefaultAgent:
+    @staticmethod
+    def configure(*classes: str) -> None:
+        text = "".join(f'[agents."{each}"]\ninstructions = "Be brief."\n' for each in classes)
+        Path("kitchener.toml").write_text(text, encoding="utf-8")
+
+    def test_the_only_configured_class_is_meant(self, cli: Cli) -> None:
+        self.configure("helpdesk")
+        assert cli("chat", stdin=b"hello\n").code == 0
+        (row,) = cli("session", "list", "--json").json
+        assert row["agent_class"] == "helpdesk"
+        assert cli("chat", "last", stdin=b"hello\n").code == 0
+
+    def test_admin_is_meant_where_it_is_configured_or_no_class_is(self, cli: Cli) -> None:
+        assert cli("session", "list").out == "no sessions of ADMIN\n"
+        self.configure("ADMIN", "helpdesk")
+        assert cli("session", "list").out == "no sessions of ADMIN\n"
+
+    def test_of_several_others_one_has_to_be_named(self, cli: Cli) -> None:
+        """A session's own id says enough."""
+        self.configure("sales", "helpdesk")
+        outcome = cli("chat", stdin=b"hello\n")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == "kitchener: --agent: name one of the configured classes: helpdesk, sales\n"
+        assert cli("chat", "--agent", "sales", stdin=b"hello\n").code == 0
+        for command in ("session show last", "context explain last", "replay --all", "chat last", "session list --since 1d"):
+            assert cli(*command.split()).code == 0, command
 
 
 class TestSearch:

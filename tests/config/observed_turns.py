@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import trio.testing
 
-from kitchener import tool
+from kitchener import FilePart, tool
 from kitchener.actors import AttentionContext, ContextFragment
 from kitchener.config import HO3MemoryConfig, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
@@ -257,6 +257,18 @@ async def asked(root: Path, message: str = "hello", agent_class: str = "ADMIN", 
             return told(await outcome(runtime.supervisor(agent_class).handle_turn(message)))
     except KitchenerError as error:
         return type(error).__name__
+
+
+async def attached(root: Path, **config: Any) -> Hashable:
+    """A message with a file of five bytes, and a second one: what they came to, and which bytes the model got."""
+    provider = ScriptedProvider(echo)
+    async with open_scripted(root, provider, **config) as runtime:
+        supervisor = runtime.supervisor()
+        session_id = await supervisor.start_session()
+        first = await outcome(supervisor.handle_turn("look", session_id=session_id, parts=[FilePart(b"notes")]))
+        second = await outcome(supervisor.handle_turn("again", session_id=session_id))
+    got = [part.data for request in provider.requests for each in request.messages for part in each.parts]
+    return told(first), told(second), tuple(got)
 
 
 async def named(root: Path, agent_class: str) -> Hashable:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.config import observed_administration as administered
 from tests.config import observed_parts as parts
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
@@ -86,7 +87,15 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.abort_grace_s": Seen(1.0, 1_000.0, with_settings(turns.given_up, "abort_grace_s")),
     "limits.shutdown_grace_s": Seen(1.0, 1_000.0, with_settings(turns.shut_down, "shutdown_grace_s")),
     "limits.max_message_chars": limits("max_message_chars", turns.asked, 4, 5),
+    "limits.max_parts": limits("max_parts", turns.attached, 0, 1),
+    "limits.max_part_bytes": limits("max_part_bytes", turns.attached, 4, 5),
+    "limits.max_content_bytes": limits("max_content_bytes", turns.attached, 4, 1_000),
     "limits.stream_buffer": Seen(1, 256, with_settings(turns.streamed, "stream_buffer")),
+    "admin.socket": Seen(False, True, with_settings(administered.listens, "socket")),
+    "admin.max_request_bytes": Seen(1_024, 65_536, with_settings(administered.long_request, "max_request_bytes")),
+    "admin.max_connections": Seen(1, 2, with_settings(administered.second_client, "max_connections")),
+    "admin.request_timeout_s": Seen(1.0, 1_000.0, with_settings(administered.silent_client, "request_timeout_s")),
+    "admin.deadline_s": Seen(1.0, 1_000.0, with_settings(administered.slow_operation, "deadline_s")),
     "memory.enabled": Seen(False, True, with_settings(turns.memory_of, "enabled", custom_kinds=("mood",))),
     "memory.memory_dir": ledger_place("memory", "memory_dir", enabled=True),
     "memory.custom_kinds": Seen((), ("mood",), with_settings(turns.memory_of, "custom_kinds", enabled=True)),
@@ -94,6 +103,9 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
     "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),
+    "router.providers.*.media_types": Seen(
+        (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
+    ),
     "router.providers.*.max_concurrency": Seen(1, 64, with_settings(parts.in_flight, "max_concurrency")),
     "router.providers.*.requests_per_minute": Seen(1, None, with_settings(parts.in_flight, "requests_per_minute")),
     "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(parts.in_flight, "tokens_per_minute")),
@@ -118,6 +130,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.tool_timeout_s": Seen(1.0, 1_000.0, with_settings(turns.tool_run, "tool_timeout_s", seconds=10.0)),
     "agents.*.tool_result_max_bytes": Seen(100, 65_536, with_settings(turns.tool_run, "tool_result_max_bytes")),
     "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
+    "agents.*.recent_parts": Seen(0, 1, with_settings(turns.attached, "recent_parts", context_mode="enforce")),
     "agents.*.overlap_policy": Seen("queue", "reject", with_settings(turns.overlapping, "overlap_policy")),
     "agents.*.session_queue": Seen(1, 8, with_settings(turns.overlapping, "session_queue")),
     "agents.*.turn_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.cut_off, "turn_deadline_s")),

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import ClassVar, Final
 
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.testing.crash_process import CrashProcess, Life, Tell
+from kitchener.testing.crash_process import CrashProcess, Life, Tell, signals_deferred
 from kitchener.testing.kill_places import KillPlaces
 
 _PROMPTS: Final = PromptLibrary.load()
@@ -21,8 +21,9 @@ class Process(CrashProcess):
             setattr(PromptLibrary, "load", lambda _=None: _PROMPTS)  # noqa: B010  a forked child's own copy of the class
             await life(tell, places)
 
-        super().__init__(quick, backend, at)
-        Process.newest = self
+        with signals_deferred():  # until there is somebody to end
+            super().__init__(quick, backend, at)
+            Process.newest = self
 
     @classmethod
     def end(cls) -> None:

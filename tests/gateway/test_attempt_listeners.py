@@ -28,7 +28,7 @@ async def answer_of(gateway: LLMGateway, on_attempt: Any, *, streams: bool) -> P
 
 async def check_free(gateway: LLMGateway, *, streams: bool) -> None:
     """The one slot is free, nobody waits, and the circuit is shut: the next call is answered at the first attempt."""
-    assert [(each.running, each.waiting) for each in gateway.statistics().values()] == [(0, 0), (0, 0)]
+    assert all((each.running, each.waiting) == (0, 0) for each in gateway.statistics().values())
     told = Told()
     with anyio.fail_after(5):
         assert (await answer_of(gateway, told, streams=streams)).text == "well"

@@ -29,7 +29,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import kitchener
-from kitchener import criteria, ids, signing
+from kitchener import content_store, criteria, ids, media, signing
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
@@ -38,14 +38,14 @@ from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
+from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
-from kitchener.config.known_keys import meant_key
-from kitchener.config.settings import parse_settings
+from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import tool_results
 from kitchener.context.fold.items import shortened, turn_item
@@ -64,11 +64,13 @@ from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
 from kitchener.memory import learned_lines, signals, timestamps
+from kitchener.records.entries import ToolDefinition
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
-from kitchener.replaying.line_diff import line_diff
+from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
+from kitchener.runtime.portable.sources import imported_sources
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -157,6 +159,11 @@ class Scan:
     """Of the shorter text."""
     units: tuple[str, ...] = UNITS
     """What the texts are made of."""
+
+
+def _as_jpeg(text: str) -> bytes:
+    """An image of as many segments of two bytes as the text has characters."""
+    return b"\xff\xd8" + b"\xff\xe0\x00\x02" * len(text)
 
 
 def _response(text: str) -> PromptResponse:
@@ -290,9 +297,26 @@ def _labelled(message: str, label: str) -> object:
     return classify(message, labels_vocabulary={"domain": ["travel", label]})
 
 
+def _sources(text: str) -> object:
+    """A configuration that names one tool again and again, as many times as the tool's description is long."""
+    tool = json.dumps({**dict.fromkeys(ToolDefinition.__required_keys__, 0), "description": text})
+    named = [{"name": "t", "hash": digest(tool.encode())}] * (len(text) // 10)
+    settings = {"agent_class": "ADMIN"}
+    whole = json.dumps({"settings": settings, "prompts": [], "attention_templates": [], "tools": named})
+    config_hash = digest(whole.encode())
+    data = canonical_bytes({config_hash: whole, named[0]["hash"]: tool}) + b"\n"
+    return imported_sources("sources.json", data, [config_hash], "ADMIN")
+
+
 _MESSAGES: Final = _as_file(".jsonl", wire.messages)
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
 SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
+    "content": (
+        Scan("media type", lambda text: media.media_type_of(text.encode("utf-8", "replace"), text)),
+        Scan("pages", lambda text: media.estimate_content("application/pdf", text.encode("utf-8", "replace"), len)),
+        Scan("size of a picture", lambda text: media.estimate_content("image/jpeg", _as_jpeg(text), len)),
+        Scan("hash of content", content_store.is_content_hash),
+    ),
     "context": (
         Scan("features of a message", _features),
         Scan("dates in a question", lambda text: lexical_features.may_have_date(text) and lexical_features.date_parts(text)),
@@ -370,6 +394,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
         Scan("a part of a session", lambda text: proof_check.read_part(text.encode("utf-8", "replace"))),
         Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
+        Scan("the sources of a session", _sources, FRAMES[:1]),
         Scan("a public key", signing.is_public_key),
         Scan("a signature", lambda text: signing.is_signed("a" * 64, b"", text)),
         Scan("a ledger's id", chain.is_ledger_id),

@@ -15,10 +15,10 @@ from tests.hostile.text_functions import NOT_MEASURED, functions, is_scan, text_
 SOURCE = Path(kitchener.__file__).parent
 TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.cli.ledger.ledger": ("difflib", "a type of entries"),
-    "kitchener.config.known_keys": ("difflib", "a key that does not exist"),
+    "kitchener.config.settings": ("difflib", "a key that does not exist"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
-    "kitchener.replaying.line_diff": ("difflib", "diff of sources"),
+    "kitchener.replaying.comparison": ("difflib", "diff of sources"),
     "kitchener.runtime.loading": ("difflib", "an agent class"),
 }
 """Modules of libraries whose work may grow with the square of a text, who uses them, and the scan that measures it."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,7 +123,7 @@ def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str,
 def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
     history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject
 ) -> None:
-    """One by one or several in a commit, with costs as a turn writes them; read back by another process."""
+    """One by one or several in a commit; read back by another process."""
     sizes = [data.draw(st.integers(1, 4)) for _ in history]
 
     async def check() -> None:
@@ -135,7 +134,7 @@ def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
                 session = SessionManager(
                     new_state(), agent_class="ADMIN", ledgers=ledgers, config=HO2Config(), clock=SystemClock()
                 )
-                left = [(kind, "entity", written(payload)) for kind, payload, _ in history]
+                left = [(kind, "entity", payload) for kind, payload, _ in history]
                 while left:
                     now, left = left[: sizes[0]], left[sizes.pop(0) :]
                     if len(now) == 1:
@@ -149,11 +148,6 @@ def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
         assert facts(fold(new_state(), read)) == facts(session.state)
 
     anyio.run(check)
-
-
-def written(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A payload with its cost as JSON text."""
-    return {**payload, "cost": orjson.Fragment(orjson.dumps(payload["cost"]))} if "cost" in payload else payload
 
 
 # --- budgets ------------------------------------------------------------------------------------------------------------

@@ -117,4 +117,4 @@ def test_a_ref_reads_back_from_its_mapping() -> None:
     ref = Ref("HO2M:ADMIN", "E-2026-01-01-000000000001", "sha256:00")
     assert Ref.from_mapping(ref.as_mapping()) == ref
     with pytest.raises(KeyError):
-        Ref.from_mapping({"ledger_id": "x", "entry_id": "y"})  # type: ignore[arg-type]
+        Ref.from_mapping({"ledger_id": "x", "entry_id": "y"})  # type: ignore[typeddict-item]

@@ -91,6 +91,8 @@ class Story:
             options: dict[str, Any] = {"session_id": session_id, "memory": "forget" not in wanted}
             if "key" in wanted:
                 options["idempotency_key"] = wanted["key"]
+            if "accept" in wanted:
+                options["acceptance"] = wanted["accept"].split(",")
             with anyio.fail_after(20), anyio.CancelScope() as self._scope:
                 try:
                     if "stream" in wanted:
@@ -331,6 +333,18 @@ async def bridge(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, session_id, [*messages, "done? | done=1", "failed | empty=always", "after"], runtime)
 
 
+async def judged(story: Story, runtime: Runtime) -> None:
+    """Replies that meet what their callers ask for at the very bound, miss it by one, or say what they must not."""
+    supervisor = runtime.supervisor("RESIDENT:bridge")
+    session_id = await supervisor.start_session(subject_id="gil")
+    criteria = (
+        *("max_chars:40", "max_chars:39", "min_chars:40", "min_chars:41", "contains:x", "contains:y"),
+        *("not_contains:x", "not_contains:y", "min_chars:40,max_chars:40", "contains:x,contains:y"),
+    )
+    messages = [f"judge {number} | size=40 accept={each}" for number, each in enumerate(criteria)]
+    await story.say(supervisor, session_id, [*messages, "too long at first | words=9 accept=max_chars:12"], runtime)
+
+
 DIARY: Final = (
     "On 3 May 2023 we planted forty tulips beside the old stone wall.",
     "My sister Clara studies medicine in Vienna and plays the cello.",
@@ -449,6 +463,7 @@ CHAPTERS: Final = (
     bridge,
     recalling,
     policy_versions,
+    judged,
 )
 
 

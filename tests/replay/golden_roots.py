@@ -5,7 +5,8 @@
 A root is kept as `golden/<version>.tar.xz`: settings, ledgers and keys, without the index, which is derived. `0.1.0` was
 recorded before a policy had one identity, `0.1.0-identity` after; both replay identical, the first under another policy.
 `0.1.0-signed` has signed projections, and the public key on record; the private key is not kept. `0.1.0-version-1` was recorded
-when turns followed version 1 of the policy, and has turns which version 2 decides otherwise.
+when turns followed version 1 of the policy, and has turns which version 2 decides otherwise. `0.1.0-version-2` follows
+version 2; its contents are sealed, and it has the packed sources of its requests.
 """
 
 import argparse
@@ -22,6 +23,8 @@ import anyio
 from tests.replay import corpus
 
 FOLDER: Final = Path(__file__).with_name("golden")
+VERSION_1: Final = tuple(FOLDER / f"0.1.0{each}.tar.xz" for each in ("", "-identity", "-signed", "-version-1"))
+"""The roots whose turns followed version 1 of the policy. They have no sources of requests and no tags of work orders."""
 CHAPTERS: Final = (
     corpus.short,
     corpus.short_again,

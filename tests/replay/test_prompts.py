@@ -26,7 +26,7 @@ from kitchener.runtime.ledger_paths import agent_classes, ledger_paths, settings
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK
 from tests.replay.corpus import SETTINGS
-from tests.replay.golden_roots import FOLDER, unpacked
+from tests.replay.golden_roots import FOLDER, VERSION_1, unpacked
 from tests.replay.recording import KEY, MESSAGES, TOOLS, cut_off, model, record
 
 CLASSES: Final = ("ADMIN", *(f"RESIDENT:{name}" for name in ("ask", "bridge", "declare", "off", "recall", "shadow")))
@@ -220,7 +220,19 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
     assert [call.is_verified for call in found.calls] == [True, True]
 
 
-@pytest.mark.parametrize("archive", sorted(FOLDER.glob("0.1.0*.tar.xz")), ids=lambda path: path.name.split(".tar")[0])
+def test_a_golden_root_with_sources_rebuilds_every_request(tmp_path: Path) -> None:
+    """Sealed and packed as the version that recorded it did by default; later versions must still read both."""
+    root = unpacked(FOLDER / "0.1.0-version-2.tar.xz", tmp_path / "root")
+    settings = elsewhere(root, keyring=str(root / "keys"))
+    prompts = [each for name in ("ADMIN", "RESIDENT:ask") for each in anyio.run(asked_of, settings, name)]
+    assert [each.problem for each in prompts if each.problem is not None] == []
+    assert Counter(call.is_verified for each in prompts for call in each.calls if call.answer is not None).keys() == {True}
+    stored = b"".join(path.read_bytes() for path in root.rglob("*.jsonl"))
+    assert b"You look after a garden" not in stored
+    assert b"water the roses" not in stored
+
+
+@pytest.mark.parametrize("archive", VERSION_1, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_old_roots_show_what_still_has_the_recorded_hash(tmp_path: Path, archive: Path) -> None:
     """Earlier versions stored hashes only. What the present settings render is shown if the hash proves it."""
     root = unpacked(archive, tmp_path / "root")

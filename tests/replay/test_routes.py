@@ -9,7 +9,7 @@ from kitchener.config import ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import Attempt
 from kitchener.replaying import open_replays, replay_session
-from kitchener.replaying.recorded_routes import Routes
+from kitchener.replaying.recorded.routes import Routes
 from kitchener.runtime import open_runtime
 from kitchener.runtime.ledger_paths import settings_of
 from kitchener.testing import ScriptedProvider, prompt_request
@@ -88,7 +88,7 @@ async def test_attempts_in_the_order_of_the_plan() -> None:
     assert explicit[1] == {"provider_id": "main", "model_id": "x", "route_reason": "explicit"}
 
 
-@pytest.mark.parametrize("archive", sorted(golden_roots.FOLDER.glob("*.tar.xz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("archive", golden_roots.VERSION_1, ids=lambda path: path.name)
 async def test_a_route_by_type_changes_nothing_in_older_records(tmp_path: Path, archive: Path) -> None:
     """Their work orders carried no tag, so the route had no effect then; the tags on record decide in a replay."""
     root = golden_roots.unpacked(archive, tmp_path)

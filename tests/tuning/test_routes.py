@@ -12,7 +12,7 @@ from kitchener.config import HO2Config, ModelChoice, ModelPrice, ProviderConfig,
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt
-from kitchener.replaying.recorded_ledgers import open_recorded
+from kitchener.replaying.recorded.ledgers import open_recorded
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, PastAttempt, RecordedCall, Reroute, Router, RouteSummary, Tokens, read_calls

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,10 +17,12 @@ from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import Admission, TurnLimiter
+from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.idempotency import IdempotencyKeys
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sessions.outside_entries import OutsideEntries
 from kitchener.actors.sources import RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.runner import TurnRunner
@@ -29,13 +32,20 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
+from kitchener.content_store import ContentStore
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
 from kitchener.records.events import POLICY_VERSION
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol
+from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 from kitchener.signing import Signer
+
+MediaTypesOf = Callable[[str | None, str | None, tuple[str, ...]], tuple[str, ...]]
+
+
+def _text_only(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[str, ...]:
+    return ()
 
 
 @dataclass(slots=True)
@@ -57,6 +67,8 @@ class SharedResources:
         sources: what shapes requests; None: read from the settings and the tools. A replay passes those of the original
             settings, or recorded ones
         policy_version: version of the rules that turns follow; a replay passes the recorded one
+        store: has the bytes of images and files; None: messages cannot bring any
+        media_types: the types of content that a provider, a model and domain tags take; a replay passes the recorded ones
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -71,6 +83,8 @@ class SharedResources:
     ruleset_hash: str | None = None
     sources: RequestSources | None = None
     policy_version: int = POLICY_VERSION
+    store: ContentStore | None = None
+    media_types: MediaTypesOf = _text_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +103,13 @@ class Components:
     background: BackgroundJobs | None
     """Runs automatic consolidations; None if `consolidation` is "manual"."""
     erasure: ErasureGuard
+    outside: OutsideEntries
     authority: ContextAuthority | None
     """Decides what a model sees; None if `context_mode` is "off"."""
     sources: RequestSources
     """What shapes requests. Recorded before the first turn."""
+    content: ContentIntake
+    """Takes images and files of messages."""
 
 
 def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
@@ -118,17 +135,13 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         CallerError: commits of `ledgers` do not include the memory's ledgers, or there is no runtime that could run automatic
             consolidations
     """
-    clock, limits = clock or SystemClock(), host.limits
+    clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
+    tools, text = tools or ToolRegistry(), host.active_text or ActiveText(limits.max_active_chars)
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
-    tools = tools or ToolRegistry()
     sources = host.sources or RequestSources.read(config, memory_config, tools)
-    authority = None
-    if config.context_mode != "off":
-        ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
-        authority = ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
-    text = host.active_text or ActiveText(limits.max_active_chars)
+    authority = _authority(config, ledgers, host, ruleset_hash)
     sessions = SessionDirectory(
         agent_class=agent_class,
         ledgers=ledgers,
@@ -140,6 +153,8 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         authority=authority,
         memory=memory,
     )
+    constants = TurnConstants(config, tools, sources.config_hash, ruleset_hash, host.policy_version)
+    content = _content(config, host, constants.synthesize)
     if context_items is not None:
         context_items.bind(sessions.thread)
     services = TurnServices(
@@ -153,12 +168,13 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         degraded_call=degraded_call,
         direct_call=direct_call,
         listeners=host.listeners,
-        constants=TurnConstants(config, tools, sources.config_hash, ruleset_hash, host.policy_version),
+        constants=constants,
+        content=content,
         authority=authority,
         memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
     )
     limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
-    admission = Admission(config, limiter, text)
+    admission = Admission(config, limiter, text, content)
     consolidator = Consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
     return Components(
         sessions=sessions,
@@ -171,9 +187,24 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
+        outside=OutsideEntries(sessions, admission, authority),
         authority=authority,
         sources=sources,
+        content=content,
     )
+
+
+def _authority(config: HO2Config, ledgers: LedgerGroup, host: SharedResources, ruleset_hash: str) -> ContextAuthority | None:
+    if config.context_mode == "off":
+        return None
+    ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
+    return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
+
+
+def _content(config: HO2Config, host: SharedResources, reply: Constraints) -> ContentIntake:
+    """Takes images and files that the provider takes to which a reply goes first."""
+    media_types = partial(host.media_types, reply.provider_id, reply.model_id, reply.domain_tags)
+    return ContentIntake(config, host.limits, host.store, media_types)
 
 
 def _attention(

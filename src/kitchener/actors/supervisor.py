@@ -6,7 +6,7 @@ decides when the turn runs, `runner.py` holds it to its deadline, and `turn.py` 
 objects. Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -31,6 +31,7 @@ from kitchener.config import HO2Config
 from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.ledger import LedgerGroup
+from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
@@ -94,10 +95,10 @@ class HO2Supervisor:
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
-        self._authority, self._sources = parts.authority, parts.sources
+        self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model)
-        self.erasure = parts.erasure
-        """Stops and evicts a subject's sessions for an erasure. The runtime calls it."""
+        self.erasure, self.outside = parts.erasure, parts.outside
+        """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
@@ -163,13 +164,14 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
+        parts: Sequence[FilePart] = (),
     ) -> TurnResult:
         """Returns the reply to a message after its record is durable.
 
         Cancelling this call cancels the turn, its work order and its model call. The session stays usable.
 
         Args:
-            message: text; other content is not supported
+            message: text
             session_id: the session; None: starts a new session
             subject_id: the subject of the conversation; must match the session's subject
             idempotency_key: a message sent again with the same key runs one turn only, also after a restart
@@ -177,6 +179,7 @@ class HO2Supervisor:
             deadline: seconds from now for the whole call, including time in queues; None: `turn_deadline_s` from its start
             acceptance: criteria that the reply must meet, besides those of the agent class: `min_chars:N`, `max_chars:N`,
                 `contains:TEXT` or `not_contains:TEXT`. A reply that fails one is retried, and the retry is told which
+            parts: images and files of the message, see `ImagePart` and `FilePart`; refused if the model does not take them
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -186,7 +189,7 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance)
+            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts)
             outcome = await self._handle(message, call, None)
         self._consolidate_after(outcome)
         return outcome.result
@@ -292,6 +295,7 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
+        parts: Sequence[FilePart] = (),
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -300,7 +304,7 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance)
+        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts)
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self._handle(message, call, tell)
@@ -311,18 +315,19 @@ class HO2Supervisor:
             async for update in updates:
                 yield update
 
-    def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> Awaitable[TurnOutcome]:
+    async def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
         """Runs the turn of a message: checks, idempotency, session, admission, turn."""
-        message = self._checks.message(message)
-        key = call.idempotency_key
-        return self._admit(message, call, listener) if key is None else self._handle_once(key, message, call, listener)
+        message, key = self._checks.message(message), call.idempotency_key
+        if call.parts:
+            call = await self._content.read(call)
+        return await (self._admit(message, call, listener) if key is None else self._handle_once(key, message, call, listener))
 
     async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
         """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
         await self._ready()
         owner = await self._key_owner(call)
         deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
-        async with self._keys.use(key, message, owner=owner, deadline=deadline) as use:
+        async with self._keys.use(key, message, owner=owner, deadline=deadline, parts=call.parts) as use:
             if use.result is not None:  # a copy: the original turn starts the consolidation
                 return TurnOutcome(use.result)
             outcome = await self._admit(message, call, listener, use)
@@ -341,14 +346,7 @@ class HO2Supervisor:
     async def _admit(
         self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
     ) -> TurnOutcome:
-        """Finds or starts the session, waits in its queue and for the runtime's limit, then runs the turn.
-
-        Args:
-            message: the user's message
-            call: the options of the call
-            listener: receives the updates of a streamed turn; None: the turn is not streamed
-            use: the use of the call's idempotency key, which learns the session; None: the call has no key
-        """
+        """Finds or starts the session, of which `use` learns, waits in its queue and for a slot, then runs the turn."""
         await self._ready()
         self._checks.size(message, self._ledgers.ho2m.config)
         if call.session_id is None:

@@ -21,6 +21,8 @@ from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE,
 from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import StandardError, say, say_traceback
 from kitchener.errors import (
+    AdminRefused,
+    AdminUnavailable,
     CallerError,
     ConfigError,
     FolderDamaged,
@@ -30,6 +32,7 @@ from kitchener.errors import (
     LedgerLocked,
     LedgerPathError,
     NotOnRecord,
+    PartDamaged,
     PromptError,
     SessionEnded,
     SigningError,
@@ -42,8 +45,8 @@ from kitchener.errors import (
 
 # The first class that fits decides, so subclasses stand before their bases.
 _EXIT_CODES: Final = (
-    ((LedgerDamaged, FolderDamaged), DAMAGED),
-    (LedgerLocked, LOCKED),
+    ((LedgerDamaged, FolderDamaged, PartDamaged), DAMAGED),
+    ((LedgerLocked, AdminUnavailable), LOCKED),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
@@ -73,6 +76,7 @@ _COMMANDS: Final = (
     ("intent", "intent.intent:app", "List and change the intents of sessions."),
     ("session", "session.session:app", "List, show, end, repair and move sessions."),
     ("memory", "memory.memory:app", "Show what was learned about subjects, and withdraw it."),
+    ("content", "content.content:app", "Check and save the images and files of messages."),
     ("subject", "session.subject:app", "Erase what a person said."),
     ("gateway", "gateway:app", "Show where other settings would have routed model calls."),
     ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),
@@ -102,11 +106,9 @@ def invoke(tokens: Sequence[str]) -> int:
     try:
         app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-        if "last" in bound.arguments.values():
-            # Imported here because it leads to the ledgers, which a help text and a version need not load.
-            from kitchener.cli.options import fill_in_last
-
-            fill_in_last(command, bound.arguments)
+        # Only commands that have loaded this module take ids. It leads to the ledgers, which a help text need not load.
+        if (options := sys.modules.get("kitchener.cli.options")) is not None:
+            options.resolve_ids(command, bound.arguments)
         code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
         return _fail(USAGE, _usage(error))
@@ -137,7 +139,8 @@ def _told(error: Exception) -> int:
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     if isinstance(first, KitchenerError):
-        code = next((code for kinds, code in _EXIT_CODES if isinstance(first, kinds)), NEGATIVE)
+        kind = first.error_class if isinstance(first, AdminRefused) else type(first)
+        code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), NEGATIVE)
         return _fail(code, str(first))
     if isinstance(first, OSError) and first.filename is not None:
         return _fail(NEGATIVE, f"{os.fsdecode(first.filename)}: {first.strerror}")

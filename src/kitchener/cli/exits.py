@@ -16,6 +16,6 @@ DIVERGED: Final = 5
 DAMAGED: Final = 6
 """A ledger is not what was written."""
 LOCKED: Final = 7
-"""Another process writes the ledger."""
+"""Another process writes the ledger, and does not take the request."""
 INTERRUPTED: Final = 130
 """SIGINT or SIGTERM ended the command before it was done."""

@@ -61,7 +61,7 @@ def what_if(
         loaded = await anyio.to_thread.run_sync(options.load)
         other = await anyio.to_thread.run_sync(lambda: load_config(with_config, root=loaded.config.plane_root))
         paths = LedgerPaths(loaded.config)
-        agent_class = options.agent if session is None else await _class_of(paths, session, options.agent)
+        agent_class = options.agent if session is None else await _class_of(paths, session, options.first_agent)
         calls = await _read(paths, agent_class, session)
         report = RerouteReport(agent_class, session, loaded.config.router.prices != {} or other.config.router.prices != {})
         reroute = _reroute(loaded.config.router, other, agent_class, calls)

@@ -3,6 +3,7 @@
 An id is a position of the command line and an option too: `session show SES-…` is `session show --session SES-…`.
 """
 
+import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -15,12 +16,20 @@ import anyio
 from cyclopts import Parameter
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import ConfigError, NotOnRecord
+from kitchener.errors import CallerError, ConfigError, NotOnRecord
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
-from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, agent_of, class_of, index_dir, ledger_paths, sealer_of
+from kitchener.runtime.ledger_paths import (
+    LedgerName,
+    agent_of,
+    class_of,
+    ledger_paths,
+    open_reader,
+    sealer_of,
+)
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
@@ -41,13 +50,29 @@ class Options:
         Parameter(help=f"Settings file. Default: `./{DEFAULT_FILE}` if it exists, else the built-in defaults."),
     ] = None
     named_agent: Annotated[
-        str | None, Parameter(name="--agent", help="Agent class, as `[agents.<class>]` names it. Default: ADMIN.")
+        str | None,
+        Parameter(name="--agent", help="Agent class, as `[agents.<class>]` names it. Default: ADMIN, or the only class."),
     ] = None
 
     @property
     def agent(self) -> str:
-        """The agent class that is meant."""
-        return self.named_agent if self.named_agent is not None else _DEFAULT_AGENT
+        """The agent class that is meant: the named one, else ADMIN if it or no class is configured, else the only class.
+
+        Raises:
+            ConfigError: the settings are wrong, or they have several classes and none is ADMIN
+        """
+        first, config = self.first_agent, self.load().config
+        if self.named_agent is None and len(config.classes) > 1 and first not in config.classes:
+            raise ConfigError("--agent", "", "", f"name one of the configured classes: {', '.join(sorted(config.classes))}")
+        return first
+
+    @property
+    def first_agent(self) -> str:
+        """The agent class whose ledgers are searched first for a session that has an id; those of all others follow."""
+        if self.named_agent is not None:
+            return self.named_agent
+        classes = self.load().config.classes
+        return _DEFAULT_AGENT if len(classes) != 1 else next(iter(classes))
 
     def load(self) -> LoadedConfig:
         """The settings these options mean.
@@ -55,8 +80,8 @@ class Options:
         Raises:
             ConfigError: the settings or the agent class are wrong
         """
-        if not is_agent_class(self.agent):
-            raise ConfigError("--agent", "", repr(self.agent), f"must be {AGENT_CLASS_FORM}")
+        if self.named_agent is not None and not is_agent_class(self.named_agent):
+            raise ConfigError("--agent", "", repr(self.named_agent), f"must be {AGENT_CLASS_FORM}")
         return load_config(self.config, root=self.root)
 
     def load_checked(self) -> LoadedConfig:
@@ -81,8 +106,17 @@ class Options:
         return text + (f" --config {self.config}" if self.config else "")
 
 
+def listens(config: RuntimeConfig) -> bool:
+    """Whether a command that serves turns listens for other commands: unless the settings say no."""
+    return config.admin.socket is not False
+
+
 LAST: Final = "last"
 """Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
+
+
+_PREFIXES: Final = {"session": ("SES-",), "turn": ("T-", "WO-")}
+"""How ids begin. The work order of a consolidation stands for a turn in some commands."""
 
 
 class MayBeLast(NamedTuple):
@@ -96,6 +130,8 @@ SessionChoice = Annotated[str | None, Parameter(help="Only this session. `last`:
 TurnArgument = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002, or `last`."), MayBeLast("turn")]
 TurnChoice = Annotated[str | None, Parameter(help="A turn id, such as T-0a1b2c3d-000002, or `last`."), MayBeLast("turn")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON value and nothing else.")]
+OUTPUT_NAMES: Final = ("--out", "--output", "-o")
+"""The option that names a file or folder to write."""
 ReasonOption = Annotated[str, Parameter(name="--reason", help="The reason. It is recorded.")]
 
 
@@ -128,14 +164,10 @@ class LedgerPaths:
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
         """A reader of one ledger, or None where there is no such ledger yet. It takes no lock."""
-        path = self.ledger(agent_class, name)
-        if not path.exists():
+        if not self.ledger(agent_class, name).exists():
             yield None
             return
-        opened = LedgerReader.open(
-            path, index_dir=index_dir(self.config), index_keys=INDEX_KEYS.get(name), sealer=self.sealer()
-        )
-        async with opened as reader:
+        async with open_reader(self.config, agent_class, name, sealer=self.sealer()) as reader:
             yield reader
 
     def agent_classes(self) -> list[str]:
@@ -196,18 +228,27 @@ async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry |
     return None
 
 
-def fill_in_last(command: Callable[..., object], arguments: dict[str, object]) -> None:
+def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) -> None:
     """Puts ids in the place of `last`, in the arguments by name that a command is about to be called with.
 
     Raises:
+        CallerError: an argument by position is empty, or is no id of a session or turn where one is expected
         ConfigError: the settings or the agent class are wrong
         NotOnRecord: there is no session or turn yet
     """
-    named = [name for name, value in arguments.items() if value == LAST]
-    hints = get_type_hints(command, include_extras=True) if named else {}
-    for name in named:
-        marks = [each for each in get_args(hints.get(name)) if isinstance(each, MayBeLast)]
-        if marks:
+    if not command.__module__.startswith(f"{__name__.partition('.')[0]}."):
+        return  # the help text or the version
+    by_option = {name for name, each in inspect.signature(command).parameters.items() if each.kind is each.KEYWORD_ONLY}
+    if (empty := next((name for name, value in arguments.items() if value == "" and name not in by_option), None)) is not None:
+        raise CallerError(f"{empty.upper()} is empty, as an unset variable of a shell is; name what is meant")
+    hints = get_type_hints(command, include_extras=True)
+    for name, value in arguments.items():
+        for mark in (each for each in get_args(hints.get(name)) if isinstance(each, MayBeLast)):
+            if value is None or not isinstance(value, str) or value.startswith(_PREFIXES[mark.what]):
+                continue
+            if value.casefold() != LAST:
+                example = f"{_PREFIXES[mark.what][0]}0a1b2c3d{'-000002' if mark.what == 'turn' else ''}"
+                raise CallerError(f"{quoted(value, 80)} is not a {mark.what} id: expected one such as {example}, or `{LAST}`")
             options = arguments.get("options", Options())
             assert isinstance(options, Options)
-            arguments[name] = anyio.run(options.paths().newest, marks[0].what, options.named_agent)
+            arguments[name] = anyio.run(options.paths().newest, mark.what, options.named_agent)

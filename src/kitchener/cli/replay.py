@@ -84,7 +84,7 @@ class _ReplayJob(NamedTuple, Generic[R]):
 
 async def _replay(options: Options, session: str | None, tools: Sequence[str], *, same_policy: bool, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
-    reports = [report async for report in _reports(config, options.agent, session, given, is_json=is_json)]
+    reports = [report async for report in _reports(config, options.first_agent, session, given, is_json=is_json)]
     erased = sum(report.erased for report in reports if not report.is_of_memory)
     ok = all(report.is_identical and not (same_policy and report.policy) for report in reports)
     if is_json:
@@ -105,7 +105,7 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
         what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
         return _ReplayJob(what_if.sessions, what_if.compare, WhatIfReport.text)
 
-    reports = [report async for report in _worked(config, options.agent, session, compare, is_json=is_json)]
+    reports = [report async for report in _worked(config, options.first_agent, session, compare, is_json=is_json)]
     if is_json:
         print_json({"summary": summary_of(reports), "sessions": [report.as_json() for report in reports]})
     else:

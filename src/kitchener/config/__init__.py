@@ -1,5 +1,6 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
+from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.knobs import (
     INHERITED,
     SIGNAL_KINDS,
@@ -40,6 +41,7 @@ __all__ = [
     "INHERITED",
     "REFERENCE",
     "SIGNAL_KINDS",
+    "AdminConfig",
     "GateThresholds",
     "HO2Config",
     "HO3MemoryConfig",

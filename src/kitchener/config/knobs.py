@@ -10,10 +10,9 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kitchener.config.bounds import Name, Positive, Seconds, TokenCount
-from kitchener.config.inheritance import inheriting
+from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.router import RouterConfig
-from kitchener.config.settings import Settings
+from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -113,6 +112,12 @@ class LimitsConfig(Settings):
     """How long a shutdown waits for running turns before it aborts them, seconds."""
     max_message_chars: Positive = 100_000
     """Longest message that a turn takes, characters."""
+    max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
+    """Most images and files of one message. 0: none are taken."""
+    max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
+    """Largest image or file of a message, bytes."""
+    max_content_bytes: Positive = 10 * 1_073_741_824
+    """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
     stream_buffer: Positive = 256
     """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
 
@@ -230,6 +235,9 @@ class TurnConfig(Settings):
     """Work orders of one turn, retries included."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Retries of a rejected reply before the turn escalates."""
+    classify: Literal["model", "rules", "off"] = "model"
+    """Who classifies messages. `model`: a model, which may request a tool. `rules`: fixed rules for English, without a model
+    call; tools are offered to the reply. `off`: nobody; each message has no labels and continues the intent."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
     synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
@@ -275,7 +283,8 @@ class SessionConfig(Settings):
     """What happens to a message that arrives while its session is busy. `queue`: it waits. `reject`: it is refused. `replace`:
     it cancels the running turn."""
     session_queue: Positive = 8
-    """Messages that may wait for one session. A further message is refused."""
+    """Messages that may wait for one session. A further message is refused. Also how often the start of a turn is written
+    again, where messages were refused while it was written."""
     turn_deadline_s: Seconds = 120.0
     """Longest turn, seconds, where the call names no deadline."""
     admission_deadline_s: Seconds = 30.0
@@ -306,6 +315,9 @@ class AttentionConfig(Settings):
     """Newest results of tools of the session that later turns may see, if no reply has repeated them. 0: none."""
     result_tokens: Annotated[int, Field(ge=64, le=4_000)] = 120
     """Tokens of one such result. Of a longer one, the beginning and what matches the message are shown."""
+    recent_parts: Annotated[int, Field(ge=0, le=100)] = 4
+    """Newest images and files of an intent's turns that the Context Authority shows again with their turns, if they fit
+    `context_budget` and the model takes them. All others are mentioned by name and size. 0: none."""
     classify_recent_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns of the session that classification sees."""
     ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
@@ -428,6 +440,8 @@ class RuntimeConfig(Settings):
     """`[ledger]`"""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """`[limits]`"""
+    admin: AdminConfig = Field(default_factory=AdminConfig)
+    """`[admin]`"""
     memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
     """`[memory]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kitchener.config.bounds import Name, Positive, Seconds
-from kitchener.config.settings import Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.settings import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
+from kitchener.media import MediaPattern
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -26,6 +26,9 @@ class ProviderConfig(Settings):
     """Root of an OpenAI-compatible endpoint, such as `http://127.0.0.1:8080/v1`."""
     api_key: str | None = None
     """Reference to the key, never the key itself: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
+    media_types: tuple[MediaPattern, ...] | None = None
+    """Types of images and files that the model takes, such as `image/*`, `application/pdf` or `text/*`. None: what is known of
+    the provider: of OpenAI, Anthropic and Google all three, of other vendors and endpoints `text/*`, of `offline` none."""
     max_concurrency: Positive = 64
     """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None

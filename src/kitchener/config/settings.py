@@ -1,19 +1,27 @@
-"""Turns JSON types into settings, or raises an error that names the source, the wrong key and the expected value."""
+"""Turns JSON types into settings, or raises an error that names the source, the wrong key and the expected value.
 
+Of an unknown key the error says which setting is meant. An agent class's settings are laid over those that it inherits.
+"""
+
+import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from kitchener.config.known_keys import meant_key
 from kitchener.config.shown import described, described_key, shown_settings
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
+
+Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
+TokenCount = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 class Settings(BaseModel):
@@ -53,6 +61,29 @@ _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
 _DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY_PART}\.[ \t]*){{{MAX_SETTINGS_DEPTH}}}", re.MULTILINE)
 _TOO_DEEP: Final = f"nests deeper than {MAX_SETTINGS_DEPTH} tables and lists"
 _NAMED_IN_SYNTAX_ERROR = re.compile(r"""\(['"].*\)(?= \w)|(['"]).{4,}\1""", re.DOTALL)
+_SHOWN_KEY_CHARS: Final = 64
+"""Characters of a key that are compared: the time grows with the product of the lengths, and no key is longer."""
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "api_base": "base_url",
+    "context_window": "context_budget",
+    "endpoint": "base_url",
+    "functions": "tools",
+    "llm": "model",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "memory": "ho3_enabled",
+    "model_id": "model",
+    "model_name": "model",
+    "persona": "instructions",
+    "prompt": "instructions",
+    "role": "instructions",
+    "system": "instructions",
+    "system_message": "instructions",
+    "system_prompt": "instructions",
+    "token": "api_key",
+    "url": "base_url",
+}
+"""What other programs call a setting, and its name here."""
 
 SettingPath = tuple[str | int, ...]
 """The path to a value: keys and list positions."""
@@ -242,3 +273,69 @@ def annotation_at(model: type[Settings], at: SettingPath) -> Any:
         else:
             return None
     return here
+
+
+def meant_key(key: str, table: type[BaseModel] | None, whole: type[BaseModel]) -> str:
+    """What an error says about an unknown key.
+
+    Args:
+        key: the key, which stands in the wrong place or does not exist
+        table: the settings of its table; None: no table is there
+        whole: all settings, of which the table is a part
+    """
+    known = list(table.model_fields) if table is not None else []
+    folded = key[:_SHOWN_KEY_CHARS].lower().replace("-", "_")
+    name = _SYNONYMS.get(folded, folded)
+    if name in known:
+        return f"unknown key; it is called {name!r} here"
+    if (place := next((where for where, each in _tables(whole) if name in each.model_fields), None)) is not None:
+        return f"unknown key; {name!r} is a setting of {place}"
+    closest = difflib.get_close_matches(folded, known, n=1, cutoff=0.0)
+    return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
+
+
+def _tables(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every table of the settings with its place, as one writes it; agent classes first, because most are about them."""
+    fields = sorted(model.model_fields.items(), key=lambda field: field[0] != "agents")
+    for key, field in fields:
+        is_named = get_origin(field.annotation) is dict
+        for each in get_args(field.annotation) if is_named else (field.annotation,):
+            if isinstance(each, type) and issubclass(each, BaseModel):
+                place = f"{name}.{key}".lstrip(".") + (".<name>" if is_named else "")
+                yield f"[{place}]", each
+                yield from _tables(each, place)
+
+
+def inheriting(own: _Model, inherited: _Model, agent_class: str) -> _Model:
+    """Returns the settings of a class, with what it leaves out taken from the inherited ones. Tables inside are merged by key.
+
+    Args:
+        own: the settings of the class
+        inherited: the settings of `[agents.default]`
+        agent_class: the name of the class
+
+    Raises:
+        ValueError: the settings do not fit each other; names the class
+    """
+    values = _laid_over(own, inherited, except_for="agent_class")
+    try:
+        return type(own)(**{"agent_class": agent_class, **values})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]["msg"]
+        raise ValueError(f"agent class {agent_class!r}, with what it inherits: {problem}") from None
+
+
+def _laid_over(own: Settings, inherited: Settings, *, except_for: str = "") -> dict[str, Any]:
+    """The values that either table sets. A value that neither sets keeps its default, which `memory_config` can tell."""
+    values = {key: getattr(inherited, key) for key in inherited.model_fields_set if key != except_for}
+    for key in own.model_fields_set:
+        values[key] = _merged(getattr(own, key), values.get(key))
+    return values
+
+
+def _merged(own: Any, inherited: Any) -> Any:
+    if isinstance(own, dict) and isinstance(inherited, dict):
+        return {**inherited, **{key: _merged(value, inherited.get(key)) for key, value in own.items()}}
+    if isinstance(own, Settings) and isinstance(inherited, type(own)):
+        return type(own)(**_laid_over(own, inherited))
+    return own

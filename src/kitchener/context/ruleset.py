@@ -40,6 +40,7 @@ _LEAST: Final[dict[str, int]] = {
     "max_failed_items": 0,
     "newest_turns": 0,
     "recent_turns": 0,
+    "recent_parts": 0,
     "ranking_postings": 1,
     "recalled_turns": 0,
     "reply_reserve": 0,
@@ -83,6 +84,8 @@ class Ruleset:
     """Number of newest turns that `lexical` admits before ranked ones, and that a turn without an intent recalls."""
     recent_turns: int = 0
     """Number of newest turns of the session that are shown whatever their intent, if they fit."""
+    recent_parts: int = 4
+    """Number of newest images and files of the intent's turns that are shown with their turns, if they fit."""
     ranking_postings: int = 1_024
     """Most postings (positions of words) that `lexical` reads in one ranking; of a frequent word, the newest."""
     recalled_turns: int = 50

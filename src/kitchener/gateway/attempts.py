@@ -44,6 +44,8 @@ class GuardedProvider:
     breaker: CircuitBreaker
     is_failing: bool = False
     """Whether its newest attempts failed. Logged where it changes."""
+    media_types: tuple[str, ...] = ()
+    """Types of images and files that it takes, by its settings or by itself."""
     has_opened: bool = False
     """Whether its circuit has opened since it last answered. Logged where it changes."""
 

@@ -12,8 +12,9 @@ from typing import Final, get_args
 import anyio
 
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import ProviderError, ProviderReason, origin_of
+from kitchener.errors import ProviderError, ProviderReason
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
 
 _REASONS: Final = frozenset(get_args(ProviderReason))

@@ -6,7 +6,7 @@ The gateway reports each attempt, but writes no ledger and holds no cognitive po
 """
 
 import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from types import MappingProxyType
@@ -20,12 +20,15 @@ from kitchener.errors import ActorStopped, ProviderError
 from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
 from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.lane import Lane
+from kitchener.media import accepts
 from kitchener.records.prompt import (
+    RULES_PROVIDER,
     OnAttempt,
     PromptRequest,
     PromptResponse,
@@ -44,8 +47,8 @@ class LLMGateway:
 
     Args:
         config: routes, fallbacks, and the limits, retries and circuit breaker of each provider
-        providers: the provider objects by id; `offline` is added if it is missing. An id that `config` does not mention gets
-            the default limits
+        providers: the provider objects by id; `offline` and `rules` are added if they are missing. An id that `config` does
+            not mention gets the default limits
         jitter: returns a new number in [0, 1) for the waits between attempts; None: the system's random source
         now: the event loop's clock, seconds; None: that of the running loop
         queue: most calls in the queue of one provider's lane. Further calls wait for room until their deadlines
@@ -64,7 +67,7 @@ class LLMGateway:
         queue: int = 64,
     ) -> None:
         now = now or loop_clock()
-        objects = {"offline": OfflineProvider(), **providers}
+        objects: dict[str, Provider] = {"offline": OfflineProvider(), RULES_PROVIDER: RulesProvider(), **providers}
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})
         check_router(routed, given=objects.keys(), source="LLMGateway")
@@ -78,6 +81,7 @@ class LLMGateway:
                 _lane(each, known[each], pace := Pace(known[each]), queue, now),
                 pace,
                 CircuitBreaker(known[each].breaker_failures, known[each].breaker_reset_s),
+                media_types=_media_types(known[each], provider),
             )
             for each, provider in objects.items()
         }
@@ -89,6 +93,29 @@ class LLMGateway:
             return tuple([PlannedAttempt.of(candidate, targets) for candidate in candidates])
 
         self._plan: Callable[[str | None, str | None, tuple[str, ...]], tuple[PlannedAttempt, ...]] = plan
+
+    def media_types(self, provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[str, ...]:
+        """The types of images and files that the provider takes to which such requests go first; empty: text only."""
+        return self._plan(provider_id, model_id, domain_tags)[0].target.media_types
+
+    def _ways(self, request: PromptRequest) -> Sequence[PlannedAttempt]:
+        """The planned attempts of a request at the providers that take all of its content.
+
+        Raises:
+            ProviderError: none of them does
+        """
+        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        for message in request.messages:
+            if message.parts:
+                break
+        else:
+            return ways
+        brought = {each.stored.media_type for message in request.messages for each in message.parts}
+        able = [way for way in ways if all(accepts(way.target.media_types, each) for each in brought)]
+        if not able:
+            takes = f"the request has {', '.join(sorted(brought))}, which no provider of its route takes"
+            raise ProviderError(ways[0].target.provider_id, "bad_request", takes)
+        return able
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
@@ -112,8 +139,7 @@ class LLMGateway:
             Overloaded: the queue of a provider's lane was full until the request's deadline
             ActorStopped: the gateway has stopped
         """
-        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        attempts = Attempts(request, ways, on_attempt, self._rules)
+        attempts = Attempts(request, self._ways(request), on_attempt, self._rules)
         while True:
             target = await attempts.begin()
             try:
@@ -144,8 +170,7 @@ class LLMGateway:
             Overloaded: the queue of a provider's lane was full until the request's deadline
             ActorStopped: the gateway has stopped
         """
-        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        attempts = Attempts(request, ways, on_attempt, self._rules)
+        attempts = Attempts(request, self._ways(request), on_attempt, self._rules)
         has_shown = False
         while True:
             await attempts.begin()
@@ -169,6 +194,10 @@ class LLMGateway:
             else:
                 yield attempts.answered(response)
                 return
+
+
+def _media_types(config: ProviderConfig, provider: Provider) -> tuple[str, ...]:
+    return config.media_types if config.media_types is not None else traits_of(provider).media_types
 
 
 def _lane(provider_id: str, config: ProviderConfig, pace: Pace, queue: int, now: Callable[[], float]) -> Lane:
@@ -222,18 +251,13 @@ async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerato
 
 async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts: Attempts) -> TextPiece | PromptResponse:
     provider_id = attempts.target.provider_id
-    try:
-        if not attempts.target.traits.needs_timeout:
-            return checked_item(provider_id, await anext(items))
-        # One scope for each wait, never across a yield, because the generator may be read by different tasks.
-        with anyio.CancelScope(deadline=attempts.stop_at):
-            return checked_item(provider_id, await anext(items))
-    except StopAsyncIteration:
-        raise ProviderError(provider_id, "malformed", "the stream ended without a response") from None
-    except ProviderError:
-        raise
-    except BaseException as error:
-        if not is_own_failure(error):
-            raise
-        raise provider_failure(provider_id, error) from error
+    with translated_failures(provider_id):
+        try:
+            if not attempts.target.traits.needs_timeout:
+                return checked_item(provider_id, await anext(items))
+            # One scope for each wait, never across a yield, because the generator may be read by different tasks.
+            with anyio.CancelScope(deadline=attempts.stop_at):
+                return checked_item(provider_id, await anext(items))
+        except StopAsyncIteration:
+            raise ProviderError(provider_id, "malformed", "the stream ended without a response") from None
     raise _too_slow(attempts)

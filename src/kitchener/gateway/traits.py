@@ -16,6 +16,8 @@ class ProviderTraits:
     """Whether it answers in this process without a model, and stays allowed when model calls are forbidden."""
     needs_timeout: bool = True
     """Whether each attempt gets a time limit; False only for a provider that answers at once."""
+    media_types: tuple[str, ...] = ()
+    """Types of images and files that it takes, such as `image/*`; empty: text only."""
     model_id: str | None = None
     """Name of the model if the request names none; None: the provider's id."""
 

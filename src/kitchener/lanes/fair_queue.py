@@ -45,7 +45,11 @@ class LaneStatistics:
     longest_wait_s: float = 0.0
     """The longest such wait, seconds."""
     given_up: int = 0
-    """How many gave up while they asked for room, since the start."""
+    """How many gave up while they asked for room, or were refused since there was none, since the start."""
+    places: int = 0
+    """Most that run at the same time."""
+    capacity: int = 0
+    """Most that wait in the queue."""
 
 
 class FairQueue(Generic[EntryT]):
@@ -94,7 +98,17 @@ class FairQueue(Generic[EntryT]):
             min(len(line), self._place_share - self._running_of.get(origin, 0)) for origin, line in self._lines.items()
         )
         waiting = self.waiting - min(startable, self.places - self.running)
-        return LaneStatistics(waiting, self.running, idle, self.asking, self.waited, self.longest_wait_s, self.given_up)
+        return LaneStatistics(
+            waiting,
+            self.running,
+            idle,
+            self.asking,
+            self.waited,
+            self.longest_wait_s,
+            self.given_up,
+            self.places,
+            self.capacity,
+        )
 
     def try_start(self, origin: object) -> bool:
         """Takes a place if one is free for this origin. Returns whether it did; if so, `end` must follow.
@@ -205,9 +219,10 @@ class FairQueue(Generic[EntryT]):
 
     def _fill(self) -> None:
         """Moves entries that ask for room into the queue until it is full."""
-        while (
-            entry := next((next(iter(line)) for each, line in self._asking.items() if self.has_room(each)), None)
-        ) is not None:
+        while self._asking and self.waiting < self.capacity + self.places - self.running:
+            entry = next((next(iter(line)) for origin, line in self._asking.items() if self.has_room(origin)), None)
+            if entry is None:
+                return
             origin = entry.origin
             self._take(self._asking, entry)
             if origin in self._asking:

@@ -183,8 +183,10 @@ class LedgerClient(LedgerReads):
         """
         while len(self.pending) >= self._max_pending and not self._stopped:
             await self._group.commit(force=True)
-        if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
-            await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
+        if self._sealer is not None:
+            missing = self._sealer.missing_key(entry.entry_type, entry.payload)
+            if missing is not None:
+                await self._sealer.load_key(missing)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)
         stored = self._encode(entry, self.position + 1)
@@ -194,8 +196,10 @@ class LedgerClient(LedgerReads):
     async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
         """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written."""
         for entry in entries:
-            if self._sealer is not None and not self._sealer.is_ready(entry.entry_type, entry.payload):
-                await anyio.to_thread.run_sync(self._sealer.make_ready, entry.payload)
+            if self._sealer is not None:
+                missing = self._sealer.missing_key(entry.entry_type, entry.payload)
+                if missing is not None:
+                    await self._sealer.load_key(missing)
         # A batch larger than the limit waits for an empty queue.
         while self.pending and len(self.pending) + len(entries) > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
@@ -272,7 +276,7 @@ class LedgerClient(LedgerReads):
         """
         if self._sealer is None or not self._sealer.seals:
             return opening.digest(data)
-        return self._sealer.content_digest(subject_id, opening.data + data)
+        return self._sealer.content_digest(subject_id, data, opening)
 
     # The commit group calls the following methods.
 

@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError
@@ -36,6 +38,8 @@ from kitchener.sealing import Sealer
 
 _LOOK_BACK: Final = 100
 """Newest signals of a session that are searched for one with a turn id."""
+_PAUSE_S: Final = 0.01
+"""Wait for an entry of a subject that is being written, seconds."""
 
 
 class SignalOperations(OverlayOperations):
@@ -185,6 +189,13 @@ class SignalOperations(OverlayOperations):
             for namespace in traces.events:
                 self._subjects.drop(namespace)
         return traces.found
+
+    async def read_again(self, namespace: str) -> None:
+        """Evicts a namespace from memory after something else wrote entries about it to these ledgers."""
+        # Pinned while one entry is written, which is over in a moment; an event for it would cost every turn something.
+        while (await self._subjects.get(namespace)).pins:  # noqa: ASYNC110
+            await anyio.sleep(_PAUSE_S)
+        self._subjects.drop(namespace)
 
     async def _find_known(self, namespaces: Collection[str]) -> set[str]:
         keys = {f"in:{namespace}": namespace for namespace in namespaces}

@@ -1,10 +1,14 @@
-"""Turns attempts at model calls into the payloads of HO1m that tell about them, and those into attempts."""
+"""Turns attempts at model calls into the payloads of HO1m that tell about them, and those into attempts and words."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from kitchener.records import events
 from kitchener.records.entries import AttemptFailedPayload, AttemptStartedPayload, ModelCallPayload, opened, payload_as
 from kitchener.records.prompt import Attempt
+
+_SHOWN_ATTEMPTS: Final = 3
+"""Attempts of one call that are named, the newest ones."""
 
 
 def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None:
@@ -31,6 +35,39 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
         opened(told.get("detail")),
         told.get("output_begun", False),
     )
+
+
+class UnansweredCall:
+    """Follows the entries of one turn's model calls, and knows the attempts of the newest call if no model answered it."""
+
+    def __init__(self) -> None:
+        self._call: tuple[str, int] | None = None
+        self._attempts: dict[int, Attempt] = {}
+
+    def take(self, wo_id: str, entry_type: str, payload: Mapping[str, object]) -> None:
+        """Takes in the next of `events.OF_MODEL_CALLS`.
+
+        Args:
+            wo_id: the work order that called, the `entity_id` of the entry
+            entry_type: of the entry
+            payload: of the entry
+        """
+        if entry_type == events.LLM_CALL:
+            self._attempts = {}
+        elif (attempt := attempt_of(entry_type, payload)) is not None:
+            if self._call != (wo_id, attempt.call):
+                self._call, self._attempts = (wo_id, attempt.call), {}
+            self._attempts[attempt.attempt] = attempt
+
+    @property
+    def words(self) -> str:
+        """The newest attempts of the call and what came of each, for people; "": a model answered, or none was asked."""
+        return "; ".join([_words(each) for each in list(self._attempts.values())[-_SHOWN_ATTEMPTS:]])
+
+
+def _words(attempt: Attempt) -> str:
+    outcome = "had no answer yet" if attempt.state == "started" else f"failed: {attempt.reason}"
+    return f"attempt {attempt.attempt} at provider {attempt.provider_id!r} {outcome}"
 
 
 def started_fields(attempt: Attempt) -> AttemptStartedPayload:

@@ -19,6 +19,7 @@ SESSION_START: Final = "SESSION_START"
 SESSION_END: Final = "SESSION_END"
 TURN_STARTED: Final = "TURN_STARTED"
 TURN_REJECTED: Final = "TURN_REJECTED"
+PART_ATTACHED: Final = "PART_ATTACHED"
 TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
 WO_PLANNED: Final = "WO_PLANNED"
@@ -74,6 +75,7 @@ OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANG
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance"),
     TURN_REJECTED: ("user_message",),
+    PART_ATTACHED: ("name",),
     TURN_COMPLETED: ("response", "error"),
     WO_PLANNED: ("targets", "acceptance"),
     WO_FAILED: ("error",),

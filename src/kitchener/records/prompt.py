@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-import orjson
-
 from kitchener.plain_names import quoted
-from kitchener.records.entries.execution import FinishReason, ToolUseMapping
+from kitchener.records.entries.execution import FinishReason, ToolUseMapping, UsageMapping
 from kitchener.records.entries.work_orders import WorkOrderType
+from kitchener.records.parts import MessagePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,8 @@ class Message(NamedTuple):
     """Id of the request that a tool message answers; None: it is no tool message."""
     tool_id: str | None = None
     """The tool whose result this is; None: it is no tool message."""
+    parts: tuple[MessagePart, ...] = ()
+    """Images and files of a user message, which follow its text."""
 
     def as_mapping(self) -> dict[str, object]:
         """Returns the message as a JSON object, without empty fields."""
@@ -53,6 +54,8 @@ class Message(NamedTuple):
             mapping["tool_use_id"] = self.tool_use_id
         if self.tool_id is not None:
             mapping["tool_id"] = self.tool_id
+        if self.parts:
+            mapping["parts"] = [each.as_mapping() for each in self.parts]
         return mapping
 
 
@@ -109,6 +112,10 @@ class PromptRequest(NamedTuple):
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
 
 
+RULES_PROVIDER: Final = "rules"
+"""The built-in provider that classifies messages by rules (`classify = "rules"`)."""
+RULES_MODEL: Final = "kitchener-rules-1"
+"""What `RULES_PROVIDER` calls its model. Its answers use no tokens and count as no model call."""
 MOST_TOKENS: Final = 1_000_000_000
 """The largest valid count of tokens. No model comes near it, and the sums of a session stay within what a ledger can store."""
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens")
@@ -132,11 +139,12 @@ class Usage:
                 return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
 
-    def as_json(self) -> orjson.Fragment:
-        """Returns the counts as canonical JSON for a payload."""
-        cached = "" if self.cached_tokens is None else f'"cached_tokens":{self.cached_tokens:d},'
-        text = f'{{{cached}"input_tokens":{self.input_tokens:d},"output_tokens":{self.output_tokens:d}}}'
-        return orjson.Fragment(text.encode())
+    def as_mapping(self) -> UsageMapping:
+        """The counts as a JSON object."""
+        counts: UsageMapping = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        if self.cached_tokens is not None:
+            counts["cached_tokens"] = self.cached_tokens
+        return counts
 
 
 class Attempt(NamedTuple):

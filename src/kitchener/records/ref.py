@@ -1,9 +1,7 @@
 """References: the triple by which entries and results name one entry of a ledger."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypedDict, cast
-
-import orjson
+from typing import NamedTuple, TypedDict
 
 
 class RefMapping(TypedDict):
@@ -27,31 +25,23 @@ class Ref(NamedTuple):
     entry_id: str
     entry_hash: str
 
-    def as_json(self) -> orjson.Fragment:
-        """The triple as canonical JSON, ready to embed in a payload."""
-        ledger_id, entry_id, entry_hash = self
-        # No escaping needed: the ledger allows only printable ASCII without quotes in these parts.
-        return orjson.Fragment(f'{{"entry_hash":"{entry_hash}","entry_id":"{entry_id}","ledger_id":"{ledger_id}"}}')
-
-    def as_listed_json(self) -> orjson.Fragment:
-        """The triple as a member of a list of references, `{"ref": …}`, as canonical JSON."""
-        ledger_id, entry_id, entry_hash = self
-        return orjson.Fragment(f'{{"ref":{{"entry_hash":"{entry_hash}","entry_id":"{entry_id}","ledger_id":"{ledger_id}"}}}}')
-
     def as_mapping(self) -> RefMapping:
         """The triple as a JSON object."""
         return {"ledger_id": self.ledger_id, "entry_id": self.entry_id, "entry_hash": self.entry_hash}
 
-    @classmethod
-    def from_mapping(cls, mapping: RefMapping | orjson.Fragment) -> "Ref":
-        """Reads the triple from a payload that was read back; raises KeyError if a part is missing."""
-        read = cast(RefMapping, mapping)  # a fragment is written and never read, so this asks nothing at run time
-        return cls(read["ledger_id"], read["entry_id"], read["entry_hash"])
+    def as_listed(self) -> ListedRefMapping:
+        """The triple as a member of a list of references."""
+        return {"ref": self.as_mapping()}
 
     @classmethod
-    def from_listed(cls, listed: ListedRefMapping | orjson.Fragment) -> "Ref":
+    def from_mapping(cls, mapping: RefMapping) -> "Ref":
+        """Reads the triple from a payload that was read back; raises KeyError if a part is missing."""
+        return cls(mapping["ledger_id"], mapping["entry_id"], mapping["entry_hash"])
+
+    @classmethod
+    def from_listed(cls, listed: ListedRefMapping) -> "Ref":
         """Reads the triple from a member of a list of references; raises KeyError if a part is missing."""
-        return cls.from_mapping(cast(ListedRefMapping, listed)["ref"])
+        return cls.from_mapping(listed["ref"])
 
 
 def refs_in(value: object, name: str) -> Iterator[tuple[str, Ref]]:

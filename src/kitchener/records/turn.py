@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self
 
 from kitchener.ids import memory_namespace
 from kitchener.records.entries.common import opened, payload_as, text_of
@@ -14,6 +14,7 @@ from kitchener.records.entries.turns import (
     WorkOrderSummary,
 )
 from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
+from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.ref import Ref
 
 
@@ -68,6 +69,8 @@ class TurnCall(NamedTuple):
     """On the event loop's clock, seconds; None: `turn_deadline_s` from when the turn starts to run."""
     acceptance: tuple[str, ...] = ()
     """Criteria that the reply must meet."""
+    parts: tuple[FilePart | ReadPart | StoredPart, ...] = ()
+    """Images and files of the message: as given, then as read; those of a replay as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class TurnResult:
         error, projection = opened(read["error"]), read["projection_ref"]
         return cls(
             response=text_of(read["response"]),
-            wo_chain_summary=tuple(cast(list[WorkOrderSummary], read["wo_chain_summary"])),
+            wo_chain_summary=tuple(read["wo_chain_summary"]),
             cost_summary=read["cost_summary"],
             session_id=read["session_id"],
             turn_id=read["turn_id"],

@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
 from kitchener.records.entries.work_orders import FailureReason, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 
 TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
@@ -165,6 +166,8 @@ class WorkOrder(_Replaceable):
     """The state."""
     input_context: dict[str, Any] = Field(default_factory=dict)
     """The input; validated by the contract's input schema."""
+    parts: tuple[StoredPart, ...] = ()
+    """Images and files that the model is shown besides, in order."""
     prior_results: tuple[dict[str, Any], ...] = ()
     """Outputs of earlier work orders of the turn."""
     constraints: Constraints = Constraints()

@@ -2,10 +2,11 @@
 
 It ignores fields that no decision depends on: durations, options of the caller, and hashes of the whole configuration,
 which a report shows separately. Hashes are compared after the fields that they cover, so that the first difference is a
-readable value.
+readable value. `line_diff` compares two texts.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.records import events
@@ -22,6 +23,8 @@ _OF_POLICY: Final = frozenset(("ruleset_hash",))
 """Fields that name the policy. They are ignored if the turn was recorded under another policy; the report says so."""
 _TIMES: Final = frozenset(("latency_ms", "elapsed_ms", "timeout_ms"))
 """Durations and time limits; ignored at any depth of a payload."""
+_MOST_LINES: Final = 1_000
+"""Longest text that is compared line by line; comparing takes up to the square of it."""
 _FIRST: Final = (
     "wo_type",
     "intent_id",
@@ -108,6 +111,7 @@ _INPUTS: Final[Mapping[str, str]] = {
 _TYPES: Final[Mapping[str, str]] = {
     events.SESSION_START: "how the session was started",
     events.TURN_STARTED: "the message and the turn's moment",
+    events.PART_ATTACHED: "the images and files of the message",
     events.WO_EXECUTING: "the plan of the turn's work orders",
     events.LLM_CALL: "the model's answer, as it was recorded",
     events.WO_COMPLETED: "the model's recorded answer, read under the contract's output schema, and what it cost",
@@ -172,3 +176,19 @@ def _request(recorded: Mapping[str, object], now: Mapping[str, object]) -> str:
     if before != after:
         return f"the prompt pack: recorded with {before}, now {after}"
     return "what the model was asked: tool results before this call, tools offered, output schema, model, or limits of the call"
+
+
+def line_diff(before: Sequence[str], after: Sequence[str], old: str = "as recorded", new: str = "now") -> str:
+    """A unified diff of two texts; "": they are equal. Of long texts only the numbers of lines.
+
+    Args:
+        before: the lines of the earlier text
+        after: the lines of the later text
+        old: the name of the earlier text
+        new: the name of the later text
+    """
+    if before == after:
+        return ""
+    if len(before) > _MOST_LINES or len(after) > _MOST_LINES:
+        return f"{len(before):,} lines {old}, {len(after):,} lines {new}; too many to compare line by line"
+    return "\n".join(difflib.unified_diff(before, after, old, new, lineterm=""))

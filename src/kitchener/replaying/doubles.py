@@ -27,7 +27,7 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, S
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
-from kitchener.replaying.recorded_routes import Routes
+from kitchener.replaying.recorded.routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.tape import Diverged, Tape, direct_calls, is_tagged
 

@@ -120,7 +120,7 @@ class ReplayLedger:
         """The digest of some content, as the recorded ledger computes it."""
         if self._sealer is None or not self._tape.is_sealed:
             return opening.digest(data)
-        return self._sealer.content_digest(subject_id, opening.data + data)
+        return self._sealer.content_digest(subject_id, data, opening)
 
     async def commit(self) -> None:
         """Does nothing, because nothing is written."""

@@ -7,7 +7,7 @@ from typing import Final, TypeGuard
 
 import orjson
 
-from kitchener.replaying.recorded_sources import SourceChange
+from kitchener.replaying.recorded.sources import SourceChange
 
 _SHOWN: Final = 600
 """Characters of a value that a text shows."""

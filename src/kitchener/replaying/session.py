@@ -35,7 +35,6 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
-from kitchener.replaying.before_import import ledgers_before_import
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -46,9 +45,10 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedTools,
 )
-from kitchener.replaying.recorded_ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded_routes import Routes
-from kitchener.replaying.recorded_sources import PresentSources, SourceChange
+from kitchener.replaying.recorded.before_import import ledgers_before_import
+from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.recorded.routes import Routes
+from kitchener.replaying.recorded.sources import PresentSources, SourceChange
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
@@ -306,6 +306,7 @@ class Replays:
                 ruleset_hash=self.ruleset_hash(memory),
                 sources=self.sources.of(memory),
                 policy_version=policy_version_of(tape),
+                media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
             ),
         )
 
@@ -356,6 +357,7 @@ async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -
         session_id=session_id,
         memory=started.get("memory", True),
         acceptance=opened(started.get("acceptance", ())) or (),
+        parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         deadline=DEADLINE_S,
     )
 

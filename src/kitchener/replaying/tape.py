@@ -28,6 +28,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
@@ -66,6 +67,11 @@ class TurnTape:
     def start(self) -> TurnStartedPayload:
         """The payload of `TURN_STARTED`."""
         return payload_as(TurnStartedPayload, self.started.payload)
+
+    @property
+    def parts(self) -> list[StoredPart]:
+        """The images and files of its message."""
+        return [StoredPart.from_payload(each.payload) for each in self.of_type(events.PART_ATTACHED)]
 
     @property
     def read_positions(self) -> Mapping[str, int]:

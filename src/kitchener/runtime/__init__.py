@@ -2,9 +2,9 @@
 
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config
+from kitchener.runtime.portable.exporter import SessionExport, export_session
+from kitchener.runtime.portable.importer import SessionImport, import_session
 from kitchener.runtime.runtime import Runtime, open_runtime, tune_gc
-from kitchener.runtime.session_export import SessionExport, export_session
-from kitchener.runtime.session_import import SessionImport, import_session
 from kitchener.runtime.session_list import SessionInfo
 from kitchener.runtime.synchronous import SyncRuntime, open_sync
 

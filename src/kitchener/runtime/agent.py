@@ -29,6 +29,7 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, RuntimeConfig, described_key, dotted_key
+from kitchener.content_store import ContentStore
 from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
@@ -69,6 +70,7 @@ class RuntimeParts:
     active_text: ActiveText
     sealer: Sealer | None
     signer: Signer | None
+    content: ContentStore
     memories: Mapping[str, HO3Memory]
     """Agent class to its long-term memory; classes without one are left out."""
     tasks: TaskGroup
@@ -107,6 +109,8 @@ class Agent:
             is_open=False,
             wait_open=self.ready,
             signer=shared.signer,
+            store=shared.content,
+            media_types=shared.gateway.media_types,
         )
         prompts = PromptLibrary.load(config.prompt_dir)
         executor = HO1Executor(
@@ -118,6 +122,7 @@ class Agent:
             config=config,
             limits=limits,
             listeners=host.listeners,
+            content=shared.content,
         )
         self.mailbox = HostedExecutor.hosting(
             executor,

@@ -1,8 +1,9 @@
 """Erases a subject: destroys the subject's key, deactivates what was learned, and records both in every ledger.
 
 The order makes it safe. First a note in the keyring marks the erasure as started; from then on the key counts as destroyed.
-Then the key is destroyed, the ledgers record it, and the note is removed. No ledger thus records an erasure while the data can
-still be read. The next start or the next call completes an interrupted erasure. Explained in `docs/erasure.md`.
+Then the key is destroyed, images and files are removed, the ledgers record the erasure, and the note is removed. No ledger thus
+records an erasure while the data can still be read. The next start or the next call completes an interrupted erasure.
+Explained in `docs/erasure.md`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,13 +20,14 @@ from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.sessions.state import COSTS
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
+from kitchener.content_store import ContentStore
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
-from kitchener.ids import check_erasable, memory_namespace, path_part
+from kitchener.ids import check_erasable, memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import index_dir, memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 
@@ -50,6 +52,8 @@ class ErasureReport:
     """Number of those turns that were stored in plain text; they cannot be erased and stay readable."""
     artifacts: int = 0
     """Number of deactivated artifacts that had the subject as a source."""
+    files: int = 0
+    """Number of images and files that were removed now; 0 where an interrupted erasure had removed them."""
 
     def as_json(self) -> dict[str, object]:
         """All fields as JSON types."""
@@ -57,12 +61,13 @@ class ErasureReport:
 
 
 class Stores(NamedTuple):
-    """The keyring, and the ledgers that may contain data of a subject, open for writing."""
+    """The keyring, the ledgers that may contain data of a subject, open for writing, and the images and files."""
 
     keyring: Keyring
     supervisors: Mapping[str, LedgerClient]
     """Agent class to its HO2m ledger."""
     memories: Sequence[HO3Memory]
+    content: ContentStore
 
 
 def keyring_of(sealer: Sealer | None) -> Keyring:
@@ -88,6 +93,7 @@ async def open_stores(
     sealer: Sealer | None,
     supervisors: Mapping[str, LedgerClient] | None = None,
     opened: Sequence[HO3Memory] = (),
+    content: ContentStore | None = None,
 ) -> AsyncIterator[Stores]:
     """The stores that an erasure needs. Opens and locks those that are not open yet, until the block ends.
 
@@ -97,6 +103,7 @@ async def open_stores(
         sealer: the sealer of the configuration; None: there is no keyring
         supervisors: the open HO2m ledgers; None: none is open, and all existing ones are opened
         opened: the open memories
+        content: the images and files; None: a store of its own
 
     Raises:
         ConfigError: there is no keyring
@@ -111,7 +118,7 @@ async def open_stores(
             found[name] = await stack.enter_async_context(
                 LedgerClient.open(
                     path,
-                    ledger_id=f"HO2M:{path_part(name)}",
+                    ledger_id=ledger_ids(name)["ho2m"],
                     config=config.ledger,
                     index_dir=index_dir(config),
                     index_keys=events.index_keys,
@@ -124,7 +131,7 @@ async def open_stores(
             if where not in {path.parent for path in unique}:
                 memory = HO3Memory.open(root, own, ledger_config=config.ledger, clock=clock, sealer=sealer)
                 all_memories.append(await stack.enter_async_context(memory))
-        yield Stores(keyring, found, all_memories)
+        yield Stores(keyring, found, all_memories, content or ContentStore(root, sealer))
 
 
 class ErasureGuards:
@@ -219,9 +226,10 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
 
 
 async def _finish(begun: Erasure, stores: Stores) -> ErasureReport:
-    """Destroys the key, records the erasure, and removes the note, in this order."""
+    """Destroys the key, removes images and files, records the erasure, and removes the note, in this order."""
     subject_id = begun.subject_id
     await anyio.to_thread.run_sync(stores.keyring.destroy, subject_id)
+    files = await anyio.to_thread.run_sync(stores.content.erase, subject_id)
     held = {name: await _sessions_of(begun, ho2m) for name, ho2m in stores.supervisors.items()}
     sessions = [session for each in held.values() for session in each]
     namespaces = [memory_namespace(name, subject_id) for name in held]
@@ -247,6 +255,7 @@ async def _finish(begun: Erasure, stores: Stores) -> ErasureReport:
         turns=sum(each.turns for each in sessions),
         plain_turns=sum(each.plain_turns for each in sessions),
         artifacts=artifacts,
+        files=files,
     )
 
 

@@ -1,7 +1,11 @@
-"""Turns a configuration into the paths of its agent classes' ledgers and of its memories, and finds the class of a session."""
+"""Turns a configuration into the paths of its agent classes' ledgers and of its memories, and opens the ledgers for reading.
+
+Readers take no lock and write nothing.
+"""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
@@ -13,7 +17,7 @@ from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
-from kitchener.memory.subject_cache import overlay_keys, signal_keys
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.memories import memory_config
@@ -24,6 +28,7 @@ LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
 
 INDEX_KEYS: Final[Mapping[LedgerName, IndexKeys]] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
 """The keys under which a ledger's entries can be found; the other ledgers have none."""
+_ANY_IDS: Final[Mapping[LedgerName, str]] = {}
 
 
 def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
@@ -68,6 +73,18 @@ def ledger_paths(config: RuntimeConfig, agent_class: str) -> dict[LedgerName, Pa
     }
 
 
+def ledger_ids(agent_class: str) -> dict[LedgerName, str]:
+    """The names that an agent class's ledgers have in their entries."""
+    part = path_part(agent_class)
+    return {
+        "ho1m": f"HO1M:{part}",
+        "ho2m": f"HO2M:{part}",
+        "context": f"CONTEXT:{part}",
+        "signals": SIGNALS,
+        "overlays": OVERLAYS,
+    }
+
+
 def index_dir(config: RuntimeConfig) -> Path:
     """The directory of the ledgers' indexes."""
     return Path(config.plane_root) / "index"
@@ -96,6 +113,45 @@ def memories(config: RuntimeConfig) -> dict[Path, HO3MemoryConfig]:
     }
 
 
+def open_reader(
+    config: RuntimeConfig,
+    agent_class: str,
+    name: LedgerName,
+    *,
+    sealer: Sealer | None = None,
+    ledger_id: str | None = None,
+) -> AbstractAsyncContextManager[LedgerReader]:
+    """Opens one ledger of an agent class for reading, until the block ends.
+
+    Args:
+        config: the complete settings
+        agent_class: whose ledger
+        name: which of the class's ledgers
+        sealer: decrypts sealed values; None: sealed values stay sealed
+        ledger_id: the id that the ledger must have; None: the id in its first entry
+
+    Raises:
+        LedgerPathError: the file cannot be read
+        LedgerDamaged: earlier data does not verify
+    """
+    path, keys = ledger_paths(config, agent_class)[name], INDEX_KEYS.get(name)
+    return LedgerReader.open(path, ledger_id=ledger_id, index_dir=index_dir(config), index_keys=keys, sealer=sealer)
+
+
+@asynccontextmanager
+async def open_readers(
+    config: RuntimeConfig, agent_class: str, *, sealer: Sealer | None = None, ids: Mapping[LedgerName, str] = _ANY_IDS
+) -> AsyncIterator[dict[LedgerName, LedgerReader]]:
+    """Opens the existing ledgers of an agent class for reading, until the block ends; see `open_reader`."""
+    async with AsyncExitStack() as stack:
+        found = dict[LedgerName, LedgerReader]()
+        for name, path in ledger_paths(config, agent_class).items():
+            if path.exists():
+                opened = open_reader(config, agent_class, name, sealer=sealer, ledger_id=ids.get(name))
+                found[name] = await stack.enter_async_context(opened)
+        yield found
+
+
 async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str]) -> str:
     """The agent class whose ledger contains a session; the classes are searched in order.
 
@@ -106,9 +162,8 @@ async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str
     check_session_id(session_id)
     asked = list(classes)
     for agent_class in asked:
-        path = ledger_paths(config, agent_class)["ho2m"]
-        if path.exists():
-            async with LedgerReader.open(path, index_dir=index_dir(config), index_keys=index_keys) as reader:
+        if ledger_paths(config, agent_class)["ho2m"].exists():
+            async with open_reader(config, agent_class, "ho2m") as reader:
                 if await reader.last(session_id=session_id):
                     return agent_class
     raise UnknownSession(session_id, asked[0] if asked else "ADMIN")

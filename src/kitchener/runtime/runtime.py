@@ -24,6 +24,7 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
+from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
@@ -33,6 +34,8 @@ from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import PromptGateway, Provider
+from kitchener.runtime.admin.listener import AdminListener
+from kitchener.runtime.admin.running_root import RunningRoot
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
@@ -147,6 +150,7 @@ class Runtime:
                     sealer=self._shared.sealer,
                     supervisors={name: agent.ledgers.ho2m for name, agent in present.items()},
                     opened=tuple(self._shared.memories.values()),
+                    content=self._shared.content,
                 ) as stores:
                     guard.is_erasing = True
                     return await erase(subject_id, stores, self._shared.injected.clock)
@@ -170,6 +174,7 @@ class Runtime:
         return {
             "running_turns": self._limiter.running,
             "waiting_turns": self._limiter.waiting,
+            "turns": self._limiter.statistics(),
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
         }
@@ -204,6 +209,18 @@ class Runtime:
         if unnamed := sorted({each.tool_id for each in given} - offered):
             _log.warning("no agent class has these tools in its setting `tools`", tools=unnamed)
 
+    async def _listen(self) -> AdminListener:
+        """Listens for the commands of this root."""
+        root = RunningRoot(
+            self._shared,
+            agent=lambda name, is_on_record: self._agent(name, is_on_record=is_on_record),
+            erase=self.erase_subject,
+            statistics=self.statistics,
+        )
+        listener = AdminListener(root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
+        await self._shared.tasks.start(listener.run)
+        return listener
+
     async def _close(self) -> None:
         limits = self.config.limits
         self._limiter.close()
@@ -231,6 +248,7 @@ async def open_runtime(
     degraded_call: DegradedCall | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    admin_socket: bool | None = None,
 ) -> AsyncIterator[Runtime]:
     """Starts a Kitchener and closes it when the block ends.
 
@@ -244,6 +262,8 @@ async def open_runtime(
             directly
         clock: the time of day; None: the system clock
         ids: source of new session ids; None: random ids
+        admin_socket: whether commands such as `kitchener subject erase` can change the root through this runtime, by a local
+            socket that only the owner can use. None: as `[admin] socket` says, and without it no
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
@@ -253,7 +273,7 @@ async def open_runtime(
     """
     loaded = _load(config, root, providers or {})
     injected = RuntimeArguments(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids)
-    limits = loaded.config.limits
+    limits, listener = loaded.config.limits, None
     body_error: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
@@ -261,12 +281,16 @@ async def open_runtime(
             try:
                 await runtime._open_configured()
                 await runtime._finish_erasures()
+                if loaded.config.admin.socket if admin_socket is None else admin_socket:
+                    listener = await runtime._listen()
                 yield runtime
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                 body_error = error
             finally:
                 try:
                     with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
+                        if listener is not None:
+                            await listener.close()
                         await runtime._close()
                 finally:
                     runtime._shared.scope.cancel()
@@ -295,7 +319,8 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
             ):
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
                 text = ActiveText(limits.max_active_chars)
-                shared = RuntimeParts(config, injected, gateway, limiter, text, sealer, signer, memories, tasks, scope)
+                content = ContentStore(config.plane_root, sealer, limits.max_content_bytes)
+                shared = RuntimeParts(config, injected, gateway, limiter, text, sealer, signer, content, memories, tasks, scope)
                 task_status.started(Runtime(shared))
                 try:
                     with ends_when_told("the task that holds the runtime"):

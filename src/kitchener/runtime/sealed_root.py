@@ -13,6 +13,7 @@ from kitchener.errors import ConfigError, SealingError
 from kitchener.ids import OPERATOR
 from kitchener.ledger import Ledger, LedgerEntry, StoredEntry
 from kitchener.ledger.reads import LedgerReads
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import SealingChangedPayload, payload_as
 from kitchener.runtime.ledger_paths import keyring_dir
@@ -83,3 +84,18 @@ async def _last_change(ho2m: Ledger | LedgerReads) -> StoredEntry | None:
 
 def _key_id(change: StoredEntry | None) -> str | None:
     return None if change is None else payload_as(SealingChangedPayload, change.payload)["key_id"]
+
+
+async def why_unreadable(ho2m: LedgerReads, subject_id: str | None, since_seq: int) -> str:
+    """Why a sealed text of a subject cannot be read: they were erased, which is on record, or their key is missing.
+
+    Args:
+        ho2m: the supervisor's ledger
+        subject_id: whose text it is; None: the ledger does not say so
+        since_seq: the position of the entry with the text
+    """
+    erased = await ho2m.last(key=events.erased_index_key(subject_id)) if subject_id is not None else []
+    if erased and erased[-1].seq > since_seq:
+        return f"its subject was erased ({erased[-1].entry_id}), so what was said and asked cannot be read any more"
+    whose = quoted(subject_id, 80) if subject_id is not None else "its subject"
+    return f"the key of {whose} is missing here and no erasure is on record: restore the keys from their backup"

@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 
-from kitchener.ledger import ReadableLedger
+from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import SessionStartPayload, payload_as
+from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class SessionInfo:
     """When it began, ISO time."""
     last_at: str
     """When its newest entry was written, ISO time."""
+    turns: int
+    """Turns that it began."""
     is_ended: bool
     """Whether it takes no more turns."""
 
@@ -34,17 +36,35 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
         subject_id: only this subject's sessions; None: everyone's
         limit: most sessions
     """
-    starts = deque[tuple[str, str, SessionStartPayload]](maxlen=limit)
+    starts = deque[StoredEntry](maxlen=limit)
     async for entry in ledger.read(key="sessions", entry_type=events.SESSION_START):
-        payload = payload_as(SessionStartPayload, events.read_payload(entry.entry_type, entry.payload))
-        if subject_id is None or payload["subject_id"] == subject_id:
-            starts.append((entry.entity_id, entry.timestamp, payload))
+        if subject_id in (None, payload_as(SessionStartPayload, entry.payload)["subject_id"]):
+            starts.append(entry)
     ended = {entry.entity_id async for entry in ledger.read(key="ended")} if starts else set()
-    found = list[SessionInfo]()
-    for session_id, started_at, payload in reversed(starts):
-        (newest,) = await ledger.last(session_id=session_id)
-        external_id = payload.get("external_id")
-        found.append(
-            SessionInfo(session_id, payload["subject_id"], external_id, started_at, newest.timestamp, session_id in ended)
-        )
-    return found
+    return [await session_info(ledger, start, is_ended=start.entity_id in ended) for start in reversed(starts)]
+
+
+async def session_info(ledger: ReadableLedger, start: StoredEntry, *, is_ended: bool) -> SessionInfo:
+    """What the ledger says of the session that an entry started."""
+    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
+    (newest,) = await ledger.last(session_id=start.entity_id)
+    return SessionInfo(
+        start.entity_id,
+        payload["subject_id"],
+        payload.get("external_id"),
+        start.timestamp,
+        newest.timestamp,
+        await _count_turns(ledger, newest),
+        is_ended,
+    )
+
+
+async def _count_turns(ledger: ReadableLedger, newest: StoredEntry) -> int:
+    """How many turns a session has begun, from its newest entry where that says so."""
+    if newest.entry_type == events.SESSION_START:
+        return 0
+    payload = payload_as(CommonPayload, newest.payload)
+    if (turn_id := payload.get("turn_id")) is not None:
+        return int(turn_id.rpartition("-")[2])
+    started = ledger.read(session_id=payload["session_id"], entry_type=events.TURN_STARTED)
+    return len([entry async for entry in started])

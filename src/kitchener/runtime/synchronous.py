@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.config import RuntimeConfig
+from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
 from kitchener.records.turn import TurnResult
 from kitchener.runtime.runtime import Runtime, open_runtime
@@ -29,7 +30,14 @@ class SyncRuntime:
         """The session of the conversation; None before the first message. Set it to continue another, or to None."""
         self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
 
-    def ask(self, message: str, *, deadline: float | None = None, idempotency_key: str | None = None) -> TurnResult:
+    def ask(
+        self,
+        message: str,
+        *,
+        deadline: float | None = None,
+        idempotency_key: str | None = None,
+        parts: Sequence[FilePart] = (),
+    ) -> TurnResult:
         """Sends a message of the conversation and returns the result when its record is durable.
 
         Ctrl-C cancels the turn, waits until that is on record, and raises KeyboardInterrupt. The conversation stays usable.
@@ -38,6 +46,7 @@ class SyncRuntime:
             message: the text
             deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
             idempotency_key: a message sent again with the same key runs one turn only
+            parts: images and files of the message, see `ImagePart` and `FilePart`
 
         Raises:
             CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
@@ -53,6 +62,7 @@ class SyncRuntime:
                 subject_id=self._subject_id,
                 deadline=deadline,
                 idempotency_key=idempotency_key,
+                parts=parts,
             )
 
         return self.call(turn)

@@ -6,7 +6,8 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -16,9 +17,25 @@ from kitchener.testing.kill_places import KillPlaces
 DEADLINE_S: Final = 60.0
 """For one life: a process that hangs is a failure, not a wait."""
 
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+
 Tell = Callable[[str], None]
 """Says a line to the process that watches."""
 Life = Callable[[Tell, KillPlaces], Awaitable[None]]
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Delivers the signals that end a program only afterwards.
+
+    Python runs functions of its own around a fork, and drops what a signal's handler raises in one of them. Then the program
+    would go on.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class CrashProcess:
@@ -37,11 +54,13 @@ class CrashProcess:
         reader, writer = os.pipe()
         self.lines: list[str] = []
         self._rest, self._pipe, self._ends = b"", reader, time.monotonic() + deadline_s
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reader)
-            os._exit(_run(life, backend, KillPlaces(at), writer))
-        os.close(writer)
+        with signals_deferred():
+            self.pid = os.fork()
+            if self.pid == 0:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+                os.close(reader)
+                os._exit(_run(life, backend, KillPlaces(at), writer))
+            os.close(writer)
 
     def read(self, seconds: float) -> bool:
         """Reads what it says for so long; False once it is gone."""

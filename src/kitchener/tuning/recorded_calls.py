@@ -20,10 +20,10 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.records.prompt import Attempt
+from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, Attempt
 from kitchener.tuning.routes import CallOutcome, PastAttempt, RecordedCall, Tokens
 
-OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id)}
+OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id), RULES_PROVIDER: RULES_MODEL}
 """The default model of each built-in provider."""
 _OF_HO1M: Final = (events.WO_EXECUTING, *events.OF_MODEL_CALLS)
 
@@ -87,7 +87,6 @@ class _PartialCall:
     def answer(self, payload: ModelCallPayload) -> None:
         """A model answered."""
         self._state, usage = "answered", payload["usage"]
-        assert isinstance(usage, dict)  # a fragment only while it is written
         self._tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
 
     def attempt(self, told: Attempt) -> None:

@@ -13,6 +13,7 @@ from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.config import HO2Config, ModelPrice, ProviderConfig, RouterConfig
 from kitchener.errors import RETRYABLE_REASONS, ProviderError
 from kitchener.gateway.routing import Candidate, plan_route
+from kitchener.records.prompt import RULES_PROVIDER
 from kitchener.records.work_order import TYPE_TAGS
 
 CallOutcome = Literal["answered", "failed", "cut off"]
@@ -149,7 +150,7 @@ class Router:
 
     def routed(self) -> RouterConfig:
         """The settings with all providers, as the gateway uses them."""
-        known = {each: ProviderConfig(kind="offline") for each in sorted({"offline", *self.given})}
+        known = {each: ProviderConfig(kind="offline") for each in sorted({"offline", RULES_PROVIDER, *self.given})}
         return self.config.model_copy(update={"providers": {**known, **self.config.providers}})
 
     def built_in(self) -> frozenset[str]:

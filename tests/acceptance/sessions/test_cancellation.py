@@ -35,7 +35,7 @@ from tests.acceptance.stack import (
     scripted_config,
     types_of,
 )
-from tests.actors.waiting import in_stopped_time
+from tests.actors.waiting import in_stopped_time, pass_time_after
 
 
 @tool
@@ -149,13 +149,15 @@ async def test_a_turn_may_be_cancelled_at_any_point(tmp_path: Path, by: str) -> 
         assert await portraits(runtime) == known
 
 
+@in_stopped_time
 async def test_a_turn_past_its_deadline_is_aborted(scripted: OpenRuntime) -> None:
     """TurnTimeout names the turn, TURN_ABORTED says why, open work is abandoned, and the session takes the next turn."""
     hold = Hold("slow")
-    async with scripted(ScriptedProvider(echo, gate=hold), turn_deadline_s=0.05) as runtime:
+    async with scripted(ScriptedProvider(echo, gate=hold), turn_deadline_s=7) as runtime:
         supervisor, ledgers = runtime.supervisor(), runtime.ledgers()
         session_id = await supervisor.start_session()
-        with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_time_after, hold.arrived["slow"].is_set, 7)
             result = await outcome(supervisor.handle_turn("slow", session_id=session_id))
         assert isinstance(result, TurnTimeout)
         assert "(attempt 1 at provider 'scripted' " in str(result)
@@ -167,6 +169,7 @@ async def test_a_turn_past_its_deadline_is_aborted(scripted: OpenRuntime) -> Non
         await check_closed(ledgers, session_id)
 
 
+@in_stopped_time
 async def test_a_turn_past_its_deadline_names_the_last_failed_attempt(tmp_path: Path) -> None:
     hold = Hold("slow")
     failed: list[PromptRequest] = []
@@ -182,11 +185,13 @@ async def test_a_turn_past_its_deadline_names_the_last_failed_attempt(tmp_path: 
             await hold(request)
 
     limits = ProviderConfig(kind="offline", backoff_initial_s=1e-6)
-    config = scripted_config(tmp_path, turn_deadline_s=0.5).model_copy(
+    config = scripted_config(tmp_path, turn_deadline_s=7).model_copy(
         update={"router": RouterConfig(default_provider="scripted", providers={"scripted": limits})}
     )
-    async with open_runtime(config, providers={"scripted": ScriptedProvider(model, gate=gate)}) as runtime:
-        with anyio.fail_after(10), pytest.raises(TurnTimeout) as caught:
+    providers = {"scripted": ScriptedProvider(model, gate=gate)}
+    async with open_runtime(config, providers=providers) as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_time_after, hold.arrived["slow"].is_set, 7)
+        with pytest.raises(TurnTimeout) as caught:
             await runtime.supervisor().handle_turn("slow")
     first, second = "attempt 1 at provider 'scripted' failed: timeout", "attempt 2 at provider 'scripted' "
     assert caught.value.waited_for.startswith(f"{first}; {second}")
@@ -210,12 +215,15 @@ async def test_a_work_order_is_given_no_less_time_than_its_turn_has(by_hand: Ope
     assert max(missing) <= 0
 
 
+@in_stopped_time
 async def test_a_hanging_tool_meets_the_turns_deadline(scripted: OpenRuntime) -> None:
     """A tool that never ends is stopped by the turn's deadline, which aborts the turn."""
+    began = anyio.Event()
 
     @tool(read_only=True)
     async def hang() -> str:
         """Never ends."""
+        began.set()
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -228,8 +236,9 @@ async def test_a_hanging_tool_meets_the_turns_deadline(scripted: OpenRuntime) ->
     async with scripted(provider, tools=[hang]) as runtime:
         supervisor, ledgers = runtime.supervisor(), runtime.ledgers()
         session_id = await supervisor.start_session()
-        with anyio.fail_after(10):
-            result = await outcome(supervisor.handle_turn("go", session_id=session_id, deadline=0.05))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_time_after, began.is_set, 7)
+            result = await outcome(supervisor.handle_turn("go", session_id=session_id, deadline=7))
         assert isinstance(result, TurnTimeout)
         (aborted,) = await read_all(ledgers.ho2m, session_id=session_id, entry_type=events.TURN_ABORTED)
         assert aborted.payload["reason"] == "timeout"

@@ -8,11 +8,12 @@ import anyio
 
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import Admission, TurnLimiter
+from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.state import SessionState
 from kitchener.clock import SystemClock
-from kitchener.config import HO2Config
+from kitchener.config import HO2Config, LimitsConfig
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, Ledgers
 from kitchener.records.ref import Ref
@@ -48,7 +49,7 @@ class Place:
         settings = HO2Config(**{"admission_deadline_s": 30.0, **config})
         self.written = Written()
         self.limiter = limiter or TurnLimiter(max_running, 100)
-        self.admission = Admission(settings, self.limiter, ActiveText(1_000_000))
+        self.admission = Admission(settings, self.limiter, ActiveText(1_000_000), ContentIntake(settings, LimitsConfig()))
         self.session = SessionManager(
             SessionState(SessionId("SES-00000001"), SubjectId("ada")),
             agent_class="ADMIN",

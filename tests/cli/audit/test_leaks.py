@@ -8,8 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
+from kitchener import tool
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.records import events
+from kitchener.records.ref import Ref
 from kitchener.runtime import open_runtime
 from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName
 from kitchener.sealing import Keyring, Sealer
@@ -22,6 +24,7 @@ durability = "none"
 gate_count_threshold = 2
 gate_session_threshold = 1
 [agents.ADMIN]
+tools = ["*"]
 ho3_enabled = true
 context_mode = "enforce"
 [agents."RESIDENT:bo"]
@@ -36,6 +39,12 @@ PLACES: Mapping[LedgerName, str] = {
 }
 
 
+@tool(read_only=True)
+def list_packages(query: str = "") -> list[str]:
+    """Lists the installed packages and their versions."""
+    return ["anyio 4.9", "trio 0.30"]
+
+
 @pytest.fixture(scope="module")
 def two_subjects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root in which Ada and Bo talk about the same things, are learned from, and are shown what was learned."""
@@ -43,7 +52,8 @@ def two_subjects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "kitchener.toml").write_text(SETTINGS, encoding="utf-8")
 
     async def fill() -> None:
-        async with open_runtime(directory / "kitchener.toml", root=directory / ".kitchener") as runtime:
+        opened = open_runtime(directory / "kitchener.toml", root=directory / ".kitchener", tools=[list_packages])
+        async with opened as runtime:
             for agent_class, subject in (("ADMIN", "ada"), ("ADMIN", "bo"), ("RESIDENT:bo", "ada")):
                 supervisor = runtime.supervisor(agent_class)
                 for _ in range(2):
@@ -84,10 +94,10 @@ def newest(root: Path, ledger: LedgerName, entry_type: str, subject: str, has: s
     return anyio.run(read)
 
 
-def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> None:
+def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> Ref:
     """Appends another entry like this one, with other fields: the chain verifies, as if a bug had written it."""
 
-    async def write() -> None:
+    async def write() -> Ref:
         path = root / PLACES[ledger]
         opened = LedgerClient.open(
             path,
@@ -97,10 +107,11 @@ def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> 
             sealer=sealer_of(root),
         )
         async with opened as client:
-            await client.write(LedgerEntry(like.entry_type, like.entity_id, {**like.payload, **fields}))
+            ref = await client.write(LedgerEntry(like.entry_type, like.entity_id, {**like.payload, **fields}))
             await client.commit()
+            return ref
 
-    anyio.run(write)
+    return anyio.run(write)
 
 
 def projection(root: Path) -> None:
@@ -130,6 +141,26 @@ def line(root: Path) -> None:
     bo = newest(root, "ho2m", events.WO_PLANNED, "bo", "attention")
     append(root, "overlays", ada, artifact_id="ART-aaaaaaaaaaaa", overlay_id="OVL-aaaaaaaaaaaa")
     append(root, "ho2m", bo, attention={**bo.payload["attention"], "biases": ["ART-aaaaaaaaaaaa"]})
+
+
+def shown_result(root: Path) -> None:
+    """Bo's projection shows what a tool returned to Ada."""
+    ada = newest(root, "ho1m", events.TOOL_CALL, "ada")
+    bo = newest(root, "context", events.PROJECTION_COMPUTED, "bo")
+    append(root, "context", bo, visible_refs=[ada.ref.as_mapping()])
+
+
+def gathered_result(root: Path) -> None:
+    """Attention gathered for Bo what a tool returned to Ada."""
+    ada = newest(root, "ho1m", events.TOOL_CALL, "ada")
+    bo = newest(root, "ho2m", events.WO_PLANNED, "bo", "attention")
+    append(root, "ho2m", bo, attention={**bo.payload["attention"], "fragment_refs": [ada.ref.as_mapping()]})
+
+
+def kept_result(root: Path) -> None:
+    """Bo's turn keeps what a tool returned to Ada, for later turns."""
+    ada = newest(root, "ho1m", events.TOOL_CALL, "ada")
+    append(root, "ho2m", newest(root, "ho2m", events.TURN_COMPLETED, "bo"), tool_results=[{"ref": ada.ref.as_mapping()}])
 
 
 def prompt(root: Path) -> None:
@@ -192,6 +223,9 @@ SEEDS: list[tuple[Callable[[Path], None], set[tuple[str, str]]]] = [
     (projection, {("projection", "visible_refs")}),
     (edits, {("projection", "eligible_refs.base")}),
     (fragment, {("attention", "attention.fragment_refs")}),
+    (shown_result, {("projection", "visible_refs")}),
+    (gathered_result, {("attention", "attention.fragment_refs")}),
+    (kept_result, {("record", "tool_results")}),
     (line, {("attention", "attention.biases")}),
     (prompt, {("prompt", "part_refs")}),
     (planned, {("prompt", "input_refs")}),

@@ -26,6 +26,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     agent = HO2Config(
         instructions="You are a helpful assistant.",
         tools=("*",),
+        classify="rules",
         ho3_enabled=True,
         context_mode="enforce",
         intent_mode="classified",
@@ -36,7 +37,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_init_shows_thirteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
+def test_init_shows_fourteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
@@ -45,7 +46,7 @@ def test_init_shows_thirteen_settings_each_with_a_comment_and_its_default(tmp_pa
     tables = {"": RuntimeConfig(), "ledger": LedgerConfig(), "router": RouterConfig(), "agents": HO2Config()}
     rows = [("", "plane_root"), *(("ledger", key) for key in shown["ledger"]), *(("router", key) for key in shown["router"])]
     rows += [("agents", key) for key in shown["agents"]["ADMIN"]]
-    assert len(rows) == 13
+    assert len(rows) == 14
     lines = text.splitlines()
     for table, key in rows:
         if key == "providers":
@@ -104,7 +105,7 @@ def test_init_writes_a_working_file_for_a_real_model(
     [
         (["--model", "m"], "--provider"),
         (["--provider", "openai"], "--model"),
-        (["--provider", "opnai", "--model", "m"], "openai, anthropic, google, ollama"),
+        (["--provider", "opnai", "--model", "m"], "openai, anthropic, google, ollama; did you mean openai?"),
         (["--provider", "http://me:secret@host/v1", "--model", "m"], "user or password"),
         (["--provider", "openai", "--model", 'a"\nb'], "printable"),
         (["--provider", "openai", "--model", "x" * 101], "1 to 100"),
@@ -197,6 +198,30 @@ def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
         "a work order with this tag runs a tool and asks no model",
     )
     assert "warning: router.domain_tag_routes.tool: " in cli("config", "check").out
+
+
+def test_a_classification_route_that_no_model_takes_is_a_warning(cli: Cli) -> None:
+    """Beside `rules` and `off`; a class that inherits the choice for others of its kind is not blamed for it."""
+    route = '[router.domain_tag_routes.classification]\nprovider_id = "offline"\n'
+    models = 'models.classification = {provider = "offline"}\n'
+
+    def warnings(text: str) -> dict[str, str]:
+        Path("kitchener.toml").write_text(text, encoding="utf-8")
+        outcome = cli("config", "check", "--json")
+        assert outcome.code == 0
+        return {each["key"]: each["problem"] for each in outcome.json["warnings"]}
+
+    by_rules, by_nobody = '[agents.ADMIN]\nclassify = "rules"\n', '[agents."RESIDENT:x"]\nclassify = "off"\n'
+    assert warnings(f"{route}{by_rules}{by_nobody}{models}") == {
+        "router.domain_tag_routes.classification": "no agent class classifies by a model",
+        'agents."RESIDENT:x".models.classification': 'with `classify = "off"`, no model classifies',
+    }
+    assert warnings(route) == {}
+    assert warnings(f'{route}{by_rules}[agents."RESIDENT:x"]\n') == {}
+    assert warnings(f"[agents.default]\n{models}{by_rules}") == {}
+    assert list(warnings(f"[agents.default]\n{models}classify = 'rules'\n{by_rules}")) == [
+        "agents.default.models.classification"
+    ]
 
 
 @pytest.mark.parametrize(

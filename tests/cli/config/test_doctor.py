@@ -41,3 +41,14 @@ def test_a_probe_of_the_offline_provider_asks_nobody(cli: Cli) -> None:
     outcome = cli("doctor", "--probe")
     assert outcome.code == 0
     assert "ok    probe" not in outcome.out
+
+
+def test_a_provider_that_a_runtime_cannot_open_fails(cli: Cli) -> None:
+    """Regression: it was told as ok, and the first chat failed."""
+    Path("kitchener.toml").write_text(
+        '[router]\ndefault_provider = "it"\n[router.providers.it]\nkind = "model"\nmodel = "nosuch:big"\n', encoding="utf-8"
+    )
+    outcome = cli("doctor", "--json")
+    (found,) = [each for each in outcome.json["findings"] if each["what"] == "provider it"]
+    assert (outcome.code, found["state"]) == (1, "fail")
+    assert "nosuch" in found["detail"]

@@ -123,3 +123,21 @@ def test_an_erased_turn_names_its_requests_and_says_why_they_are_gone(cli: Cli) 
     assert outcome.code == 1
     assert "why: its subject was erased" in outcome.out
     assert "not shown: call 1 of WO-" in outcome.out
+
+
+def test_a_missing_key_is_not_told_as_an_erasure(cli: Cli) -> None:
+    """What was erased is on record. A key that is only missing can be restored."""
+    configure()
+    session_id = talk(cli, "which python packages are installed?", "and which version is anyio?")
+    Path(".kitchener.keys").rename("elsewhere")
+    words = "the key of 'ada' is missing here and no erasure is on record: restore the keys from their backup"
+    assert f"\n  shown as erased below: {words}\n" in cli("context", "explain", turn(session_id, 2)).out
+    assert cli("context", "explain", turn(session_id, 2), "--json").json["unreadable"] == words
+    assert f"\nwhy: {words}\n" in cli("context", "explain", turn(session_id, 2), "--prompt").out
+    assert cli("context", "explain", turn(session_id, 2), "--html", "--out", "a.html").code == 0
+    assert "is missing here and no erasure is on record" in Path("a.html").read_text(encoding="utf-8")
+    Path("elsewhere").rename(".kitchener.keys")
+    assert cli("context", "explain", turn(session_id, 2), "--json").json["unreadable"] is None
+    assert cli("subject", "erase", "ada", "--yes").code == 0
+    erased = cli("context", "explain", turn(session_id, 2), "--json").json["unreadable"]
+    assert erased.startswith("its subject was erased (E-")

@@ -218,7 +218,7 @@ def test_a_chain_that_does_not_hold_gives_no_bundle(filled: Cli, tmp_path: Path)
         ("T-1", [], 2, "is not a turn id"),
         ("T-00000000-000001", [], 1, "SES-00000000"),
         ("LAST", [], 1, "has no turn"),
-        ("FIRST", ["-o", "no/such/place"], 2, "--output"),
+        ("FIRST", ["-o", "no/such/place"], 2, "--out"),
     ],
 )
 def test_what_cannot_be_proven_is_told(filled: Cli, tmp_path: Path, turn: str, more: list[str], code: int, words: str) -> None:

@@ -146,14 +146,31 @@ def test_what_is_no_subject_id_is_told(cli: Cli, sessions: dict[str, list[str]],
     assert "subject_id" in outcome.err
 
 
-def test_a_ledger_in_use_gives_7_and_the_holder(cli: Cli, sessions: dict[str, list[str]], tmp_path: Path) -> None:
-    """Nothing is destroyed then; the process that has it goes on."""
+def _chat_of_another(tmp_path: Path) -> "subprocess.Popen[str]":
     process = start("chat", "--subject", BO, cwd=tmp_path)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("hello\n")
     process.stdin.flush()
     assert process.stdout.readline()
+    return process
+
+
+def test_a_chat_that_is_open_erases_somebody_else(cli: Cli, sessions: dict[str, list[str]], tmp_path: Path) -> None:
+    process = _chat_of_another(tmp_path)
+    outcome = cli(*ERASE)
+    ended = finish(process, "are you still there?\n/quit\n")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(key_files(tmp_path)) == 1, "only Bo's is left"
+    assert ended.code == 0
+    assert ended.out.strip()
+
+
+def test_a_ledger_in_use_gives_7_and_the_holder(cli: Cli, sessions: dict[str, list[str]], tmp_path: Path) -> None:
+    """Nothing is destroyed then; the process that has it goes on. It takes no commands, as its settings say."""
+    settings = tmp_path / "kitchener.toml"
+    settings.write_text(f"{settings.read_text()}\n[admin]\nsocket = false\n", encoding="utf-8")
+    process = _chat_of_another(tmp_path)
     outcome = cli(*ERASE)
     assert is_one_line(outcome, 7)
     assert str(process.pid) in outcome.err

@@ -347,7 +347,7 @@ def test_standing_statements_reach_questions_without_a_word_of_theirs(standing: 
     ["We've always lived by the sea.", "I'll never forget it.", "It was great. Always smiling.", "Have you ever only walked?"],
 )
 def test_what_only_tells_of_always_and_never_is_no_standing_statement(said: str) -> None:
-    assert said not in LexicalIndex([LexicalTurn(each) for each in (said, *FILLER)]).rank("Can you book a table?").order
+    assert 0 not in LexicalIndex([LexicalTurn(each) for each in (said, *FILLER)]).rank("Can you book a table?").order
     index = LexicalIndex([LexicalTurn(each, str(n)) for n, each in enumerate((said, "The table broke."))])
     assert index.rank("Can you book a table?").order == [1]
 

@@ -29,6 +29,13 @@ CONTINUES = [
     (FOUND, "Thank you for all your help", "thanks for a step"),
     (FOUND, "Find me another hotel", "repeats an earlier word"),
     ("What else can I do for you?", "Does that hotel have a sauna?", "repeats an earlier word"),
+    (FOUND, "How about something else?", "gives a short reply"),
+    (FOUND, "I'd like to see another one in the centre", "refers back"),
+    ("There are 9 hotels.", "Show me other hotels, please", "repeats an earlier word"),
+    ("How about the Fjord Hotel?", "Can you look for others", "answers the question"),
+    ("You will arrive today?", "Yes, that's it.", "gives a short reply"),
+    ("Would you like breakfast?", "No, thanks.", "gives a short reply"),
+    (FOUND, "Thanks for helping me to book it", "thanks for a step"),
 ]
 SWITCHES = [
     (FOUND, "By the way, what is a monad?", "announces another matter"),
@@ -43,9 +50,10 @@ SWITCHES = [
     ("Would you like to make a reservation?", "Sure, for two nights", "accepts an offer"),
     (FOUND, "Let's go back to the translation", "goes back to something earlier"),
     (FOUND, "Where were we?", "goes back to something earlier"),
-    ("Anything else?", "I want to complain loudly about noise", "names what else is wanted"),
     (FOUND, "Explain an unrelated theorem about primes", "announces another matter"),
-    (FOUND, "Explain a theorem about primes", "requests something new"),
+    (FOUND, "Explain a theorem about primes", "requests a new thing"),
+    (FOUND, "Great, find me a plumber", "requests a new thing"),
+    ("What about the Fjord Hotel?", "Good. Please check my horoscope", "requests a new thing"),
 ]
 CLOSES = [
     (FOUND, "Thanks, that's all.", "says that nothing more is wanted"),
@@ -56,8 +64,19 @@ CLOSES = [
     ("Is there anything else I can help you with?", "not right now", "wants nothing else"),
     ("What else can I do?", "You were a great help, thanks", "only thanks when asked what else"),
     ("Shall I reserve a room?", "No, I don't want to book it.", "declines an offer"),
+    ("Shall I reserve a room?", "Not just yet", "declines an offer"),
+    ("Would you be needing anything else?", "No, thank you.", "wants nothing else"),
+    ("Can I help you further?", "Nope", "wants nothing else"),
+    ("Do you still need me?", "I don't think so", "wants nothing else"),
+    ("Will that be all?", "Yes", "says that nothing more is wanted"),
+    (FOUND, "I shall look at the prices once more tonight at home. That was all I wanted.", "says that nothing more is wanted"),
+    (FOUND, "Thanks, later!", "says that nothing more is wanted"),
 ]
-UNCLEAR = [(FOUND, "Good morning!", "only greets"), (FOUND, "clouds drift slowly over mountains", "no sign")]
+UNCLEAR = [
+    (FOUND, "Good morning!", "only greets"),
+    (FOUND, "clouds drift slowly over mountains", "no sign"),
+    ("Anything else?", "I want to complain loudly about noise", "no sign"),
+]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +99,14 @@ def test_each_rule_decides_its_clear_case(reply: str, message: str, reason: str,
 )
 def test_without_an_objective_a_goal_begins_one_and_leave_taking_closes(message: str, name: str) -> None:
     assert relation(message).name == name
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [("No, thank you", "close"), ("What is its address?", "continue"), ("find a plumber", "switch"), ("ok", "unclear")],
+)
+def test_after_an_objective_was_closed_a_reply_closes_and_a_back_reference_continues(message: str, name: str) -> None:
+    assert after("Anything else?", message, objective="").name == name
 
 
 def test_what_is_being_done_already_is_not_another_goal() -> None:
@@ -125,6 +152,11 @@ def test_what_a_text_requests(text: str, topics: tuple[str, ...], is_transaction
         ("two seats on monday, right? please confirm.", "confirm", ""),
         ("when do you leave?", "detail", ""),
         ("in which city?", "detail", ""),
+        ("what about friday?", "proposal", ""),
+        ("would you be needing anything else?", "what else", ""),
+        ("may i assist you further?", "what else", ""),
+        ("is that all?", "that is all", ""),
+        ("is that all right?", "confirm", ""),
         ("it is nice. do you want me to buy tickets?", "offer", "buy tickets"),
         ("would you like tickets?", "offer", "get tickets"),
         ("would you like to watch it now?", "offer", "watch it now"),

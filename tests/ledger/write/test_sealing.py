@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from kitchener.errors import EntryRefused, SealingError
@@ -26,6 +27,12 @@ def sealer(directory: Path) -> Sealer:
 
 def said(text: Any = SECRET, subject_id: str = "ada") -> LedgerEntry:
     return LedgerEntry("TURN_STARTED", "T-1", {"session_id": "SES-00000001", "subject_id": subject_id, "user_message": text})
+
+
+def sealed_payload(seal: Sealer) -> dict[str, Any]:
+    sealed = orjson.loads(orjson.dumps(seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})))
+    assert isinstance(sealed, dict)
+    return sealed
 
 
 async def stored(path: Path) -> list[dict[str, Any]]:
@@ -106,7 +113,7 @@ async def test_destroying_a_key_erases_its_subject_and_nobody_else(tmp_path: Pat
 async def test_a_changed_or_moved_value_is_refused(tmp_path: Path, where: str) -> None:
     """The chain would show the change too; here the value is opened as if somebody had rebuilt the chain."""
     seal = sealer(tmp_path)
-    payload: dict[str, Any] = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
+    payload = sealed_payload(seal)
     sealed = payload["user_message"]["$sealed"]
     assert seal.open("L", "TURN_STARTED", payload)["user_message"] == SECRET
     if where == "entity":
@@ -122,7 +129,7 @@ async def test_a_changed_or_moved_value_is_refused(tmp_path: Path, where: str) -
 
 async def test_a_version_from_the_future_is_told(tmp_path: Path) -> None:
     seal = sealer(tmp_path)
-    payload: dict[str, Any] = seal.seal("L", "TURN_STARTED", {"subject_id": "ada", "user_message": SECRET})
+    payload = sealed_payload(seal)
     payload["user_message"]["$sealed"]["v"] = 2
     with pytest.raises(SealingError, match="newer"):
         seal.open("L", "TURN_STARTED", payload)

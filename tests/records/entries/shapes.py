@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, ForwardRef, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-import orjson
-
 from kitchener.records import entries, events
 from kitchener.records.entries import CommonPayload, is_sealed
 
@@ -17,6 +15,7 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.SESSION_END: entries.SessionEndPayload,
     events.TURN_STARTED: entries.TurnStartedPayload,
     events.TURN_REJECTED: entries.TurnRejectedPayload,
+    events.PART_ATTACHED: entries.PartAttachedPayload,
     events.TURN_COMPLETED: entries.TurnCompletedPayload,
     events.TURN_ABORTED: entries.TurnAbortedPayload,
     events.WO_PLANNED: entries.WorkOrderPlannedPayload,
@@ -132,8 +131,6 @@ def _fields_of(kind: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    if kind is orjson.Fragment:
-        return False  # read back, there are none
     if kind in (None, type(None)):
         return value is None
     if kind is float:

@@ -6,22 +6,22 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 
 import anyio
-import orjson
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
 from kitchener.context.fold.items import Item, rule_ref
-from kitchener.errors import origin_of
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records.entries import CutReason
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 
@@ -73,8 +73,6 @@ class ContextFragment:
     """The ledger entry of the fragment; None: it has none."""
     timestamp: str = ""
     """Timestamp of that entry; "": not known."""
-    ref_json: orjson.Fragment | None = field(default=None, compare=False, repr=False)
-    """The ref as cached JSON; None: encoded when it is needed."""
 
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
@@ -107,6 +105,8 @@ class AttentionContext(NamedTuple):
     """Learned lines, best first. They are shown beside `context_text`, not in it."""
     projection_ref: Ref | None = None
     """The recorded projection that this context shows; None: attention gathered it."""
+    parts: tuple[StoredPart, ...] = ()
+    """Images and files of earlier turns that are shown again, in the order of the projection, then those of the message."""
 
     def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""

@@ -37,7 +37,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.events import Answered, Asked, Facts, Opened
+from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
@@ -75,6 +75,7 @@ class SessionThread:
         "intent_id",
         "is_shadow",
         "last_left",
+        "media_types",
         "projection",
         "ranking",
         "shared_to",
@@ -91,6 +92,8 @@ class SessionThread:
         """The intent of the running turn; None without an active intent."""
         self.last_left: str | None = None
         """The intent that ended or was deferred last; None if there is none."""
+        self.media_types: Sequence[str] = ()
+        """The types of images and files that the model of the running turn takes; empty: it takes none, or there are none."""
         self.projection: Projection | None = None
         """The projection of the running turn; None before it is computed."""
         self.ranking = TurnRanking(ruleset)
@@ -256,6 +259,7 @@ class ContextAuthority:
             results=results,
             tokens_left=tokens_left,
             mode=self._mode,
+            media_types=thread.media_types,
             turn_ts=turn_ts,
         )
         self._indexes.used(thread.ranking.words)
@@ -396,6 +400,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         newest_turns=config.newest_turns,
         continue_after_close=config.continue_after_close,
         recent_turns=config.recent_turns if policy_version > 1 else 0,
+        recent_parts=config.recent_parts,
         ranking_postings=config.ranking_postings,
         recalled_turns=config.recalled_turns,
         max_stubs=config.max_stubs,
@@ -416,6 +421,8 @@ def _chars_of(facts: Facts) -> int:
         return len(facts.message or "")
     if isinstance(facts, Answered):
         return len(facts.response) + len(facts.message or "")
+    if isinstance(facts, Brought):
+        return len(facts.part.name)
     if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):
         return 0
     return sum([len(each) if isinstance(each, str) else sum(map(len, each)) for each in facts if isinstance(each, str | tuple)])

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from kitchener.context import BaseProjection
 from kitchener.context.projection.record import apply_edits, read_refs
-from kitchener.errors import origin_of
 from kitchener.ledger import StoredEntry
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import AddedRefs, ProjectionPayload, payload_as
 from kitchener.records.ref import Ref

@@ -6,8 +6,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import origin_of
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 
 logger = get_logger(__name__)
 

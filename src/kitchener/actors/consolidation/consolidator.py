@@ -16,17 +16,17 @@ from kitchener.actors.consolidation.recovery import ConsolidationRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_json, error_mapping
+from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_mapping, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused, words_of
+from kitchener.errors import CallerError, EntryRefused, OverlayRefused
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.logs import get_logger
 from kitchener.memory.overlays import gate_window_key
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
-from kitchener.plain_names import quoted
+from kitchener.plain_names import quoted, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -296,15 +296,15 @@ class Consolidator:
         if wo.state == "completed":
             output = next((entry.ref for entry in reversed(trace) if entry.entity_id == wo.wo_id), None)
             completed: WorkOrderCompletedPayload = {
-                "cost": cost_json(wo.cost),
-                "output_ref": output.as_json() if output else None,
+                "cost": cost_mapping(wo.cost),
+                "output_ref": output.as_mapping() if output else None,
             }
             await self._write(case, events.WO_COMPLETED, wo, completed)
             return wo
         failed: WorkOrderFailedPayload = {
             "reason": wo.error.reason if wo.error else "EXECUTOR",
             "error": error_mapping(wo.error) if wo.error else None,
-            "cost": cost_json(wo.cost),
+            "cost": cost_mapping(wo.cost),
         }
         await self._write(case, events.WO_FAILED, wo, failed)
         logger.warning("consolidation failed", signal_id=case.stored_id, wo_id=wo.wo_id, reason=failed["reason"])

@@ -12,14 +12,15 @@ import anyio
 from kitchener.actors.consolidation.lesson import Case, overlay_of, recorded_output
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.actors.work.plan import cost_json
+from kitchener.actors.work.plan import cost_mapping
 from kitchener.clock import iso, to_us
-from kitchener.errors import CallerError, EntryRefused, EntryTooLarge, origin_of
+from kitchener.errors import CallerError, EntryRefused, EntryTooLarge
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.logs import get_logger
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.work_order import Cost
 
@@ -111,8 +112,8 @@ class ConsolidationRecovery:
             return False
         done = trace[-1] if trace and trace[-1].entry_type == events.WO_COMPLETED else None
         fields = {
-            "cost": done.payload.get("cost") if done is not None else cost_json(Cost()),
-            "output_ref": done.ref.as_json() if done is not None else None,
+            "cost": done.payload.get("cost") if done is not None else cost_mapping(Cost()),
+            "output_ref": done.ref.as_mapping() if done is not None else None,
         }
         await ledgers.ho2m.write(LedgerEntry(events.WO_COMPLETED, wo_id, {**closed, **fields}))
         await ledgers.commit()

@@ -60,4 +60,4 @@ class GatewayDirectCall:
         response = await run.call_model(contract, variables, contract.render(variables, work_order.turn_id), NO_TOOLS)
         output = read_answer(response, plain_text=True)
         text = output.get(REPLY_KEY) if not isinstance(output, UnreadableAnswer) else None
-        return DirectReply(text if isinstance(text, str) else "", run.cost(self._clock.time_us()))
+        return DirectReply(text if isinstance(text, str) else "", run.tally.cost(self._clock.time_us()))

@@ -1,7 +1,7 @@
-"""Makes and records the model calls and tool calls of one work order, and adds up their cost.
+"""Makes and records the model calls and tool calls of one work order.
 
-`executor.py` decides which step comes next; this module does not. It uses the gateway's protocol, `registry.py` and the
-ledger. `docs/work-orders.md` lists the recorded entries.
+`executor.py` decides which step comes next; this module does not. `tally.py` adds up what the steps cost.
+`docs/work-orders.md` lists the recorded entries.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,18 +11,20 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 import anyio
-import orjson
+import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.tally import CostTally
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry
-from kitchener.actors.tools.results import ToolOutcome, cut_text, storable
+from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
 from kitchener.actors.tools.toolsets import Toolset
-from kitchener.actors.work.plan import cost_json, nested_mapping
+from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
+from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
@@ -38,6 +40,7 @@ from kitchener.records.entries import (
     ToolCallPayload,
     ToolStartedPayload,
 )
+from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import (
     Attempt,
     Message,
@@ -47,9 +50,8 @@ from kitchener.records.prompt import (
     StreamRestart,
     TextPiece,
 )
-from kitchener.records.ref import Ref
-from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
-from kitchener.records.work_order import NO_COST, Cost, WorkOrder, WorkOrderError
+from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""
@@ -74,6 +76,8 @@ class ExecutionServices:
     turn_deadline_s: float
     abort_grace_s: float
     """How long a call that is cut off may take to record that, seconds."""
+    content: ContentStore | None = None
+    """Has the bytes of images and files; None: no model is called, as in a replay."""
     now: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
 
@@ -92,33 +96,26 @@ class Execution:
     __slots__ = (
         "_attempt",
         "_base",
-        "_cached_tokens",
         "_deadline",
-        "_fresh_tokens",
-        "_input_tokens",
         "_ledger",
         "_limits",
-        "_llm_calls",
         "_model_calls_begun",
-        "_nested",
         "_output_ref",
-        "_output_tokens",
         "_parts",
         "_reply",
-        "_results_tokens",
-        "_started_us",
         "_subject_id",
         "_surroundings",
         "_tool_calls_begun",
-        "_tool_ids",
-        "_window_tokens",
         "_wo",
         "_wo_id",
         "makes_reply",
+        "tally",
     )
 
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
+    tally: CostTally
+    """What the work order has used so far."""
 
     def __init__(
         self,
@@ -131,6 +128,7 @@ class Execution:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
+        self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
@@ -144,19 +142,14 @@ class Execution:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
             self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
-        self._started_us = surroundings.clock.time_us()
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
         planned = work_order.planned_ref
-        self._parts: list[orjson.Fragment] = [planned.as_json()] if planned else []
-        self._output_ref: orjson.Fragment | None = None
+        self._parts: list[RefMapping] = [planned.as_mapping()] if planned else []
+        self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
-        self._model_calls_begun, self._llm_calls, self._tool_calls_begun = direct_after or 0, 0, 0
-        self._input_tokens = self._output_tokens = self._cached_tokens = 0
-        self._window_tokens = self._fresh_tokens = self._results_tokens = 0
-        self._tool_ids: list[str] = []
-        self._nested: Cost | None = None
+        self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -175,58 +168,23 @@ class Execution:
             ExecutionCompletedPayload(
                 output_ref=self._output_ref,
                 output_hash=self._ledger.content_digest(self._subject_id, output_bytes),
-                cost=cost_json(cost),
+                cost=cost_mapping(cost),
             ),
         )
 
-    def cost(self, now_us: int) -> Cost:
-        """The cost of the work order so far.
+    async def with_parts(self, message: Message) -> Message:
+        """Returns a message with the images and files of the work order.
 
-        Args:
-            now_us: the time of day, microseconds
+        Raises:
+            PartDamaged: stored content is missing or was changed
         """
-        # No validation is needed: the counts come from this object, and each recorded call had integer tokens.
-        return NO_COST.replaced(
-            input_tokens=self._input_tokens,
-            output_tokens=self._output_tokens,
-            cached_tokens=self._cached_tokens,
-            llm_calls=self._llm_calls,
-            tool_calls=len(self._tool_ids),
-            tool_ids_used=tuple(self._tool_ids),
-            elapsed_ms=max(0, (now_us - self._started_us) // 1_000),
-            nested=self._nested,
-        )
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the budgets leave room for another round of tools: for the next call, and for a last one as large.
-
-        A cache that served the call before is expected to serve the next one, but not the last one, which offers no tools.
-        Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
-        """
-        reserve, most = self._limits.reply_reserve, self._limits.results_budget
-        if most is not None and self._results_tokens >= most:
-            return False
-        return reserve is None or self._tokens_left >= self._fresh_tokens + self._window_tokens + 2 * reserve
-
-    @property
-    def _tokens_left(self) -> int:
-        """What is left of the work order's budget, where input from a cache does not count."""
-        return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
-
-    def shown(self, outcome: ToolOutcome) -> str:
-        """Returns the outcome of a tool call as the model is shown it: cut to what is left of `results_budget`."""
-        text, most = outcome.as_text(), self._limits.results_budget
-        size = tokens_of_bytes(len(text.encode()))
-        if most is not None and self._results_tokens + size > most:
-            text = cut_text(text, max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
-            self._results_tokens = most
-            size = tokens_of_bytes(len(text.encode()))
-        else:
-            self._results_tokens += size
-        self._window_tokens += size
-        self._fresh_tokens += size
-        return text
+        content, parts = self._surroundings.content, list[MessagePart]()
+        for each in self._wo.parts:
+            data = b""
+            if content is not None:
+                data = await anyio.to_thread.run_sync(content.get, self._subject_id, each.content_hash)
+            parts.append(MessagePart(each, data))
+        return message._replace(parts=tuple(parts))
 
     async def call_model(
         self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
@@ -253,16 +211,7 @@ class Execution:
                 response = await self._streamed(request, reply)
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
-            self._llm_calls += 1
-            usage = response.usage
-            self._input_tokens += usage.input_tokens
-            self._output_tokens += usage.output_tokens
-            cached = 0
-            if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
-                cached = min(usage.cached_tokens, usage.input_tokens)
-                self._cached_tokens += cached
-            self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
-            self._fresh_tokens = self._window_tokens - cached
+            self.tally.add_answer(response)
             try:
                 ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
             except (EntryRefused, EntryTooLarge) as error:
@@ -319,7 +268,7 @@ class Execution:
         if not read_only:
             # After a crash, only this entry shows that the tool may have had its effect.
             await self._surroundings.ledgers.commit()
-        self._tool_ids.append(tool_id)
+        self.tally.add_tool(tool_id)
         if self._reply is not None:
             await self._reply.tool_started(tool_id, call, arguments)
         return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._tool_call(key)))
@@ -335,7 +284,7 @@ class Execution:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         self._keep(ref)
         if outcome.nested_cost is not None:
-            self._nested = outcome.nested_cost.plus(self._nested)
+            self.tally.add_nested(outcome.nested_cost)
         if self._reply is not None:
             await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
@@ -367,13 +316,10 @@ class Execution:
         tools: Toolset,
     ) -> PromptRequest:
         wo, limits, boundary = self._wo, self._limits, contract.boundary
-        left = self._tokens_left
-        if limits.reply_reserve is not None:
-            left = max(limits.reply_reserve, left - self._fresh_tokens)
-        elif left < 1:
-            raise WorkOrderFailed(
-                "BUDGET", f"the token budget of {limits.token_budget} was used up by {self._llm_calls} model calls"
-            )
+        left = self.tally.tokens_for_next_call
+        if left < 1:
+            calls = self.tally.llm_calls
+            raise WorkOrderFailed("BUDGET", f"the token budget of {limits.token_budget} was used up by {calls} model calls")
         return PromptRequest(
             contract_id=contract.contract_id,
             wo_type=wo.wo_type,
@@ -431,7 +377,7 @@ class Execution:
             "provider_id": response.provider_id,
             "model_id": response.model_id,
             "route_reason": response.route_reason,
-            "usage": response.usage.as_json(),
+            "usage": response.usage.as_mapping(),
             "latency_ms": response.latency_ms,
             "finish_reason": response.finish_reason,
         }
@@ -466,7 +412,7 @@ class Execution:
         )
 
     def _keep(self, ref: Ref) -> None:
-        self._output_ref = output_ref = ref.as_json()
+        self._output_ref = output_ref = ref.as_mapping()
         self._parts.append(output_ref)
 
 

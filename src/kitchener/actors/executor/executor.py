@@ -19,6 +19,7 @@ from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config, LimitsConfig
+from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import LedgerGroup
 from kitchener.records import events
@@ -45,9 +46,10 @@ class HO1Executor:
         config: `turn_deadline_s` limits a work order without its own `timeout_ms`
         limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
         listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
+        content: has the bytes of images and files; None: no model is called, as in a replay
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  assembled in one place by the runtime, by hand in tests; all by keyword
         self,
         *,
         ledgers: LedgerGroup,
@@ -58,9 +60,10 @@ class HO1Executor:
         config: HO2Config,
         limits: LimitsConfig | None = None,
         listeners: Mapping[str, UpdateListener] | None = None,
+        content: ContentStore | None = None,
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
-        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s)
+        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content)
         self._prompts, self._tools, self._clock = prompts, tools, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()
@@ -95,7 +98,7 @@ class HO1Executor:
             # A contract may allow other types; the quality gate does not.
             await reply.finish(text if isinstance(text, str) else "")
         now_us = self._clock.time_us()
-        cost = run.cost(now_us)
+        cost = run.tally.cost(now_us)
         await run.record_completed(output_bytes, cost)
         return work_order.completed(value, cost, self._timestamps.render(now_us))
 
@@ -124,6 +127,8 @@ class HO1Executor:
         if (problem := contract.input_problem(variables)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
         messages: list[Message] = list(contract.render(variables, wo.turn_id))
+        if wo.parts:
+            messages[-1] = await run.with_parts(messages[-1])
         rounds = wo.constraints.turn_limit if run.makes_reply else 0
         tools = self._tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
         if tools.specs:
@@ -171,8 +176,8 @@ class HO1Executor:
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
             for use, outcome in zip(response.tool_uses, outcomes, strict=True):
-                messages.append(Message("tool", run.shown(outcome), tool_use_id=use.use_id, tool_id=use.tool_id))
-            if not run.has_room:
+                messages.append(Message("tool", run.tally.shown(outcome), tool_use_id=use.use_id, tool_id=use.tool_id))
+            if not run.tally.has_room:
                 break
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 
@@ -182,7 +187,7 @@ class HO1Executor:
         if error.provider_reason is not None:
             told["provider_reason"] = error.provider_reason
         await run.record(events.WO_FAILED, ExecutionFailedPayload(error=told))
-        return wo.failed(error, run.cost(now_us), self._timestamps.render(now_us))
+        return wo.failed(error, run.tally.cost(now_us), self._timestamps.render(now_us))
 
 
 _Output = tuple[dict[str, Any], bytes]

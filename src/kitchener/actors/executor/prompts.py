@@ -171,7 +171,7 @@ class _System(NamedTuple):
 
 def _encoded(message: Message) -> bytes:
     """Returns the canonical JSON of a message."""
-    if message.role == "user":  # it has only its text, so it needs no intermediate object
+    if message.role == "user" and not message.parts:  # it has only its text, so it needs no intermediate object
         return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
     return canonical_bytes(message.as_mapping())
 

@@ -30,11 +30,12 @@ from anyio.abc import TaskGroup
 from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.clock import loop_clock
-from kitchener.errors import ActorStopped, KitchenerError, Overloaded, origin_of
+from kitchener.errors import ActorStopped, KitchenerError, Overloaded
 from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
 from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
 from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup, signals
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 
 logger = get_logger(__name__)
 

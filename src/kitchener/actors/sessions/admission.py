@@ -7,15 +7,18 @@ does. Explained in `docs/sessions.md`.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 
 from kitchener.actors.sessions.active_text import ActiveText
+from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock
 from kitchener.config import HO2Config
-from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
+from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced, UnsupportedPart
+from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.lane import Lane
 from kitchener.records import events
 from kitchener.records.entries import RejectReason, TurnRejectedPayload
@@ -33,6 +36,7 @@ class TurnLimiter:
         self._closed = False
         self._idle: anyio.Event | None = None
         self._scopes: set[anyio.CancelScope] = set()
+        self._refused = 0
 
     @property
     def is_closed(self) -> bool:
@@ -73,14 +77,22 @@ class TurnLimiter:
         if self.try_enter(subject_id):
             return
         if not self._lane.has_room(subject_id):
-            raise self._lane.overloaded()
+            raise self._refusal()
         outcome = await self._lane.enter(subject_id, deadline)
         if outcome == "entered" and self._closed:
             self.leave(subject_id)
         if self._closed:
             raise _closed()
         if outcome != "entered":
-            raise self._lane.overloaded()
+            raise self._refusal()
+
+    def statistics(self) -> LaneStatistics:
+        """The present counts of the queue of turns, and of its waits and refusals so far."""
+        return replace(self._lane.statistics(), given_up=self._refused)
+
+    def _refusal(self) -> Overloaded:
+        self._refused += 1
+        return self._lane.overloaded()
 
     def leave(self, subject_id: str = "") -> None:
         """Releases a slot and grants it to the next waiting turn."""
@@ -131,10 +143,11 @@ class Admission:
         config: overlap policy, queue length and admission deadline
         limiter: the runtime's limit of running turns
         text: counts the text of a session when its last call has ended
+        content: knows which images and files the model takes
     """
 
-    def __init__(self, config: HO2Config, limiter: TurnLimiter, text: ActiveText) -> None:
-        self._config = config
+    def __init__(self, config: HO2Config, limiter: TurnLimiter, text: ActiveText, content: ContentIntake) -> None:
+        self._config, self._content = config, content
         self._limiter = limiter
         self._text = text
         self._now = loop_clock()
@@ -145,13 +158,15 @@ class Admission:
         A nested turn takes no slot, because the turn that waits for it already holds one.
 
         Raises:
-            SessionBusy, Overloaded, TurnReplaced: not admitted; recorded as `TURN_REJECTED`, nothing was started
+            SessionBusy, Overloaded, TurnReplaced, UnsupportedPart: recorded as `TURN_REJECTED`; nothing was started
             RuntimeClosed: the runtime is shutting down; nothing was recorded or started
         """
         deadline = self._now() + self._config.admission_deadline_s
         if call.deadline is not None:
             deadline = min(deadline, call.deadline)
         try:
+            if call.parts and (refusal := self._content.refusal(call.parts)) is not None:
+                raise refusal
             queue = await self._enter_session(session, deadline)
             try:
                 if not nested and not self._limiter.try_enter(session.subject_id):
@@ -163,8 +178,8 @@ class Admission:
             except BaseException:
                 self._leave_session(session)
                 raise
-        except (SessionBusy, Overloaded, TurnReplaced) as refusal:
-            await self._record(session, message, call.idempotency_key, _REASONS[type(refusal)])
+        except (SessionBusy, Overloaded, TurnReplaced, UnsupportedPart) as refused:
+            await self._record(session, message, call.idempotency_key, _REASONS[type(refused)])
             raise
         return queue
 
@@ -270,4 +285,5 @@ _REASONS: dict[type[Exception], RejectReason] = {
     SessionBusy: "busy",
     Overloaded: "overloaded",
     TurnReplaced: "replaced",
+    UnsupportedPart: "unsupported",
 }

@@ -5,16 +5,18 @@ to its session, or to its subject if the call names no session. After an abort t
 was running and its outcome is unknown. Explained in `docs/sessions.md`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, NamedTuple
 
 import anyio
 
 from kitchener.actors.mailbox.calling_chain import calling_chain
+from kitchener.actors.sessions.content import same_parts
 from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.records.turn import TurnResult
 
 
@@ -30,10 +32,10 @@ class KeyOwner(NamedTuple):
 class KeyUse:
     """The use of a key by one message, while its turn runs."""
 
-    __slots__ = ("done", "message", "result", "session_id")
+    __slots__ = ("done", "message", "parts", "result", "session_id")
 
-    def __init__(self, message: str) -> None:
-        self.message = message
+    def __init__(self, message: str, parts: Sequence[object]) -> None:
+        self.message, self.parts = message, parts
         self.session_id: str | None = None
         """The session that runs the key's turn; None before it is known."""
         self.result: TurnResult | None = None
@@ -54,7 +56,9 @@ class IdempotencyKeys:
         self._running: dict[tuple[KeyOwner, str], KeyUse] = {}
 
     @asynccontextmanager
-    async def use(self, key: str, message: str, *, owner: KeyOwner, deadline: float) -> AsyncIterator[KeyUse]:
+    async def use(
+        self, key: str, message: str, *, owner: KeyOwner, deadline: float, parts: Sequence[object] = ()
+    ) -> AsyncIterator[KeyUse]:
         """Holds a key. If its `result` is None, the block runs the turn; it sets `session_id` and then `result`.
 
         Otherwise the result comes from the key's running turn or from the ledger, and the block only returns it.
@@ -64,6 +68,7 @@ class IdempotencyKeys:
             message: the user's message
             owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
+            parts: the message's images and files, as they were read
 
         Raises:
             IdempotencyConflict: the key was used with another message
@@ -73,7 +78,7 @@ class IdempotencyKeys:
             Overloaded: the running turn did not finish before the deadline
         """
         while (running := self._running.get((owner, key))) is not None:
-            if running.message != message:
+            if running.message != message or running.parts != parts:
                 raise IdempotencyConflict(key, "in progress")
             if running.session_id in calling_chain():
                 raise ReentrantTurn(f"the turn of idempotency key {key!r} waits for the tool that sends its message again")
@@ -84,22 +89,26 @@ class IdempotencyKeys:
                 return
             if not running.done.is_set():
                 raise Overloaded(f"idempotency key {key!r}: its running turn", 1)
-        mine = self._running[owner, key] = KeyUse(message)
+        mine = self._running[owner, key] = KeyUse(message, parts)
         try:
-            mine.result = await self._finished(key, message, owner)
+            mine.result = await self._finished(key, message, parts, owner)
             yield mine
         finally:
             del self._running[owner, key]
             mine.done.set()
 
-    async def _finished(self, key: str, message: str, owner: KeyOwner) -> TurnResult | None:
+    async def _finished(self, key: str, message: str, parts: Sequence[object], owner: KeyOwner) -> TurnResult | None:
         """Returns the recorded result, or None if the key may run a new turn."""
         for start in reversed(await self._starts(key, owner)):
             turn_id = start.payload["turn_id"]
             said = start.payload["user_message"]
             if not isinstance(said, str):  # a new turn would restore the erased message
                 raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
-            if said != message:
+            recorded = payload_as(TurnStartedPayload, start.payload).get("parts", [])
+            is_same = said == message and len(recorded) == len(parts)
+            if is_same and parts:
+                is_same = await same_parts(self._ledgers.ho2m, str(start.payload["subject_id"]), parts, recorded)
+            if not is_same:
                 raise IdempotencyConflict(key, turn_id)
             end = await self._end(start)
             if end is not None and end.entry_type == events.TURN_COMPLETED:

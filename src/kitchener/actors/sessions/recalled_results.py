@@ -11,9 +11,10 @@ from kitchener.actors.sessions.state import SessionState
 from kitchener.config import HO2Config
 from kitchener.context import Item, ToolResult, estimator, result_item
 from kitchener.context.fold.tool_results import is_repeated, result_text
-from kitchener.errors import LedgerError, origin_of
+from kitchener.errors import LedgerError
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import KeptResults, ToolCallPayload, opened, payload_as
 from kitchener.records.ref import Ref

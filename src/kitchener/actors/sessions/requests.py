@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import anyio
 
@@ -13,9 +14,11 @@ from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
-from kitchener.errors import CallerError, InvalidMessage, ReentrantTurn
+from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
 from kitchener.ids import check_caller
+from kitchener.media import MEDIA_TYPES
 from kitchener.plain_names import quoted
+from kitchener.records.parts import FilePart, StoredPart
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
 
 
@@ -30,6 +33,7 @@ class RequestChecks:
     def __init__(self, limits: LimitsConfig, *, by_model: bool = False) -> None:
         self._by_model = by_model
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
+        self._max_parts = limits.max_parts
 
     def message(self, message: str) -> str:
         """Returns the message as a plain `str`, also if the caller passes a subclass of `str`.
@@ -39,7 +43,7 @@ class RequestChecks:
         """
         if type(message) is not str:
             if not issubclass(type(message), str):
-                raise InvalidMessage(f"message is {type(message).__name__}: expected text; other content is not supported")
+                raise InvalidMessage(f"message is {type(message).__name__}: expected text; images and files go into parts=[…]")
             message = str.__str__(message)
         if not message.strip():
             raise InvalidMessage("message is empty: expected text")
@@ -126,6 +130,7 @@ class RequestChecks:
         memory: bool,
         seconds: float | None,
         acceptance: Sequence[str] = (),
+        parts: Sequence[FilePart | StoredPart] = (),
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -136,6 +141,7 @@ class RequestChecks:
             memory: whether the turn may use long-term memory
             seconds: the caller's deadline, seconds from now; None: no deadline
             acceptance: criteria that the reply must meet
+            parts: images and files of the message
 
         Raises:
             CallerError: an argument is wrong
@@ -152,7 +158,36 @@ class RequestChecks:
             check_name("idempotency_key", idempotency_key)
         deadline = None if seconds is None else anyio.current_time() + seconds
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria)
+        brought = self._parts(parts) if parts != () else ()
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought)
+
+    def _parts(self, parts: Sequence[FilePart | StoredPart]) -> tuple[FilePart | StoredPart, ...]:
+        """Returns the images and files; raises InvalidPart unless these are such, and not too many."""
+        if isinstance(parts, str | bytes) or not isinstance(parts, Sequence):
+            raise InvalidPart(f"parts = {quoted(parts)}: expected a list of ImagePart and FilePart")
+        if len(parts) > self._max_parts:
+            raise InvalidPart(f"parts has {len(parts)} members: expected at most max_parts = {self._max_parts}")
+        for number, each in enumerate(parts, 1):
+            if not isinstance(each, FilePart | StoredPart):
+                raise InvalidPart(f"part {number} = {quoted(each)}: expected ImagePart(…) or FilePart(…)")
+            if isinstance(each, FilePart):
+                _check_part(number, each)
+        return tuple(parts)
+
+
+def _check_part(number: int, part: FilePart) -> None:
+    """Raises InvalidPart unless the fields of an image or a file have the right types."""
+    if not isinstance(part.source, str | bytes | Path):
+        raise InvalidPart(f"part {number}: source = {quoted(part.source)}: expected a path, or the content as bytes")
+    if part.media_type is not None and part.media_type not in MEDIA_TYPES:
+        raise InvalidPart(f"part {number}: media_type = {quoted(part.media_type)}: expected {', '.join(MEDIA_TYPES)}")
+    name = part.name
+    if name is not None and (
+        not isinstance(name, str) or not 1 <= len(name) <= _MAX_PART_NAME or not name.isprintable() or set(name) & set("/\\[]")
+    ):
+        raise InvalidPart(
+            f"part {number}: name = {quoted(name)}: expected 1 to {_MAX_PART_NAME} printable characters without / \\ [ ]"
+        )
 
 
 def _check_ids(session_id: str | None, subject_id: str | None) -> None:
@@ -231,3 +266,4 @@ _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000
 _MAX_NAME = 256
+_MAX_PART_NAME = 128

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
-
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
-    CostJson,
     CostMapping,
     CostSummary,
+    PartAttachedPayload,
     SessionEndPayload,
     TurnAbortedPayload,
     TurnCompletedPayload,
@@ -27,6 +25,7 @@ from kitchener.records.entries import (
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import turn_text
 from kitchener.records.tokens import estimate_tokens
@@ -43,9 +42,7 @@ class PastTurn:
     def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = turn_text(user_message, response)
-        self.fragment = ContextFragment(
-            "HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, ref_json=ref.as_json()
-        )
+        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
         self._words: frozenset[str] | None = None
@@ -92,6 +89,8 @@ class SessionState:
     """Failed work orders that no later work order has superseded and no completed turn has abandoned, at most 100."""
     tool_results: deque[tuple[str, Ref]] = field(default_factory=deque)
     """The newest results of tools that later turns may be shown, oldest first: the turn, and the `TOOL_CALL` entry."""
+    has_parts: bool = False
+    """Whether a message of the session brought an image or a file."""
     open_turn: OpenTurn | None = None
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
@@ -119,6 +118,12 @@ def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, object],
 def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> None:
     state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
     state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]))
+
+
+def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> None:
+    state.has_parts = True
+    if state.open_turn is not None:
+        state.open_turn.user_message += f"\n{StoredPart.from_payload(payload).stub}"
 
 
 def _plan_work_order(state: SessionState, payload: WorkOrderPlannedPayload, _: Ref) -> None:
@@ -173,6 +178,7 @@ def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> Non
 
 CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.TURN_STARTED: _start_turn,
+    events.PART_ATTACHED: _attach_part,
     events.WO_PLANNED: _plan_work_order,
     events.WO_COMPLETED: _end_work_order,
     events.WO_FAILED: _fail_work_order,
@@ -186,10 +192,8 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
 was read, and the entry's reference. Entries of other types change only the head."""
 
 
-def _tokens(cost: CostJson) -> int:
-    # A running turn writes its costs as JSON text.
-    spent: CostMapping = orjson.loads(orjson.dumps(cost)) if isinstance(cost, orjson.Fragment) else cost
-    return spent["input_tokens"] + spent["output_tokens"]
+def _tokens(cost: CostMapping) -> int:
+    return cost["input_tokens"] + cost["output_tokens"]
 
 
 def _text(value: object) -> str:

@@ -25,9 +25,9 @@ from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.cancellation import is_scope_cancelled
 from kitchener.criteria import criterion_problem
-from kitchener.errors import ToolError, origin_of
+from kitchener.errors import ToolError
 from kitchener.lanes.askers import ASKERS_CONTEXT
-from kitchener.plain_names import counted, is_plain_name, quoted
+from kitchener.plain_names import counted, is_plain_name, origin_of, quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, words_of
+from kitchener.errors import EntryRefused
+from kitchener.plain_names import words_of
 from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000

@@ -15,7 +15,8 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ArgsKwargs
 
-from kitchener.errors import ToolError, words_of
+from kitchener.errors import ToolError
+from kitchener.plain_names import words_of
 
 _MAX_SHOWN: Final = 120
 _PARAMETER: Final = re.compile(r"\s*+\*{0,2}(\w++)\s*+(?:\([^)]*\)\s*+)?:\s*+(.*)")

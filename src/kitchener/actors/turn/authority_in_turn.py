@@ -15,6 +15,7 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.context import (
+    ContextState,
     IntentEvent,
     Item,
     Projection,
@@ -33,8 +34,10 @@ from kitchener.context import (
     resolve_intent_transition,
     with_scopes,
 )
+from kitchener.context.fold.events import Brought
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
@@ -176,7 +179,8 @@ class TurnAuthority:
         if self.is_shadow:
             return gathered
         self.projection_ref = ref
-        return _as_context(projection, rendering, gathered.template_id, anchors)._replace(projection_ref=ref)
+        shown = _as_context(projection, rendering, gathered.template_id, anchors)
+        return shown._replace(projection_ref=ref, parts=_shown_parts(projection, thread.state))
 
     async def finish(self, output: Mapping[str, object], *, is_failed: bool, closing_tool: str | None) -> None:
         """After step 4: closes the intent if the message or a tool completed it, and counts failures.
@@ -318,6 +322,13 @@ class TurnAuthority:
             "subject_id": session.subject_id,
             "turn_id": self._turn_id,
         }
+
+
+def _shown_parts(projection: Projection, state: ContextState) -> tuple[StoredPart, ...]:
+    """The images and files that the projection shows in full."""
+    shown = {each.item.ref for each in projection.head if each.item.kind == "part" and each.form == "FULL"}
+    found = [event for brought in state.parts.values() for event in brought if event.ref in shown] if shown else ()
+    return tuple([event.facts.part for event in found if isinstance(event.facts, Brought)])
 
 
 def _as_context(

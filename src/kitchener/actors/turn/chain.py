@@ -6,8 +6,6 @@
 
 from collections.abc import Awaitable, Mapping, Sequence
 
-import orjson
-
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import fits_entry
@@ -17,13 +15,14 @@ from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import BudgetScope
-from kitchener.actors.work.plan import cost_json, error_mapping
+from kitchener.actors.work.plan import cost_mapping, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError, origin_of, words_of
+from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -40,9 +39,8 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     WorkOrderSupersededPayload,
     WorkOrderType,
-    WrittenSummary,
 )
-from kitchener.records.ref import Ref
+from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
@@ -63,7 +61,6 @@ class WorkOrderChain:
 
     __slots__ = (
         "_base",
-        "_costs",
         "_deadline",
         "_hashed",
         "_scope",
@@ -90,11 +87,10 @@ class WorkOrderChain:
         self._base = session.fields_of(turn_id)
         self._scope: BudgetScope = (session.session_id, turn_id)
         self._wo_scope: BudgetScope = self._scope
-        self._costs: dict[str, orjson.Fragment] = {}
         """The cost of each finished work order, kept because `TURN_COMPLETED` repeats it."""
         self.direct_cost: DirectCost = {}
         """What a call of the gateway without HO1 used, for `TURN_COMPLETED`; empty: there was none."""
-        self.message_ref: orjson.Fragment | None = None
+        self.message_ref: RefMapping | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
         self.intent_id: str | None = None
         """The intent that the work orders serve; None without an active intent."""
@@ -125,7 +121,7 @@ class WorkOrderChain:
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._services.budgeter.release(scope)
         # Many turns may wait for a commit at the same time. Dropping the data now bounds the memory of these turns.
-        self.work_orders, self.trace, self._costs = {}, [], {}
+        self.work_orders, self.trace = {}, []
 
     def write(self, entry_type: str, entity_id: str, payload: CommonPayload) -> Awaitable[Ref]:
         """Writes an entry of this turn to HO2m and returns its reference when awaited.
@@ -143,7 +139,7 @@ class WorkOrderChain:
         *,
         prior_results: Sequence[Mapping[str, object]] = (),
         parent: str | None = None,
-        input_refs: Sequence[orjson.Fragment | None] = (),
+        input_refs: Sequence[RefMapping | None] = (),
         context: AttentionContext | None = None,
         acceptance: tuple[str, ...] = (),
     ) -> WorkOrder | Reply:
@@ -161,7 +157,12 @@ class WorkOrderChain:
             data = canonical_bytes([input_context, prior], at="input_context")
         except EntryRefused as error:  # an output can be storable alone but too deep inside an input
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
-        needed = tokens_of_bytes(len(data)) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        parts = context.parts if context is not None else ()
+        needed = (
+            tokens_of_bytes(len(data))
+            + sum(each.tokens for each in parts)
+            + (0 if wo_type == "tool_call" else services.config.reply_reserve)
+        )
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
         earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
         room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
@@ -176,6 +177,7 @@ class WorkOrderChain:
             subject_id=session.subject_id,
             intent_id=self.intent_id,
             input_context=input_context,
+            parts=parts,
             prior_results=prior,
             constraints=constraints.replaced(timeout_ms=left_ms, **changes),
             parent_wo_id=parent,
@@ -202,18 +204,6 @@ class WorkOrderChain:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
 
-    def summary(self) -> list[WrittenSummary]:
-        """The summary of each work order for `TURN_COMPLETED`, in order of planning."""
-        return [
-            {
-                "wo_id": wo_id,
-                "wo_type": wo.wo_type,
-                "state": wo.state,
-                "cost": self._costs.get(wo_id) or cost_json(wo.cost),
-            }
-            for wo_id, wo in self.work_orders.items()
-        ]
-
     def trace_hash(self) -> str:
         """The hash over `trace`. Cached until an entry is added."""
         if len(self.trace) != self._hashed[0]:
@@ -230,12 +220,12 @@ class WorkOrderChain:
     async def accept(self, wo: WorkOrder) -> None:
         """Writes `WO_COMPLETED`: HO2 accepts the output unchanged."""
         wo_id = wo.wo_id
-        output: orjson.Fragment | None = None
+        output: RefMapping | None = None
         for entry in reversed(self.trace):  # nearly always the last one
             if entry.entity_id == wo_id:
-                output = entry.ref.as_json()
+                output = entry.ref.as_mapping()
                 break
-        cost = self._costs[wo_id] = cost_json(wo.cost)
+        cost = cost_mapping(wo.cost)
         completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost, "output_ref": output}
         await self.write(events.WO_COMPLETED, wo_id, completed)
 
@@ -253,7 +243,7 @@ class WorkOrderChain:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
         wo_id, error = wo.wo_id, wo.error
         self.work_orders[wo_id] = wo
-        cost = self._costs[wo_id] = cost_json(wo.cost)
+        cost = cost_mapping(wo.cost)
         fields: WorkOrderFailedPayload = {
             "wo_id": wo_id,
             "reason": error.reason if error else "EXECUTOR",
@@ -294,7 +284,7 @@ class WorkOrderChain:
         wo: WorkOrder,
         limits: ConstraintsMapping,
         data: bytes,
-        input_refs: Sequence[orjson.Fragment | None],
+        input_refs: Sequence[RefMapping | None],
         context: AttentionContext | None,
     ) -> Ref:
         """Writes `WO_PLANNED` with references to the input and the hash of its bytes `data`, but never the input itself."""
@@ -319,9 +309,9 @@ class WorkOrderChain:
                 "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
             }
             if context.projection_ref is not None:  # the projection's entry lists all visible items
-                shown["projection_ref"] = context.projection_ref.as_json()
+                shown["projection_ref"] = context.projection_ref.as_mapping()
             else:
-                shown["fragment_refs"] = [f.ref_json or f.ref.as_json() for f in context.fragments if f.ref is not None]
+                shown["fragment_refs"] = [f.ref.as_mapping() for f in context.fragments if f.ref is not None]
             if context.biases:
                 shown["biases"] = [bias.source_id for bias in context.biases]
             fields["attention"] = shown
@@ -375,7 +365,7 @@ class WorkOrderChain:
         )
         if reply.cost is not None:
             self.work_orders[wo.wo_id] = self.work_orders[wo.wo_id].replaced(cost=reply.cost)
-            cost = self._costs[wo.wo_id] = cost_json(reply.cost)
+            cost = cost_mapping(reply.cost)
             self.direct_cost = {"direct_cost": cost}
         text = reply.text if reply.text and self.can_record(reply.text) else APOLOGY
         return Reply(text, TurnError("EXECUTOR", detail, wo.wo_id))

@@ -6,7 +6,6 @@ admitted; `turn.py` has the steps of the turn. Explained in `docs/turn.md`.
 """
 
 from contextlib import suppress
-from typing import Final
 
 import anyio
 
@@ -28,12 +27,9 @@ from kitchener.errors import (
 )
 from kitchener.lanes.askers import WAITING_TURN, WaitingTurn
 from kitchener.records import events
-from kitchener.records.attempt_record import attempt_of
+from kitchener.records.attempt_record import UnansweredCall
 from kitchener.records.entries import AbortReason
 from kitchener.records.turn import TurnCall, UpdateListener
-
-_SHOWN_ATTEMPTS: Final = 3
-"""Attempts that the error of a turn past its deadline names, the newest ones."""
 
 
 class TurnRunner:
@@ -118,25 +114,20 @@ class TurnRunner:
         if self._limiter.is_closed:
             await self._abort(turn, "shutdown")
             return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
+        await self._abort(turn, "overloaded" if isinstance(late, Overloaded) else "timeout")
+        waited_for = await self._waited_for(session.session_id, turn.turn_id)
         if isinstance(late, Overloaded):
-            await self._abort(turn, "overloaded")
-            return late
-        await self._abort(turn, "timeout")
-        return TurnTimeout(turn.turn_id, late.seconds, await self._waited_for(session.session_id, turn.turn_id))
+            return Overloaded(late.what, late.limit, turn.turn_id, waited_for)
+        return TurnTimeout(turn.turn_id, late.seconds, waited_for)
 
     async def _waited_for(self, session_id: str, turn_id: str) -> str:
-        """The newest attempts of the model call that the turn waited for, and what came of each; "": none, or unknown."""
-        found: dict[int, str] = {}
+        """The attempts of the model call that the turn waited for; "": none, or unknown."""
+        call = UnansweredCall()
         with anyio.move_on_after(self._abort_grace_s, shield=True), suppress(LedgerError):
             async for entry in self._ledgers.ho1m.read(session_id=session_id, entry_type=events.OF_MODEL_CALLS):
-                if entry.payload.get("turn_id") != turn_id:
-                    continue
-                if entry.entry_type == events.LLM_CALL:
-                    found = {}
-                elif (attempt := attempt_of(entry.entry_type, entry.payload)) is not None:
-                    outcome = "had no answer yet" if attempt.state == "started" else f"failed: {attempt.reason}"
-                    found[attempt.attempt] = f"attempt {attempt.attempt} at provider {attempt.provider_id!r} {outcome}"
-        return "; ".join(list(found.values())[-_SHOWN_ATTEMPTS:])
+                if entry.payload.get("turn_id") == turn_id:
+                    call.take(entry.entity_id, entry.entry_type, entry.payload)
+        return call.words
 
     async def _abort(self, turn: Turn, reason: AbortReason) -> None:
         """Records the abort. A cancellation waits for this clean-up alone, for at most `abort_grace_s`."""

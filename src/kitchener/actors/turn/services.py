@@ -12,6 +12,7 @@ import anyio
 
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
@@ -54,6 +55,7 @@ class TurnConstants:
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in tools.specs(self.allowed_tools)
         ]
+        self.classify_tools = self.tool_views if config.classify == "model" else []
         self.acceptance = config.acceptance
         self.tool_acceptance = {tool_id: found for tool_id in tools.tool_ids if (found := tools.acceptance_of(tool_id))}
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
@@ -113,6 +115,8 @@ class TurnServices:
     listeners: dict[str, UpdateListener]
     """Listeners for streamed text, by work order id; shared with the executor."""
     constants: TurnConstants
+    content: ContentIntake
+    """Stores images and files of messages."""
     authority: ContextAuthority | None = None
     """The Context Authority; None if it is off, and then none of its code runs."""
     memory: TurnMemory | None = None

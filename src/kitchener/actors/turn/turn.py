@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.mailbox.calling_chain import charge_tool
+from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
@@ -20,6 +21,7 @@ from kitchener.actors.turn.reply_check import apology_after, judge_reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
+    CONTINUES,
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
@@ -33,9 +35,10 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import StaleHead, origin_of
+from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
@@ -45,6 +48,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -83,6 +87,7 @@ class Turn:
         "_memory",
         "_message",
         "_output",
+        "_parts",
         "_positions",
         "_services",
         "_session",
@@ -108,6 +113,7 @@ class Turn:
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
         self._is_over = False
+        self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
 
     async def start(self, call: TurnCall) -> None:
@@ -137,9 +143,29 @@ class Turn:
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
-        self._chain.message_ref = (await _write_start(self._session, self.turn_id, fields)).as_json()
+        if call.parts or self._session.state.has_parts:
+            self._parts = await self._services.content.begin(self._session, call, fields)
+        self._chain.message_ref = (await self._write_start(fields)).as_mapping()
         self._chain.open()
+        if self._parts:
+            await record_parts(self._session, self.turn_id, self._parts)
         self._services.ledgers.request_commit()
+
+    async def _write_start(self, fields: TurnStartedPayload) -> Ref:
+        """Writes `TURN_STARTED` as the session's next entry, and tries again up to `session_queue` times.
+
+        While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
+        found another head than this process wrote met another writer.
+        """
+        session, turn_id, retries = self._session, self.turn_id, self._services.config.session_queue
+        while True:
+            head = session.state.head
+            try:
+                return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
+            except StaleHead:
+                if session.state.head == head or not retries:
+                    raise
+                retries -= 1
 
     async def run(self) -> TurnOutcome:
         """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
@@ -161,6 +187,8 @@ class Turn:
             if own is not None:
                 return own
         context = await self._assemble(classification)
+        if self._parts:
+            context = context._replace(parts=(*context.parts, *self._parts))
         constants = self._services.constants
         plan = plan_chain(
             classification,
@@ -189,6 +217,8 @@ class Turn:
 
     async def _classify(self) -> Mapping[str, object] | Reply:
         """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
+        if self._services.config.classify == "off":
+            return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
         wo = await self._chain.dispatch(
             "classify",
@@ -196,11 +226,11 @@ class Turn:
                 "user_message": self._message,
                 "recent_turns": [past.exchange for past in newest],
                 "labels_vocabulary": constants.vocabulary,
-                "tools": constants.tool_views,
+                "tools": constants.classify_tools,
                 **(self._authority.classify_inputs() if self._authority is not None else {}),
             },
             constants.classify,
-            input_refs=[past.fragment.ref_json for past in newest],
+            input_refs=[ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None],
         )
         if isinstance(wo, Reply):
             return wo
@@ -322,7 +352,7 @@ class Turn:
             "assembled_context": context.as_assembled(),
             "instructions": told_criteria(constants.instructions, acceptance) if acceptance else constants.instructions,
         }
-        prior = [dict(classification), *results]
+        prior = results if classification is CONTINUES else [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
@@ -388,7 +418,6 @@ class Turn:
         )
         payload: TurnCompletedPayload = {
             **result.as_payload(),
-            "wo_chain_summary": self._chain.summary(),
             **self._chain.direct_cost,
             **self._session.results.keep(self._chain.trace if cost["tool_calls"] else (), response),
             "user_message_ref": self._chain.message_ref,
@@ -425,14 +454,3 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
-
-
-async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload) -> Ref:
-    while True:
-        head = session.state.head
-        try:
-            return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
-        except StaleHead:
-            # While the write waited for the subject's key, this process may have rejected another message on record.
-            if session.state.head == head:
-                raise

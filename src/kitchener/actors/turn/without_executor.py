@@ -8,9 +8,10 @@ from typing import Final
 
 from kitchener.actors.turn.services import TurnServices
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import LedgerError, origin_of
+from kitchener.errors import LedgerError
 from kitchener.ledger import StoredEntry
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import AttemptStartedPayload, payload_as
 from kitchener.records.tokens import tokens_of_bytes

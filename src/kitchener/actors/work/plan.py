@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, cast
 
-import orjson
-
 from kitchener.config import HO2Config, ModelChoice
 from kitchener.records.entries import (
     ConstraintsMapping,
@@ -22,10 +20,13 @@ from kitchener.records.entries import (
     WorkOrderType,
 )
 from kitchener.records.events import POLICY_VERSION
+from kitchener.records.prompt import RULES_PROVIDER
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
 UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
 """The classification of a turn whose classify work order failed."""
+CONTINUES: Final[Mapping[str, object]] = {"intent_relation": "continue", "confidence": 1.0}
+"""The classification of every turn with `classify = "off"`."""
 
 _DEFAULTS: Final = Constraints()
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
@@ -119,8 +120,11 @@ def constraints_for(
 def model_choice(config: HO2Config, task: str) -> ModelChoice:
     """The provider and model of one type of work order: those set for the type, else those of the class.
 
-    A model belongs to its provider, so a type with another provider does not take the model of the class.
+    A model belongs to its provider, so a type with another provider does not take the model of the class. With
+    `classify = "rules"`, the rules classify, whatever is set.
     """
+    if task == TYPE_TAGS["classify"] and config.classify == "rules":
+        return ModelChoice(provider=RULES_PROVIDER)
     own = next((choice for each, choice in config.models.items() if each == task), ModelChoice())
     is_same = own.provider in (None, config.provider)
     return ModelChoice(provider=own.provider or config.provider, model=own.model or (config.model if is_same else None))
@@ -192,11 +196,6 @@ def nested_mapping(cost: Cost) -> NestedCost:
         "llm_calls": cost.llm_calls,
         "tool_calls": cost.tool_calls,
     }
-
-
-def cost_json(cost: Cost) -> orjson.Fragment:
-    """A cost as canonical JSON, for use inside a payload."""
-    return orjson.Fragment(orjson.dumps(cost_mapping(cost), option=orjson.OPT_SORT_KEYS))
 
 
 def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:

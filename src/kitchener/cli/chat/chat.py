@@ -1,31 +1,39 @@
 """`kitchener chat`: one conversation, from a terminal or a pipe."""
 
 import contextlib
+import importlib.metadata
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Final
 
 import anyio
 from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.chat.banner import banner_lines
+from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.chat.spending import Spending, read_spending, used_text
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import LedgerPaths, Options, SessionChoice
+from kitchener.cli.options import LedgerPaths, Options, SessionChoice, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock, iso
+from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.gateway.routing import plan_route
+from kitchener.plain_names import shown_path
+from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
+from kitchener.runtime.ledger_paths import agent_of
+from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
 /memory   what recurs, how near it is to being learned, and what was learned
@@ -34,6 +42,7 @@ _HELP: Final = """\
 /why      what the last reply saw, and what was left out
 /prompt   what the models were asked for it, word for word; `/prompt N` only the N-th request
 /intents  the threads of this session; `/intents keep N` settles which of several goes on
+/attach   `/attach PATH` sends an image or a file with the next message
 /help     this list
 /quit     leave (so does the end of the input)
 A line that begins with // is a message that begins with /. Ctrl-C cancels the running turn; at the prompt it leaves."""
@@ -69,22 +78,21 @@ def chat(
 
 async def _chat(options: Options, session_id: str | None, subject_id: str | None) -> int:
     loaded = options.load_checked()
-    agent_class = options.agent
-    if session_id is not None:
-        agent_class = await LedgerPaths(loaded.config).class_of(session_id, agent_class)
-    async with open_runtime(loaded.config) as runtime:
+    paths = LedgerPaths(loaded.config)
+    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
+    async with open_runtime(loaded.config, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(
             supervisor=runtime.supervisor(agent_class),
-            memory=ChatMemory.of(runtime, LedgerPaths(loaded.config), agent_class),
+            memory=ChatMemory.of(runtime, paths, agent_class),
             session_id=session_id,
             subject_id=subject_id,
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
-            context=ChatContext(LedgerPaths(loaded.config), runtime.supervisor(agent_class)),
+            context=ChatContext(paths, runtime.supervisor(agent_class)),
         )
         if talk.is_interactive:
-            for line in banner_lines(loaded.config, agent_class):
+            for line in _banner_lines(loaded.config, agent_class):
                 print_text(line, style="pale")
         await talk.run()
     return talk.exit_code
@@ -112,6 +120,8 @@ class _ChatLoop:
     began: str = field(default_factory=lambda: iso(SystemClock().time_us()))
     """When the chat began, ISO time as ledgers write it."""
     status: StatusLine = field(default_factory=StatusLine)
+    attached: list[FilePart] = field(default_factory=list)
+    """What goes with the next message."""
     _everything: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _turn: anyio.CancelScope | None = None
     _was_cancelled: bool = False
@@ -141,6 +151,8 @@ class _ChatLoop:
             print_text(self._session())
         elif is_about_context(word):
             await self._shown(self.context.text(word, self.session_id))
+        elif word.split(maxsplit=1)[:1] == ["/attach"]:
+            self._attach(word.removeprefix("/attach").strip())
         elif word == "/help":
             print_text(_HELP)
         elif word == "/quit":
@@ -150,6 +162,16 @@ class _ChatLoop:
         elif word:
             await self._say(line[1:] if word.startswith("//") else line)
         return True
+
+    def _attach(self, path: str) -> None:
+        """Keeps an image or a file for the next message, which reads it."""
+        if not path or not Path(path).is_file():
+            say(f"kitchener: /attach {path}: expected the path of an image or a file")
+            self.exit_code = self.exit_code or NEGATIVE
+            return
+        self.attached.append(FilePart(path))
+        if self.is_interactive:
+            print_text(f"{counted(len(self.attached), 'file')} will go with the next message", style="pale")
 
     async def _say(self, message: str) -> None:
         """One turn. Its failure is told; the chat goes on unless the session or the ledger takes no more."""
@@ -189,10 +211,11 @@ class _ChatLoop:
 
     async def _stream(self, message: str) -> TurnResult:
         """Shows the turn as it happens. A pipe gets the final reply only, since nothing can be taken back from it."""
-        result = None
+        result, parts, self.attached = None, self.attached, []
         shown = ShownTurn(self.supervisor.agent_class, self.status) if self.is_interactive else None
         try:
-            async for update in self.supervisor.stream_turn(message, session_id=self.session_id, subject_id=self.subject_id):
+            turn = self.supervisor.stream_turn(message, session_id=self.session_id, subject_id=self.subject_id, parts=parts)
+            async for update in turn:
                 if isinstance(update, TurnCompleted):
                     result = update.result
                 elif shown is not None:
@@ -253,3 +276,17 @@ class _ChatLoop:
             print_text()
         self._everything.cancel()
         return False
+
+
+def _banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:
+    """The first lines of a chat on a terminal."""
+    agent = agent_of(config, agent_class)
+    choice = model_choice(agent, "synthesis")
+    first = plan_route(choice.provider, choice.model, tags_for(agent, "synthesize"), config.router).candidates[0]
+    model = first.model_id or OWN_MODELS.get(first.provider_id, "its own model")
+    version = importlib.metadata.version("kitchener")
+    yield f"Kitchener {version} · agent {agent_class} · model {model} of {first.provider_id}"
+    yield f"Ledgers in {shown_path(config.plane_root)}"
+    if first.provider_id in OWN_MODELS:
+        yield "This model follows fixed rules, without a network. For a real one: kitchener init --provider openai --model NAME"
+    yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt it leaves."

@@ -64,7 +64,7 @@ class ChatContext:
         return "/intents lists the threads of this session; /intents keep N goes on with the N-th of those that compete"
 
     async def _why(self, session_id: str) -> str:
-        turn_id = await self._last_turn(session_id)
+        turn_id = await self._last_turn(session_id, events.TURN_COMPLETED, events.TURN_ABORTED)
         if turn_id is None:
             return "no reply yet that could be explained"
         return "\n".join(_why_lines(await read_turn(self.paths, self.supervisor.agent_class, turn_id)))
@@ -72,7 +72,7 @@ class ChatContext:
     async def _prompt(self, session_id: str, given: list[str]) -> str:
         if len(given) > 1 or not all(each.isascii() and each.isdigit() for each in given):
             return "/prompt shows what the models were asked for the last reply; /prompt N only the N-th request"
-        turn_id = await self._last_turn(session_id)
+        turn_id = await self._last_turn(session_id, events.TURN_COMPLETED)
         if turn_id is None:
             return "no reply yet for which a model was asked"
         number = int(given[0]) if given else None
@@ -82,10 +82,10 @@ class ChatContext:
         except NotOnRecord as error:
             return str(error)
 
-    async def _last_turn(self, session_id: str) -> str | None:
-        """The session's last completed turn; None: there is none."""
+    async def _last_turn(self, session_id: str, *ends: str) -> str | None:
+        """The session's last turn that ended with one of these entries; None: there is none."""
         past = await read_past(self.paths, session_id, self.supervisor.agent_class)
-        turns = [entry.entity_id for entry in past.entries if entry.entry_type == events.TURN_COMPLETED]
+        turns = [entry.entity_id for entry in past.entries if entry.entry_type in ends]
         return turns[-1] if turns else None
 
     async def _intents(self, session_id: str) -> str:

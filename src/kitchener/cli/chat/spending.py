@@ -1,13 +1,13 @@
 """Adds up what a chat has used, from the ledgers: cancelled turns count too."""
 
 from dataclasses import dataclass, field
-from typing import cast
 
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import amount_of_money, counted, one_line
 from kitchener.config import RouterConfig
 from kitchener.records import events
-from kitchener.records.entries import CostSummary, ModelCallPayload, UsageMapping, payload_as
+from kitchener.records.entries import CostSummary, ModelCallPayload, payload_as
+from kitchener.records.prompt import RULES_MODEL
 from kitchener.tuning import OWN_MODELS
 from kitchener.tuning.routes import Tokens, cost_of
 
@@ -29,9 +29,9 @@ class Spending:
 
     def add(self, call: ModelCallPayload, router: RouterConfig) -> None:
         """Adds a model call."""
-        usage, model = cast(UsageMapping, call["usage"]), call["model_id"]
+        usage, model = call["usage"], call["model_id"]
         tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
-        self.llm_calls += 1
+        self.llm_calls += model != RULES_MODEL
         self.input_tokens += tokens.input_tokens
         self.output_tokens += tokens.output_tokens
         if (price := router.prices.get(model)) is not None:

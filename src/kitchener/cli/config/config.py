@@ -14,9 +14,8 @@ from kitchener.config import RuntimeConfig, Settings, described_key, without_sec
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.agent import check_tools
-from kitchener.runtime.fitting_limits import unfitting_limits
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.work_order_routes import unreachable_routes
+from kitchener.runtime.setting_checks import unfitting_limits, unreachable_routes
 
 app = App(name="config", help="Check and show settings.")
 

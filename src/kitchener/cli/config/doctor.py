@@ -18,16 +18,20 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
-from kitchener.cli.config.probe import probe_providers
+from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
-from kitchener.config import RuntimeConfig, described_key, shown_address, shown_reference
-from kitchener.errors import ConfigError, KitchenerError
+from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
+from kitchener.content_store import FOLDER
+from kitchener.errors import ConfigError, KitchenerError, ProviderError
+from kitchener.gateway import build_providers
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.plain_names import shown_path
 from kitchener.records import events
+from kitchener.records.prompt import Message, PromptRequest
+from kitchener.runtime.content_check import check_content
 from kitchener.runtime.ledger_paths import LedgerName, keyring_dir, supervisors_ledgers
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 from kitchener.runtime.sealed_root import check_keyring, check_place
@@ -57,6 +61,10 @@ _LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context", "signals",
 _ENDS: Final = {events.TURN_COMPLETED: "other", events.TURN_REJECTED: "refused", events.TURN_ABORTED: "cut off"}
 """Entries that end a message, and what an overload is called there."""
 
+_PROBE_S: Final = 20.0
+"""Longest wait for a provider's answer, seconds; less if its `timeout_s` is."""
+_DETAIL_CHARS: Final = 200
+
 _EVERYTHING = Options()
 
 
@@ -80,8 +88,9 @@ def doctor(
     """Say whether this machine, the settings and the ledgers are in order.
 
     Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
-    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Takes no lock, changes
-    nothing but a temporary file, and calls providers only with `--probe`. Exits with 1 where something fails.
+    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Where a process has the
+    root open and listens, also at its queues. Takes no lock, changes nothing but a temporary file, and calls providers only
+    with `--probe`. Exits with 1 where something fails.
 
     For example:
 
@@ -89,7 +98,7 @@ def doctor(
         kitchener doctor --probe
         kitchener doctor --root ./ledgers --json
     """
-    findings = list(_versions())
+    findings, queues = list(_versions()), None
     try:
         loaded = options.load()
     except ConfigError as error:
@@ -99,14 +108,14 @@ def doctor(
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
         findings += [*_providers(config, is_checked=is_checked), anyio.run(_keys, config), *anyio.run(_ledgers, config)]
+        findings += anyio.run(_content, config)
+        queues, shown = anyio.run(read_queues, config)
+        findings += [Finding(*each) for each in shown]
         if probe and is_checked:
-            findings += [
-                Finding(f"probe {each.provider_id}", "ok" if each.problem is None else "fail", each.detail)
-                for each in anyio.run(probe_providers, config)
-            ]
+            findings += anyio.run(_probe_providers, config)
     is_fine = all(each.state != "fail" for each in findings)
     if json:
-        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings]})
+        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings], "queues": queues})
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:
@@ -189,7 +198,18 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
         facts.append(f"{provider.max_concurrency} calls at once, {config.limits.gateway_queue} may wait")
         if provider_id == router.default_provider:
             facts.append("default")
-        yield Finding(f"provider {described_key(provider_id)}", "ok", ", ".join(fact for fact in facts if fact))
+        problem = anyio.run(_opening_problem, router, provider_id) if is_checked else None
+        detail = ", ".join(fact for fact in (problem, *facts) if fact)
+        yield Finding(f"provider {described_key(provider_id)}", "ok" if problem is None else "fail", detail)
+
+
+async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None:
+    """Why a runtime could not open a provider, such as a library that is missing; None: it can. Asks nobody."""
+    try:
+        async with build_providers(router, given={*router.providers, "offline"} - {provider_id}):
+            return None
+    except ConfigError as error:
+        return error.expected
 
 
 async def _keys(config: RuntimeConfig) -> Finding:
@@ -230,6 +250,24 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
+
+
+async def _content(config: RuntimeConfig) -> list[Finding]:
+    """Whether the images and files of messages are there, and whether a crash left some that no entry names."""
+    if not (Path(config.plane_root) / FOLDER).is_dir():
+        return []
+    try:
+        report = await check_content(config)
+    except KitchenerError as error:
+        return [Finding("content", "fail", str(error))]
+    detail = f"{report.parts:,} images and files of messages"
+    if report.faults:
+        first = report.faults[0]
+        return [Finding("content", "fail", f"{detail}, {len(report.faults):,} damaged: {first.path}: {first.problem}")]
+    if report.orphans:
+        unused = f"{len(report.orphans):,} files that no entry names: `kitchener content clean` removes them"
+        return [Finding("content", "warn", f"{detail}; {unused}")]
+    return [Finding("content", "ok", detail)]
 
 
 async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Finding:
@@ -273,3 +311,63 @@ def _holder(path: Path) -> str | None:
     """The process that writes a ledger, or None where the system names none."""
     holder = locked_by(path, path.stat()).holder
     return holder if "process" in holder else None
+
+
+async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
+    """Asks all configured providers for one short answer at the same time, each until its deadline; ordered by name."""
+    found: dict[str, Finding] = {}
+    asked = dict(_asked(config))
+
+    async def ask(provider_id: str, provider: ProviderConfig) -> None:
+        found[provider_id] = await _probe(config, provider_id, provider)
+
+    async with anyio.create_task_group() as tasks:
+        for provider_id, provider in asked.items():
+            tasks.start_soon(ask, provider_id, provider)
+    return [found[provider_id] for provider_id in asked]
+
+
+def _asked(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfig]]:
+    for provider_id, provider in sorted(config.router.providers.items()):
+        if provider.kind != "offline":
+            yield provider_id, provider
+
+
+async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConfig) -> Finding:
+    what, limit_s = f"probe {described_key(provider_id)}", min(_PROBE_S, provider.timeout_s)
+    began = anyio.current_time()
+    try:
+        alone = config.router.model_copy(update={"providers": {provider_id: provider}})
+        with anyio.fail_after(limit_s):
+            async with build_providers(alone) as providers:
+                response = await providers[provider_id].complete(_request(config, provider_id, provider, began + limit_s))
+    except TimeoutError:
+        return Finding(what, "fail", f"no answer within {limit_s:g} s")
+    except ProviderError as error:
+        return Finding(what, "fail", f"{error.reason}: {error.detail:.{_DETAIL_CHARS}}")
+    except KitchenerError as error:
+        return Finding(what, "fail", f"{error!s:.{_DETAIL_CHARS}}")
+    taken_ms = 1_000 * (anyio.current_time() - began)
+    tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
+    return Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")
+
+
+def _request(config: RuntimeConfig, provider_id: str, provider: ProviderConfig, deadline: float) -> PromptRequest:
+    router = config.router
+    routed = (route.model_id for route in router.domain_tag_routes.values() if route.provider_id == provider_id)
+    default = router.default_model if provider_id == router.default_provider else None
+    return PromptRequest(
+        contract_id="PRC-PROBE-001",
+        wo_type="synthesize",
+        prompt_pack_version="PRM-PROBE-001@00000000",
+        messages=(Message("user", "Answer with the word: ok"),),
+        variables={"user_message": "Answer with the word: ok"},
+        call=1,
+        session_id="SES-00000000",
+        wo_id="WO-SES-00000000-001",
+        subject_id="doctor",
+        deadline=deadline,
+        max_tokens=256,
+        temperature=0.0,
+        model_id=provider.model or default or next(filter(None, routed), None),
+    )

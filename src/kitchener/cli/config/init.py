@@ -1,5 +1,6 @@
 """`kitchener init`: writes a settings file with the settings that matter, their meanings and their defaults."""
 
+import difflib
 import importlib.util
 import os
 import textwrap
@@ -36,6 +37,7 @@ _LOCAL: Final = """\
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
 """The environment variable with the key of each vendor."""
 _OLLAMA: Final = "http://127.0.0.1:11434/v1"
+_NAMED: Final = (*_KEYS, "ollama")
 _MAX_MODEL_CHARS: Final = 100
 """Longest name of a model, characters; with its vendor it fits into the setting."""
 
@@ -91,8 +93,10 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
         if model is not None:
             raise ConfigError("--model", "", "", "needs --provider, such as --provider openai")
         return None
-    if provider not in (*_KEYS, "ollama") and (problem := address_problem(provider)) is not None:
-        raise ConfigError("--provider", "", "", f"{problem}; or it is one of: {', '.join([*_KEYS, 'ollama'])}")
+    if provider not in _NAMED and (problem := address_problem(provider)) is not None:
+        closest = difflib.get_close_matches(provider[:_MAX_MODEL_CHARS].casefold(), _NAMED, n=1)
+        meant = f"; did you mean {closest[0]}?" if closest else ""
+        raise ConfigError("--provider", "", "", f"{problem}; or it is one of: {', '.join(_NAMED)}{meant}")
     if model is None or not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
         expected = f"name the model with --model, in 1 to {_MAX_MODEL_CHARS} printable characters"
         raise ConfigError("--provider", "", provider if provider in _KEYS else "", expected)
@@ -127,6 +131,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         "[agents.ADMIN]",
         *_setting(HO2Config, "instructions", "You are a helpful assistant."),
         *_setting(HO2Config, "tools", ["*"]),
+        *_setting(HO2Config, "classify", "rules"),
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import counted, table_lines
 from kitchener.errors import NotOnRecord
 from kitchener.records import events
+from kitchener.records.attempt_record import UnansweredCall
 from kitchener.records.entries import ModelCallPayload, UsageMapping, payload_as
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts
@@ -25,7 +25,7 @@ class AnsweredCall:
     @property
     def usage(self) -> UsageMapping:
         """Tokens as the provider counted them."""
-        return cast(UsageMapping, self.payload["usage"])
+        return self.payload["usage"]
 
     def as_json(self) -> dict[str, object]:
         """The call without its text."""
@@ -34,17 +34,21 @@ class AnsweredCall:
         return {"wo_id": self.wo_id, **{name: known.get(name) for name in names}}
 
 
-async def answered_calls(paths: LedgerPaths, agent_class: str, session_id: str, turn_id: str) -> list[AnsweredCall]:
-    """The answered model calls of a turn, in order."""
+async def read_calls(
+    paths: LedgerPaths, agent_class: str, session_id: str, turn_id: str
+) -> tuple[tuple[AnsweredCall, ...], str]:
+    """The answered model calls of a turn, in order, and the attempts of its newest call if no model answered that."""
+    calls, newest = list[AnsweredCall](), UnansweredCall()
     async with paths.reader(agent_class, "ho1m") as ho1m:
         if ho1m is None:
-            return []
-        found = ho1m.read(session_id=session_id, entry_type=events.LLM_CALL)
-        return [
-            AnsweredCall(each.entity_id, payload_as(ModelCallPayload, each.payload))
-            async for each in found
-            if each.payload.get("turn_id") == turn_id
-        ]
+            return (), ""
+        async for each in ho1m.read(session_id=session_id, entry_type=events.OF_MODEL_CALLS):
+            if each.payload.get("turn_id") != turn_id:
+                continue
+            newest.take(each.entity_id, each.entry_type, each.payload)
+            if each.entry_type == events.LLM_CALL:
+                calls.append(AnsweredCall(each.entity_id, payload_as(ModelCallPayload, each.payload)))
+    return tuple(calls), newest.words
 
 
 def totals_line(calls: Sequence[AnsweredCall], turn_id: str) -> str:

@@ -19,7 +19,7 @@ from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context.why import diff_json, diff_lines, entry_lines, turn_lines, view_json
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice, TurnArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, SessionChoice, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.context.ruleset import ConflictPolicy
@@ -83,9 +83,7 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
     prompt: Annotated[bool, Parameter(negative="", help="Show what the models were asked, word for word.")] = False,
     call: Annotated[int | None, Parameter(help="With --prompt: only this request of the turn, from 1.")] = None,
     html: Annotated[bool, Parameter(negative="", help="Write all of it, and what changed since, as one HTML file.")] = False,
-    output: Annotated[
-        Path | None, Parameter(name=("--out", "--output", "-o"), help="With --html: the file; else `./<turn>.html`.")
-    ] = None,
+    output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="With --html: the file; else `./<turn>.html`.")] = None,
     open_: Annotated[bool, Parameter(name="--open", negative="", help="With --html: show the file in a browser.")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -168,7 +166,7 @@ def shadow(
     """
 
     async def work() -> int:
-        report = await read_shadow(options.paths(), options.agent, session)
+        report = await read_shadow(options.paths(), options.first_agent if session else options.agent, session)
         if json:
             print_json(report.as_json())
             if not report.turns:
@@ -182,12 +180,12 @@ def shadow(
 
 async def _view(options: Options, turn: str) -> TurnView:
     paths = options.paths()
-    return await read_turn(paths, options.agent, turn)
+    return await read_turn(paths, options.first_agent, turn)
 
 
 async def _html(options: Options, turn: str, output: Path | None, is_opened: bool, is_json: bool) -> int:
     paths = options.paths()
-    page = await read_page(paths, options.agent, turn)
+    page = await read_page(paths, options.first_agent, turn)
     path = output if output is not None else Path(f"{turn}.html")
     check_output(path, paths.root)
     size = await anyio.to_thread.run_sync(write_page, page, path)
@@ -236,9 +234,9 @@ async def _project(
 ) -> int:
     paths = options.paths()
     if session is not None:
-        past = await read_past(paths, session, options.agent, ledger)
+        past = await read_past(paths, session, options.first_agent, ledger)
     else:
-        past = await find_past(paths, chosen.intent_id or "", options.agent, ledger)
+        past = await find_past(paths, chosen.intent_id or "", options.first_agent, ledger)
     projected = await project_session(paths, past if as_of is None else past.as_of(as_of), chosen)
     note = "dry run: nothing was recorded" if is_dry else await _recorded(paths, projected, is_given=ledger is not None)
     if is_json:

@@ -33,8 +33,9 @@ from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records import events
+from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
-from kitchener.replaying.recorded_ledgers import memory_of
+from kitchener.replaying.recorded.ledgers import memory_of
 from kitchener.signing import load_signer
 
 
@@ -138,8 +139,12 @@ async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: Pro
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
         message = chosen.message or ""
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
+        started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]
+        taken = payload_as(TurnStartedPayload, started[-1]).get("media_types", ()) if started else ()
         now = to_datetime(SystemClock().time_us()).isoformat()
-        projection = projector.project(state, resolution, message=message, results=results, mode=mode, turn_ts=now)
+        projection = projector.project(
+            state, resolution, message=message, results=results, mode=mode, media_types=taken, turn_ts=now
+        )
     return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 

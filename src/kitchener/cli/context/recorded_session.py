@@ -19,6 +19,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, is_sealed
 from kitchener.records.events import index_keys
+from kitchener.runtime.sealed_root import why_unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class RecordedSession:
     """In order."""
     shared: tuple[StoredEntry, ...] = ()
     """What the subject's other sessions wrote about the intents that they share, in order."""
+
+    unreadable: str = ""
+    """Why some of its texts cannot be read; "": all can be."""
 
     @property
     def start(self) -> StoredEntry | None:
@@ -143,9 +147,15 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
             if found:
                 config = paths.agent(name)
                 past = RecordedSession(session_id, name, config, ho2m, paths.ledger(name, "context"), tuple(found))
-                return replace(past, shared=tuple(await _shared(paths, past)))
+                past = replace(past, shared=tuple(await _shared(paths, past)))
+                return replace(past, unreadable=await _why_unreadable(paths, past)) if past.is_erased else past
     check_session_id(session_id)
     raise UnknownSession(session_id, preferred)
+
+
+async def _why_unreadable(paths: LedgerPaths, past: RecordedSession) -> str:
+    async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
+        return await why_unreadable(ho2m, past.subject_id, past.entries[0].seq) if ho2m is not None else ""
 
 
 async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Path | None = None) -> RecordedSession:

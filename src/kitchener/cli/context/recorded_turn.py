@@ -10,9 +10,10 @@ from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords
-from kitchener.cli.context.asked import AnsweredCall, answered_calls
+from kitchener.cli.context.asked import AnsweredCall, read_calls
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
+from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.config import HO2Config
@@ -86,6 +87,8 @@ class TurnView:
     """The session's entries after the context was decided."""
     calls: tuple[AnsweredCall, ...] = ()
     """The turn's answered model calls."""
+    end: TurnEnd = NOT_ENDED
+    """How the turn ended."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
     kept_results: tuple[ToolResult, ...] = ()
@@ -154,7 +157,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     async with open_reader(paths, past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
-    return replace(view, calls=tuple(await answered_calls(paths, past.agent_class, session_id, turn_id)))
+    calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
+    return replace(view, calls=calls, end=end_of(turn_id, past.entries, waited_for))
 
 
 def _is_after(entry: StoredEntry) -> bool:
@@ -192,7 +196,7 @@ async def _viewed(
             *await _offered(paths, past, lists, state, version),
             *result_items(past, await _named_results(paths, past, lists), state, message),
         ]
-        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, policy_version=version)
+        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, begun=begun)
     return TurnView(
         turn_id,
         past,
@@ -344,7 +348,7 @@ def rebuild(
     message: str,
     offered: Iterable[Item],
     *,
-    policy_version: int = events.POLICY_VERSION,
+    begun: TurnStartedPayload | None = None,
 ) -> tuple[Projection, bool]:
     """The projection that a record is about, and whether making it again gave exactly what the record says.
 
@@ -355,11 +359,12 @@ def rebuild(
         lists: what that says, written out
         message: of the turn
         offered: learned lines, results of tools and recalled evidence that it names
-        policy_version: version of the rules that the turn followed
+        begun: of the `TURN_STARTED` of the turn, with the version of its rules and what its model takes; None: it is not known
     """
+    version = begun.get("policy_version", 1) if begun is not None else events.POLICY_VERSION
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], policy_version), int(payload["token_budget"])
+    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], version), int(payload["token_budget"])
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
@@ -373,6 +378,7 @@ def rebuild(
         results=[item for item in offered if item.kind == "tool_result"],
         tokens_left=budget + ruleset.reply_reserve,
         mode=payload["mode"],
+        media_types=begun.get("media_types", ()) if begun is not None else (),
         turn_ts=payload["timestamp"],
     )
     if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
@@ -418,7 +424,7 @@ def _as_recorded(
         payload["mode"],
         int(payload["token_budget"]),
         int(payload["tokens_used"]),
-        tuple([place(item) for item in eligible if item.tier < TIER_TURN]),
+        tuple([place(item) for item in eligible if item.tier != TIER_TURN]),
         None,
         turns,
         len(turns),

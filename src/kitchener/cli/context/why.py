@@ -16,7 +16,7 @@ from kitchener.records import events
 
 _WIDTH: Final = 96
 _CONTEXT_LINES: Final = 4
-INEXACT: Final = "settings have changed since, or something was erased; what was shown is as recorded, sizes are today's"
+INEXACT: Final = "settings have changed since, or something cannot be read; what was shown is as recorded, sizes are today's"
 """What a projection says that could not be made again as it was."""
 
 
@@ -45,6 +45,10 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "mode": view.mode,
         **{name: getattr(projection, name, None) for name in ("intent_id", "token_budget", "tokens_used", "ruleset_hash")},
         "is_exact": view.is_exact,
+        "unreadable": view.past.unreadable or None,
+        "outcome": view.end.words,
+        "error": view.end.error,
+        "waited_for": view.end.waited_for or None,
         "why_nothing": view.why_nothing or None,
         "gathered": list(view.gathered),
         "calls": [each.as_json() for each in view.calls],
@@ -57,13 +61,22 @@ def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
     yield totals_line(view.calls, view.turn_id)
+    if view.end.completed is None or view.end.completed.get("error") is not None:
+        yield f"  {view.end.words}"
     if view.mode == "shadow":
         yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
     if view.projection is not None:
         yield f"  intent {intent_words(view.state, view.projection.intent_id)}"
     yield from _closings(view)
+    yield from (f"  {each}" for each in doubts(view))
+
+
+def doubts(view: TurnView) -> Iterator[str]:
+    """What is not as it was when the turn ran: texts that cannot be read any more, and sizes."""
+    if view.past.unreadable:
+        yield f"shown as erased below: {view.past.unreadable}"
     if not view.is_exact:
-        yield f"  {INEXACT}"
+        yield INEXACT
 
 
 def _closings(view: TurnView) -> Iterator[str]:

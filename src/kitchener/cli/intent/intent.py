@@ -1,15 +1,17 @@
-"""`kitchener intent`: lists and changes the intents of sessions. `list` takes no lock; the others write through a runtime."""
+"""`kitchener intent`: lists and changes the intents of sessions. `list` takes no lock; the others change the root.
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+Where a process has the root open, that process makes the change. Explained in `docs/commands.md`.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated
 
 import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.actors.authority.authority import ruleset_of
-from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.context.recorded_session import fold_entries, read_past, state_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
@@ -22,7 +24,8 @@ from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import IntentScope
-from kitchener.runtime import open_runtime
+from kitchener.runtime.admin.operations import ChangeIntent, DeclareIntent, ForkIntent, IntentChange, IntentOperation
+from kitchener.runtime.administration import administer
 
 app = App(name="intent", help="List and change the intents of sessions.")
 
@@ -48,19 +51,6 @@ _OF_INTENTS = (
 )
 
 
-class _IntentOutcome(TypedDict):
-    """What a call did to an intent."""
-
-    intent_id: str
-    status: str
-    child_intent_ids: NotRequired[Sequence[str]]
-    active_child_intent_id: NotRequired[str | None]
-
-
-_IntentCall = Callable[[HO2Supervisor, str], Awaitable[_IntentOutcome]]
-_IntentMethod = Callable[[HO2Supervisor, str, str, str], Awaitable[None]]
-
-
 @app.command(name="list")
 def list_(
     session: Annotated[
@@ -77,7 +67,8 @@ def list_(
         kitchener intent list last
         kitchener intent list --json
     """
-    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), options.agent, session)
+    agent_class = options.first_agent if session is not None else options.agent
+    threads: list[SessionThreads] = anyio.run(read_threads, options.paths(), agent_class, session)
     rows = [row for each in threads for row in each.rows()]
     if json:
         print_json(rows)
@@ -88,7 +79,7 @@ def list_(
             for line in each.notes():
                 print_text(line)
     else:
-        print_text(f"no intents of {session or options.agent}")
+        print_text(f"no intents of {session or agent_class}")
     return OK
 
 
@@ -111,11 +102,12 @@ def declare(
         kitchener intent declare "compare prices" SES-0a1b2c3d --parent INT-0a1b2c3d4e5f6071
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
-        made = await supervisor.declare_intent(session_id, objective, scope=scope, parent_intent_id=parent, targets=target)
-        return {"intent_id": made, "status": "live"}
+    def made(agent_class: str, session_id: str) -> IntentOperation:
+        return DeclareIntent(
+            agent_class=agent_class, session_id=session_id, objective=objective, scope=scope, parent=parent, targets=target
+        )
 
-    return _write(options, session, call, is_json=json)
+    return _write(options, session, made, is_json=json)
 
 
 @app.command
@@ -139,13 +131,13 @@ def fork(
         kitchener intent fork INT-0a1b2c3d4e5f6071 "the flight" "the hotel" --active 1
     """
 
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
+    def made(agent_class: str, session_id: str) -> IntentOperation:
         position = active - 1 if active is not None else None
-        children = await supervisor.fork_intent(session_id, intent, objectives, active=position)
-        chosen = children[position] if position is not None else None
-        return {"intent_id": intent, "status": "live", "child_intent_ids": children, "active_child_intent_id": chosen}
+        return ForkIntent(
+            agent_class=agent_class, session_id=session_id, intent_id=intent, objectives=objectives, active=position
+        )
 
-    return _write(options, session, call, is_json=json, intent=intent)
+    return _write(options, session, made, is_json=json, intent=intent)
 
 
 @app.command
@@ -163,7 +155,7 @@ def close(
 
         kitchener intent close INT-0a1b2c3d4e5f6071 --outcome "booked"
     """
-    return _change(options, session, HO2Supervisor.close_intent, intent, outcome, "closed", is_json=json)
+    return _change(options, session, "close", intent, outcome, is_json=json)
 
 
 @app.command
@@ -181,7 +173,7 @@ def abandon(
 
         kitchener intent abandon INT-0a1b2c3d4e5f6071 --reason "too expensive"
     """
-    return _change(options, session, HO2Supervisor.abandon_intent, intent, reason, "abandoned", is_json=json)
+    return _change(options, session, "abandon", intent, reason, is_json=json)
 
 
 @app.command
@@ -199,27 +191,29 @@ def reopen(
 
         kitchener intent reopen INT-0a1b2c3d4e5f6071 --reason "still needed"
     """
-    return _change(options, session, HO2Supervisor.reopen_intent, intent, reason, "live", is_json=json)
+    return _change(options, session, "reopen", intent, reason, is_json=json)
 
 
-def _change(
-    options: Options, session: str | None, method: _IntentMethod, intent: str, why: str, status: str, *, is_json: bool
+def _change(options: Options, session: str | None, change: IntentChange, intent: str, why: str, *, is_json: bool) -> int:
+    def made(agent_class: str, session_id: str) -> IntentOperation:
+        return ChangeIntent(agent_class=agent_class, session_id=session_id, change=change, intent_id=intent, why=why)
+
+    return _write(options, session, made, is_json=is_json, intent=intent)
+
+
+def _write(
+    options: Options,
+    session: str | None,
+    made: Callable[[str, str], IntentOperation],
+    *,
+    is_json: bool,
+    intent: str = "",
 ) -> int:
-    """Calls a supervisor's method with an intent and the reason for the change; the intent then has this `status`."""
-
-    async def call(supervisor: HO2Supervisor, session_id: str) -> _IntentOutcome:
-        await method(supervisor, session_id, intent, why)
-        return {"intent_id": intent, "status": status}
-
-    return _write(options, session, call, is_json=is_json, intent=intent)
-
-
-def _write(options: Options, session: str | None, call: _IntentCall, *, is_json: bool, intent: str = "") -> int:
-    """Runs one call of a supervisor, and prints what it did and whether intents compete now.
+    """Changes an intent, and prints what that did and whether intents compete now.
 
     Args:
         options, session: which session; None: the one that declared the intent
-        call: changes an intent
+        made: the change, for an agent class and a session
         is_json: whether to print JSON
         intent: the intent that is changed; "": a new one
     """
@@ -228,23 +222,17 @@ def _write(options: Options, session: str | None, call: _IntentCall, *, is_json:
         loaded = options.load_checked()
         paths = LedgerPaths(loaded.config)
         if session is None:
-            agent_class, session_id = await session_of_intent(paths, intent, options.agent)
+            agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
-            agent_class, session_id = await paths.class_of(session, options.agent), session
-        async with open_runtime(loaded.config) as runtime:
-            supervisor = runtime.supervisor(agent_class)
-            done = await call(supervisor, session_id)
-            thread = (await supervisor.session(session_id)).thread
-            competing: tuple[str, ...] = ()
-            if thread is not None:
-                competing = resolve_active(thread.state, ruleset_of(paths.agent(agent_class))).competing
+            agent_class, session_id = await paths.class_of(session, options.first_agent), session
+        done = await administer(loaded.config, made(agent_class, session_id))
         if is_json:
-            print_json({"session_id": session_id, **done, "competing": list(competing)})
+            print_json({"session_id": session_id, **done.model_dump(mode="json", exclude_unset=True)})
             return OK
-        children = f" in {', '.join(done['child_intent_ids'])}" if "child_intent_ids" in done else ""
-        print_text(f"{done['intent_id']} of {session_id} is {done['status']}{children}")
-        if competing:
-            print_text(f"{len(competing)} intents compete now: {', '.join(competing)}")
+        children = f" in {', '.join(done.child_intent_ids)}" if done.child_intent_ids is not None else ""
+        print_text(f"{done.intent_id} of {session_id} is {done.status}{children}")
+        if done.competing:
+            print_text(f"{len(done.competing)} intents compete now: {', '.join(done.competing)}")
             print_text(f"  = choose: kitchener chat --session {session_id}, then /intents keep N; or close the others")
         return OK
 

@@ -18,6 +18,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.content.content import content_lines
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
@@ -32,6 +33,7 @@ from kitchener.ledger.reader import index_dirs_of
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
 from kitchener.records import events
+from kitchener.runtime.content_check import check_content
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import load_signer
 
@@ -55,7 +57,8 @@ def verify(
     jobs: Annotated[int | None, Parameter(validator=Number(gte=1), help="Processes; else one a core for long ledgers.")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too.
+    """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too, and for a
+    root the stored images and files.
 
     Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Exits with 6 if
     there is a fault, and with 1 if a directory contains no ledger. Changes nothing, and does not disturb a process that writes.
@@ -200,11 +203,15 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         reports.append(report)
         if not is_json:
             print_text(_line(report))
-    is_fine = all(report.ok for report in reports)
+    content = await check_content(options.load().config) if path is None and all(report.ok for report in reports) else None
+    is_fine = all(report.ok for report in reports) and not (content is not None and content.faults)
     if is_json:
-        print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports]})
+        faults = [each._asdict() for each in content.faults] if content is not None else []
+        print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports], "content_faults": faults})
     elif not reports:
         print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
+    elif content is not None and (content.parts or content.orphans):
+        print_text("\n".join(content_lines(content)))
     # A caller who names a directory expects ledgers in it; a new root has none.
     return DAMAGED if not is_fine else OK if reports or path is None else NEGATIVE
 
@@ -274,7 +281,7 @@ async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, i
 async def _entries(options: Options, entry_id: str, number: int, ledger: LedgerName | None) -> list[StoredEntry]:
     """The entries of this id. Ledgers number their entries on their own, so several ledgers may have one."""
     paths, seen, found = options.paths(), set[Path](), list[StoredEntry]()
-    classes = [options.agent] if options.named_agent is not None else sorted({options.agent, *paths.agent_classes()})
+    classes = [options.agent] if options.named_agent is not None else sorted({options.first_agent, *paths.agent_classes()})
     names: tuple[LedgerName, ...] = get_args(LedgerName) if ledger is None else (ledger,)
     for agent_class, name in ((agent_class, name) for agent_class in classes for name in names):
         path = paths.ledger(agent_class, name)
@@ -311,7 +318,7 @@ async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
     places = options.paths()
-    agent_class = options.agent if session is None else await places.class_of(session, options.agent)
+    agent_class = options.agent if session is None else await places.class_of(session, options.first_agent)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:
             raise KitchenerError(f"{places.ledger(agent_class, ledger)}: there is no such ledger yet")

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, TurnArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -30,7 +30,7 @@ from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as
-from kitchener.replaying.recorded_sources import entries_of_sources
+from kitchener.replaying.recorded.sources import entries_of_sources
 from kitchener.runtime.ledger_paths import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
@@ -105,7 +105,7 @@ def proof(
     turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="The bundle; else `./<turn>.proof.json`.")] = None,
+    output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="The bundle; else `./<turn>.proof.json`.")] = None,
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
     ] = 64,
@@ -253,7 +253,8 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain:
         )
     if not is_signed:
         print_text(
-            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, then write it again."
+            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, and says"
+            " how to make a key; then write it again."
         )
 
 
@@ -275,7 +276,7 @@ async def evidence_of(options: Options, turn_id: str, *, has_sources: bool = Fal
     if session_id is None:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
     places = options.paths()
-    agent_class = await places.class_of(session_id, options.agent)
+    agent_class = await places.class_of(session_id, options.first_agent)
     turn = _TurnSelection(turn_id, session_id, agent_class, has_sources=has_sources)
     selected = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
     found = [each for each in selected if each is not None]

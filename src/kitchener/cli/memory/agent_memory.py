@@ -1,6 +1,6 @@
 """Finds the memory that a command means: its ledgers, its subjects, and the subject that has a given artifact or signal.
 
-Reading takes no lock and works without a memory. Writing holds the ledgers.
+Reading takes no lock and works without a memory. `changes.py` writes.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -11,7 +11,7 @@ from kitchener.cli.options import LedgerPaths, Options
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
-from kitchener.memory import HO3Memory, MemoryReader
+from kitchener.memory import MemoryReader
 from kitchener.memory.signals import normalise
 from kitchener.records import events
 
@@ -74,20 +74,6 @@ class AgentMemory:
             return
         async with MemoryReader.open(self.paths.root, self.config, sealer=self.paths.sealer()) as reader:
             yield reader
-
-    @asynccontextmanager
-    async def writer(self) -> AsyncIterator[HO3Memory]:
-        """Holds the memory's ledgers; what was written is durable when the block is left.
-
-        Raises:
-            LedgerLocked: another process holds them
-            LedgerDamaged: what was written once does not verify
-        """
-        opened = HO3Memory.open(
-            self.paths.root, self.config, ledger_config=self.paths.config.ledger, sealer=self.paths.sealer()
-        )
-        async with opened as memory:
-            yield memory
 
     async def subjects(self, reader: MemoryReader) -> list[SubjectCounts]:
         """Every subject of the agent class of whom something is known, in alphabetical order. Scans both ledgers."""

@@ -7,11 +7,11 @@ from typing import Final
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
 from kitchener.cli.terminal.output import counted, one_line, short_time
-from kitchener.clock import SystemClock
-from kitchener.errors import CallerError, ConfigError, UnknownArtifact
+from kitchener.errors import ConfigError
 from kitchener.memory import Overlay
 from kitchener.memory.signals import normalise
-from kitchener.memory.timestamps import iso_of
+from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget
+from kitchener.runtime.administration import administer
 
 _AT_MOST: Final = 20
 _WIDTH: Final = 100
@@ -90,26 +90,19 @@ async def deactivated(
     Raises:
         UnknownArtifact: there is no such artifact
         CallerError: several subjects have it
-        LedgerLocked: another process holds the memory
+        LedgerLocked, AdminUnavailable: another process holds the memory, and does not take the request
     """
     _check_reason(reason)
     async with place.reader() as reader:
         subject_id = await place.owner_of(reader, artifact_id, subject_id)
-    namespace = place.namespace(subject_id)
-    async with place.writer() as memory:
-        subject, cut = await memory.snapshot(namespace=namespace)
-        overlay = subject.overlay(artifact_id, cut)
-        if overlay is None:
-            raise UnknownArtifact(artifact_id, namespace)
-        if overlay.artifact_id is None:
-            raise CallerError(f"{artifact_id} is of the older shape, which has no artifact id: it can only fade")
-        is_blocked = subject.gate(overlay.signal_id, cut, place.config).reason == "blocked"
-        if not overlay.enabled and (is_blocked or not block):
-            # Once more would be a record that says less than the one before: without `block` it would lift a block.
-            note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
-            return OperatorDecision(place.agent_class, subject_id, artifact_id, False, note)
-        now = iso_of(SystemClock().time_us())
-        await memory.deactivate_overlay(artifact_id, reason, now, block=block, namespace=namespace)
+    operation = DeactivateArtifact(
+        agent_class=place.agent_class, subject_id=subject_id, artifact_id=artifact_id, reason=reason, block=block
+    )
+    change = await administer(place.paths.config, operation)
+    if not change.is_written:
+        note = f"{artifact_id} of {subject_id} is deactivated already; nothing was written"
+        return OperatorDecision(place.agent_class, subject_id, artifact_id, False, note)
+    (overlay,) = change.withdrawn
     again = "is not learned from again" if block else "may be learned from again later, --block prevents that"
     note = f"deactivated {artifact_id} of {subject_id}; its signal {overlay.signal_id} {again}"
     return OperatorDecision(
@@ -128,21 +121,19 @@ async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *
 
     Raises:
         CallerError: nobody gave it, or several did
-        LedgerLocked: another process holds the memory
+        LedgerLocked, AdminUnavailable: another process holds the memory, and does not take the request
     """
     _check_reason(reason)
     async with place.reader() as reader:
         subject_id = await place.holder_of(reader, target, subject_id)
-    namespace = place.namespace(subject_id)
     if not target.startswith("EVT-"):
         target = normalise(target, signal_kinds(place.config))
-    async with place.writer() as memory:
-        subject, cut = await memory.snapshot(namespace=namespace)
-        target = subject.in_words(target)
-        if target in subject.quarantined(cut):
-            note = f"{target} of {subject_id} is in quarantine already; nothing was written"
-            return OperatorDecision(place.agent_class, subject_id, target, False, note)
-        lost = await memory.quarantine(target, reason, namespace=namespace)
+    operation = QuarantineTarget(agent_class=place.agent_class, subject_id=subject_id, target=target, reason=reason)
+    change = await administer(place.paths.config, operation)
+    target, lost = change.target, list(change.withdrawn)
+    if not change.is_written:
+        note = f"{target} of {subject_id} is in quarantine already; nothing was written"
+        return OperatorDecision(place.agent_class, subject_id, target, False, note)
     note = f"{target} of {subject_id} is in quarantine and counts no more; "
     note += "without it these are deactivated:" if lost else "nothing learned lost its support"
     return OperatorDecision(place.agent_class, subject_id, target, True, note, await _withdrawn(place, subject_id, lost))

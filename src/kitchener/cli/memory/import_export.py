@@ -19,6 +19,8 @@ from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import normalise
+from kitchener.runtime.admin.operations import ImportOverlays
+from kitchener.runtime.administration import administer
 
 _OLDER: Final = (
     "overlay_id",
@@ -97,12 +99,9 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
 
 async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, object]]]) -> ImportResult:
     """Writes overlays that were checked; those that are known already are left out."""
-    taken: dict[str, list[str]] = {}
-    async with place.writer() as memory:
-        for subject_id in sorted(overlays):
-            ids = await memory.import_overlays(overlays[subject_id], namespace=place.namespace(subject_id))
-            if ids:
-                taken[subject_id] = ids
+    for subject_id in overlays:
+        place.namespace(subject_id)
+    taken = await administer(place.paths.config, ImportOverlays(agent_class=place.agent_class, overlays=overlays))
     lines = sum(map(len, overlays.values()))
     return ImportResult(taken, lines - sum(map(len, taken.values())))
 

@@ -18,7 +18,7 @@ from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import open_view
-from kitchener.cli.options import JsonFlag, Options, ReasonOption
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, ReasonOption
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
@@ -246,7 +246,7 @@ def export(
     subject: Annotated[SubjectChoice, Parameter(help="Only this subject. Default: all subjects of the agent class.")] = None,
     *,
     options: Options = _EVERYTHING,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="File to write. Default: standard output.")] = None,
+    output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: standard output.")] = None,
 ) -> int:
     """Write what was learned as JSON lines, with its sources and history. Takes no lock.
 

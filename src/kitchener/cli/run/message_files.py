@@ -11,16 +11,25 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import orjson
 
 from kitchener.cli.terminal.written_files import write_whole
 from kitchener.config.shown import described_name
 from kitchener.errors import ConfigError
+from kitchener.records.parts import FilePart
 
-_FIELDS: Final = ("conversation", "subject_id", "message")
+_FIELDS: Final = ("conversation", "subject_id", "message", "parts")
 _NOT_YET: Final = -1
+
+
+class FileMessage(NamedTuple):
+    """One message of the input."""
+
+    text: str
+    parts: tuple[FilePart, ...] = ()
+    """Its images and files; their paths are below the directory of the input."""
 
 
 @dataclass(slots=True)
@@ -63,13 +72,15 @@ class Messages:
         """Closes the file."""
         self._file.close()
 
-    def read(self, lines: "array[int]") -> list[str]:
+    def read(self, lines: "array[int]") -> list[FileMessage]:
         """The messages of these numbers. Safe to call from several threads at once."""
         found = []
         for line in lines:
             start = self._offsets[line]
             end = self._offsets[line + 1] if line + 1 < len(self) else self._end
-            found.append(orjson.loads(os.pread(self._file.fileno(), end - start, start))["message"])
+            record = orjson.loads(os.pread(self._file.fileno(), end - start, start))
+            parts = (FilePart(self._path.parent / each) for each in record.get("parts") or ())
+            found.append(FileMessage(record["message"], tuple(parts)))
         return found
 
     def _index(self) -> None:
@@ -97,13 +108,15 @@ class Messages:
         for key in record:
             if key not in _FIELDS:
                 raise self._bad(number, f"only the fields {', '.join(_FIELDS)}, not {described_name(key)}")
-        name, subject_id, message = (record.get(key) for key in _FIELDS)
+        name, subject_id, message, parts = (record.get(key) for key in _FIELDS)
         if not isinstance(name, str) or not name:
             raise self._bad(number, "`conversation`, a text that is not empty")
         if subject_id is not None and (not isinstance(subject_id, str) or not subject_id):
             raise self._bad(number, "`subject_id` to be a text that is not empty, or to be left out")
         if not isinstance(message, str) or not message.strip():
             raise self._bad(number, "`message`, a text that is not empty")
+        if parts is not None and not (isinstance(parts, list) and all(isinstance(each, str) and each for each in parts)):
+            raise self._bad(number, "`parts` to be a list of paths of images and files, or to be left out")
         if len(message) > self._max_chars:
             raise self._bad(number, f"a message of at most max_message_chars = {self._max_chars}, not {len(message)}")
         return name, subject_id

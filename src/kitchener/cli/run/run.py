@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
-from kitchener.cli.run.message_files import Conversation, Messages, Results
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, listens
+from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_json, print_text, say
@@ -27,6 +27,7 @@ from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeCl
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as
+from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 
@@ -37,16 +38,20 @@ _EVERYTHING = Options()
 
 
 def run(
-    messages: Annotated[Path, Parameter(name="IN.jsonl", help="JSON lines of `{conversation, subject_id, message}`.")],
+    messages: Annotated[Path, Parameter(name="IN.jsonl", help="JSON lines of `{conversation, subject_id, message, parts}`.")],
     /,
     *,
     options: Options = _EVERYTHING,
     output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="File for the results: one line each, in the order of the input.")
+        Path | None, Parameter(name=OUTPUT_NAMES, help="File for the results: one line each, in the order of the input.")
     ] = None,
     concurrency: Annotated[
         int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
     ] = 32,
+    attach: Annotated[
+        tuple[Path, ...],
+        Parameter(negative="", help="An image or a file for every conversation's first message. May be repeated."),
+    ] = (),
     json: JsonFlag = False,
     log_level: LogLevel = None,
 ) -> int:
@@ -54,7 +59,7 @@ def run(
 
     Keeps the order of messages within a conversation; different conversations may be mixed. Each conversation is one session,
     found by its name. Recorded turns never run again, so to resume an interrupted run, repeat the command. `subject_id` is
-    optional.
+    optional, and so is `parts`, a list of paths of images and files.
 
     A result is `{conversation, ordinal, session_id, turn_id, response, error}`. The file appears when all results are there. If
     a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error.
@@ -65,10 +70,12 @@ def run(
         kitchener run dialogues.jsonl --concurrency 200 --root ./ledgers --json
     """
     with logged_from(log_level):
-        return anyio.run(partial(_run, options, messages, output, concurrency, is_json=json))
+        return anyio.run(partial(_run, options, messages, output, concurrency, attach, is_json=json))
 
 
-async def _run(options: Options, path: Path, output: Path | None, concurrency: int, *, is_json: bool) -> int:
+async def _run(
+    options: Options, path: Path, output: Path | None, concurrency: int, attach: Sequence[Path], *, is_json: bool
+) -> int:
     loaded = options.load_checked()
     config = loaded.config
     if output is not None:
@@ -82,8 +89,8 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
             results = Results(output, len(messages))
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
-        async with open_runtime(config) as runtime:
-            batch = _FileRun(runtime.supervisor(options.agent), messages, results, before)
+        async with open_runtime(config, admin_socket=listens(config)) as runtime:
+            batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach)
             tune_gc()
             began = anyio.current_time()
             await batch.run(concurrency, config.limits.shutdown_grace_s)
@@ -99,7 +106,7 @@ async def _run(options: Options, path: Path, output: Path | None, concurrency: i
 
 def _check_output(output: Path, path: Path, root: Path) -> None:
     if os.path.realpath(output) == os.path.realpath(path):
-        raise ConfigError("--output", "", repr(str(output)), "is the input file; choose another name")
+        raise ConfigError("--out", "", repr(str(output)), "is the input file; choose another name")
     check_output(output, root)
 
 
@@ -145,11 +152,18 @@ class _FileRun:
         messages: the input
         results: takes the results; None: nobody wants them
         before: reads the sessions' ledger as it stood before this run; None: there was none
+        attach: images and files for the first message of each conversation
     """
 
     def __init__(
-        self, supervisor: HO2Supervisor, messages: Messages, results: Results | None, before: LedgerReader | None
+        self,
+        supervisor: HO2Supervisor,
+        messages: Messages,
+        results: Results | None,
+        before: LedgerReader | None,
+        attach: Sequence[Path] = (),
     ) -> None:
+        self._attached = tuple(FilePart(each) for each in attach)
         self._supervisor, self._messages, self._results, self._before = supervisor, messages, results, before
         self._waiting = iter(messages.conversations.values())
         self.turns = 0
@@ -198,13 +212,15 @@ class _FileRun:
             for ordinal, (line, message) in enumerate(zip(chunk, texts, strict=True), first + 1):
                 if self._is_stopping:
                     return
+                if ordinal == 1 and self._attached:
+                    message = FileMessage(message.text, (*self._attached, *message.parts))
                 before = finished.get(_key(conversation, ordinal))
                 outcome: TurnResult | NotRun
                 if failure is not None:
                     outcome = NotRun("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
                 elif refusal is not None:
                     outcome = failure = refusal
-                elif before is not None and before[0] == message:
+                elif before is not None and before[0] == message.text and not message.parts:
                     outcome = TurnResult.from_payload(before[1])
                     self.done_before += 1
                 else:
@@ -245,14 +261,15 @@ class _FileRun:
         return finished
 
     async def _turn(
-        self, message: str, conversation: Conversation, session_id: str | None, ordinal: int
+        self, message: FileMessage, conversation: Conversation, session_id: str | None, ordinal: int
     ) -> TurnResult | NotRun:
         try:
             return await self._supervisor.handle_turn(
-                message,
+                message.text,
                 session_id=session_id,
                 subject_id=conversation.subject_id,
                 idempotency_key=_key(conversation, ordinal),
+                parts=message.parts,
             )
         except (LedgerError, RuntimeClosed):
             raise  # no other conversation can go on either

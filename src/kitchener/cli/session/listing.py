@@ -10,17 +10,17 @@ from kitchener.cli.options import LedgerPaths, Options
 from kitchener.cli.terminal.output import counted, one_line, short_time
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, InvalidTimestamp
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import LedgerReader
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,
-    SessionStartPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
     is_sealed,
     payload_as,
 )
+from kitchener.runtime.session_list import SessionInfo, session_info
 
 _AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
 _UNITS_US: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
@@ -121,7 +121,7 @@ async def list_sessions(options: Options, wanted: SessionFilter, limit: int | No
     """The newest `limit` sessions that are wanted: of the agent class, and where none is named and some are wanted, of all."""
     paths, found = options.paths(), SessionList()
     is_of_one = wanted.is_any or options.named_agent is not None
-    for agent_class in [options.agent] if is_of_one else sorted({options.agent, *paths.agent_classes()}):
+    for agent_class in [options.agent] if is_of_one else sorted({options.first_agent, *paths.agent_classes()}):
         await _add(found, paths, agent_class, wanted, limit)
     found.rows.sort(key=lambda row: (row["started_at"], row["session_id"]))
     found.rows = found.rows[-limit:] if limit is not None else found.rows
@@ -144,7 +144,7 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
                 continue
             if said is not None and start.entity_id not in said:
                 continue
-            row = await _row(reader, start, is_ended=start.entity_id in ended)
+            row = _row(agent_class, await session_info(reader, start, is_ended=start.entity_id in ended))
             if said is not None:
                 row["found"] = said[start.entity_id]
             if wanted.since is None or row["last_at"] >= wanted.since:
@@ -179,31 +179,17 @@ async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList)
     return said
 
 
-async def _row(reader: LedgerReader, start: StoredEntry, *, is_ended: bool) -> SessionRow:
-    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
-    session_id = start.entity_id
-    (newest,) = await reader.last(session_id=session_id)
+def _row(agent_class: str, info: SessionInfo) -> SessionRow:
     return {
-        "session_id": session_id,
-        "agent_class": payload["agent_class"],
-        "subject_id": payload["subject_id"],
-        "external_id": payload.get("external_id"),
-        "started_at": start.timestamp,
-        "last_at": newest.timestamp,
-        "turns": await _count_turns(reader, newest),
-        "ended": is_ended,
+        "session_id": info.session_id,
+        "agent_class": agent_class,
+        "subject_id": info.subject_id,
+        "external_id": info.external_id,
+        "started_at": info.started_at,
+        "last_at": info.last_at,
+        "turns": info.turns,
+        "ended": info.is_ended,
     }
-
-
-async def _count_turns(reader: LedgerReader, newest: StoredEntry) -> int:
-    """How many turns a session has begun, from its newest entry where that says so."""
-    if newest.entry_type == events.SESSION_START:
-        return 0
-    payload = payload_as(CommonPayload, newest.payload)
-    if (turn_id := payload.get("turn_id")) is not None:
-        return int(turn_id.rpartition("-")[2])
-    started = reader.read(session_id=payload["session_id"], entry_type=events.TURN_STARTED)
-    return len([entry async for entry in started])
 
 
 def found_lines(rows: list[SessionRow], words: str) -> Iterator[str]:

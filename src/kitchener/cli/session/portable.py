@@ -8,12 +8,14 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.runtime.session_export import SessionExport, export_session
-from kitchener.runtime.session_import import SessionImport, import_session
+from kitchener.runtime.admin.operations import ImportSession
+from kitchener.runtime.administration import administer
+from kitchener.runtime.portable.exporter import SessionExport, export_session
+from kitchener.runtime.portable.importer import SessionImport
 
 _EVERYTHING = Options()
 
@@ -21,7 +23,7 @@ _EVERYTHING = Options()
 def export(
     session: SessionArgument,
     *,
-    out: Annotated[Path, Parameter(help="The folder. It must not exist.")],
+    out: Annotated[Path, Parameter(name=OUTPUT_NAMES, help="The folder. It must not exist.")],
     options: Options = _EVERYTHING,
     with_keys: Annotated[
         bool, Parameter(negative="", help="Add the subject's key. Whoever has it can read everything.")
@@ -52,19 +54,19 @@ def import_(
     """Add an exported session to this root, where it goes on with its id, subject, intents and turn numbers.
 
     Verifies all of the folder before it writes anything; a changed byte exits with 6. If the session is here with the same
-    entries, writes nothing and exits with 0. Requires ledgers that no process uses. If it is interrupted, run it again.
+    entries, writes nothing and exits with 0. If it is interrupted, run it again.
 
     For example:
 
         kitchener session import ada-session
         kitchener session import ada-session --root elsewhere --json
     """
-    return run_to_end(partial(_import, options, folder, public_key_of(public_key), is_json=json))
+    return run_to_end(partial(_import, options, folder.absolute(), public_key_of(public_key), is_json=json))
 
 
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
     config = options.load().config
-    agent_class = await LedgerPaths(config).class_of(session_id, options.agent)
+    agent_class = await LedgerPaths(config).class_of(session_id, options.first_agent)
     async with progress_bar("ledgers", None) as steps:
         made = await export_session(
             session_id, out, config=config, agent_class=agent_class, with_key=with_keys, on_step=steps.add
@@ -78,7 +80,8 @@ async def _export(options: Options, session_id: str, out: Path, *, with_keys: bo
 
 async def _import(options: Options, folder: Path, public_key: str | None, *, is_json: bool) -> int:
     async with progress_bar("ledgers", None) as steps:
-        made = await import_session(folder, config=options.load().config, public_key=public_key, on_step=steps.add)
+        made = await administer(options.load().config, ImportSession(folder=folder, public_key=public_key))
+        steps.add()
     if is_json:
         print_json(made.as_json())
     else:
@@ -114,4 +117,6 @@ def _imported(made: SessionImport) -> str:
             f"Its content is sealed, and the key of {made.subject_id!r} is not here, so nobody can read it: export the session"
             " with --with-keys and import that folder too."
         )
+    if not made.is_signed:
+        lines.append("Not every head in the folder was signed, so it proved only that it is whole, and not who wrote it.")
     return "\n".join(lines)

@@ -14,10 +14,8 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.context.fold.lifecycle import InvalidEvent
 from kitchener.errors import CallerError, NotOnRecord
-from kitchener.ledger import LedgerClient, LedgerEntry
-from kitchener.records import events
-from kitchener.records.entries import LifecycleVoidedPayload
-from kitchener.records.events import index_keys
+from kitchener.runtime.admin.operations import VoidedEntry, VoidEntries
+from kitchener.runtime.administration import administer
 
 _EVERYTHING = Options()
 
@@ -51,7 +49,7 @@ async def _repair(
     if (void or is_all) and not (reason and reason.strip()):
         raise CallerError("--reason is missing: it is kept on record with every entry that is put aside")
     paths = options.paths()
-    past = await read_past(paths, session_id, options.agent)
+    past = await read_past(paths, session_id, options.first_agent)
     found = _invalid(past)
     chosen = list(found) if is_all else list(dict.fromkeys(void))
     unknown = [name for name in chosen if name not in found]
@@ -60,7 +58,7 @@ async def _repair(
         raise NotOnRecord(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
     if chosen:
         await _void(paths, past, [found[name] for name in chosen], str(reason))
-        past = await read_past(paths, session_id, options.agent)
+        past = await read_past(paths, session_id, options.first_agent)
     left = _invalid(past)
     if is_json:
         print_json(
@@ -87,24 +85,16 @@ def _left(past: RecordedSession) -> list[str]:
 
 
 async def _void(paths: LedgerPaths, past: RecordedSession, chosen: Sequence[InvalidEvent], reason: str) -> None:
-    """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable.
-
-    Not through a session of a runtime: the ledger may be another program's, whose sessions no runtime can bring back.
-    """
-    base = past.common_fields()
-    opened = LedgerClient.open(
-        past.path,
+    """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable."""
+    operation = VoidEntries(
+        agent_class=past.agent_class,
+        session_id=past.session_id,
+        subject_id=past.subject_id,
         ledger_id=past.entries[0].ledger_id,
-        config=paths.config.ledger,
-        index_dir=paths.root / "index",
-        index_keys=index_keys,
-        sealer=paths.sealer(),
+        entries=tuple(VoidedEntry(entity_id=each.event.entity_id, ref=each.event.ref) for each in chosen),
+        reason=reason,
     )
-    async with opened as ledger:
-        for each in chosen:
-            fields: LifecycleVoidedPayload = {"ref": each.event.ref.as_json(), "reason": reason}
-            await ledger.write(LedgerEntry(events.LIFECYCLE_VOIDED, each.event.entity_id, {**base, **fields}))
-        await ledger.commit()
+    await administer(paths.config, operation)
 
 
 def _as_json(name: str, found: InvalidEvent) -> dict[str, object]:

@@ -8,6 +8,7 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.context.asked import read_calls
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
 from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
@@ -29,7 +30,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
-    CostJson,
+    CostMapping,
     RejectReason,
     SealedText,
     SessionStartPayload,
@@ -42,7 +43,9 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
-from kitchener.runtime import open_runtime
+from kitchener.records.parts import StoredPart
+from kitchener.runtime.admin.operations import EndSession
+from kitchener.runtime.administration import administer
 
 app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
@@ -144,9 +147,8 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await LedgerPaths(loaded.config).class_of(session, options.agent)
-        async with open_runtime(loaded.config) as runtime:
-            await runtime.supervisor(agent_class).end_session(session)
+        agent_class = await LedgerPaths(loaded.config).class_of(session, options.first_agent)
+        await administer(loaded.config, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:
@@ -158,13 +160,16 @@ def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonF
 
 async def _shown(options: Options, session_id: str) -> "_History":
     paths = options.paths()
-    agent_class = await paths.class_of(session_id, options.agent)
+    agent_class = await paths.class_of(session_id, options.first_agent)
     history = _History(session_id, agent_class)
     async with paths.reader(agent_class) as reader:
         if reader is None:
             raise UnknownSession(session_id, agent_class)
         async for entry in reader.read(session_id=session_id):
             history.take(entry)
+    for turn in history.turns.values():
+        if turn.result is None:
+            _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
     return history
 
 
@@ -174,7 +179,7 @@ class _WorkOrderRow(TypedDict):
     wo_id: str
     wo_type: str | None
     state: str
-    cost: CostJson | None
+    cost: CostMapping | None
 
 
 class _Rejected(TypedDict):
@@ -193,7 +198,11 @@ class _TurnRow:
     state: str = "open"
     """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`."""
     result: TurnCompletedPayload | None = None
+    waited_for: str = ""
+    """The attempts at a model that a turn without a result waited for; "": it was answered, or asked none."""
     work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
+    parts: dict[str, StoredPart] = field(default_factory=dict)
+    """The images and files of the message, by their ids."""
 
     def as_json(self) -> dict[str, object]:
         result = self.result
@@ -202,10 +211,12 @@ class _TurnRow:
             "started_at": self.started_at,
             "state": self.state,
             "message": opened(self.message),
+            "parts": [{"part_id": part_id, **each._asdict()} for part_id, each in self.parts.items()],
             "response": result and opened(result["response"]),
             "intent_id": result and result.get("intent_id"),
             "degraded": result is not None and result.get("degraded", False),
             "error": result and opened(result.get("error")),
+            "waited_for": self.waited_for or None,
             "cost": result and result.get("cost_summary"),
             "work_orders": list(self.work_orders.values()),
         }
@@ -241,6 +252,8 @@ class _History:
             self.rejected.append({"at": entry.timestamp, "message": rejected["user_message"], "reason": rejected["reason"]})
         elif turn is None:
             return
+        elif kind == events.PART_ATTACHED:
+            turn.parts[entry.entity_id] = StoredPart.from_payload(payload)
         elif kind == events.TURN_COMPLETED:
             turn.state, turn.result = "completed", payload_as(TurnCompletedPayload, payload)
         elif kind == events.TURN_ABORTED:
@@ -280,11 +293,15 @@ class _History:
         for turn in self.turns.values():
             yield f"\n{turn.turn_id}  {short_time(turn.started_at)}  {turn.state}"
             yield f"  > {self._text(turn.message)}"
+            for part_id, part in turn.parts.items():
+                yield f"    {part_id}  {part.described}"
             if turn.result is not None:
                 yield f"  < {self._text(turn.result['response'])}"
                 if (error := turn.result.get("error")) is not None:
                     told = opened(error)
                     yield f"  ! {self._text(None if told is None else told['kind'] + ': ' + told['message'])}"
+            elif turn.waited_for:
+                yield f"  ! {turn.waited_for}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
         for rejected in self.rejected:
@@ -298,5 +315,5 @@ class _History:
         return ERASED if self.is_erased else UNREADABLE
 
 
-def _cost(cost: CostJson | None) -> str:
-    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if isinstance(cost, dict) else ""
+def _cost(cost: CostMapping | None) -> str:
+    return f"  {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out" if cost is not None else ""

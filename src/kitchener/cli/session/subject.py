@@ -14,7 +14,9 @@ from kitchener.cli.terminal.output import ask, counted, is_interactive, print_js
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
-from kitchener.runtime.erasure import ErasureReport, erase_subject, keyring_of
+from kitchener.runtime.admin.operations import EraseSubject
+from kitchener.runtime.administration import administer
+from kitchener.runtime.erasure import ErasureReport, keyring_of
 
 app = App(name="subject", help="Erase what a person said.")
 
@@ -34,7 +36,8 @@ def erase_(
     """Erase a subject: destroy the key that decrypts what they said, in every agent class, for good.
 
     Ends their sessions, withdraws what was learned from them, and records `SUBJECT_ERASED`. Every ledger still verifies.
-    Nothing can restore the text. Requires sealed content and ledgers that no process uses. If it is interrupted, run it again.
+    Nothing can restore the text. Requires sealed content. A running process that listens erases the subject itself, and cancels
+    the subject's running turns. If it is interrupted, run it again.
     Exits with 1 if there is no such subject, or if turns that were stored in plain text stay readable.
 
     For example:
@@ -54,7 +57,7 @@ def erase_(
 
 
 async def _erase(config: RuntimeConfig, subject_id: str, *, is_json: bool) -> int:
-    report = await erase_subject(subject_id, config=config)
+    report = await administer(config, EraseSubject(subject_id=subject_id))
     if is_json:
         print_json(report.as_json())
     else:

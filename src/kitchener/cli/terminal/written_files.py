@@ -19,7 +19,7 @@ def check_output(path: Path, root: Path | None = None) -> None:
     """Refuses paths where `write_whole` cannot put a file, before there is anything to lose.
 
     Args:
-        path: the value of `--output`
+        path: the value of `--out`
         root: directory of the ledgers, where no such file may go; None: anywhere
 
     Raises:
@@ -27,9 +27,9 @@ def check_output(path: Path, root: Path | None = None) -> None:
     """
     # Not `Path.resolve`, which raises for a loop of links.
     if root is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        raise ConfigError("--output", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
+        raise ConfigError("--out", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
     if not path.absolute().parent.is_dir() or (path.exists() and not path.is_file()):
-        raise ConfigError("--output", "", repr(str(path)), "must be a file in a directory that exists")
+        raise ConfigError("--out", "", repr(str(path)), "must be a file in a directory that exists")
 
 
 def write_whole(path: Path, fill: Callable[[IO[bytes]], _Result]) -> _Result:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol, cast, get_args
 
 from kitchener.records.entries import IntentCloser, text_of
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref, RefMapping
 
 INTENT_DECLARED: Final = "INTENT_DECLARED"
@@ -29,6 +30,7 @@ WO_RETIRED: Final = "WO_RETIRED"
 WO_DEFERRED: Final = "WO_DEFERRED"
 WO_REOPENED: Final = "WO_REOPENED"
 TURN_STARTED: Final = "TURN_STARTED"
+PART_ATTACHED: Final = "PART_ATTACHED"
 TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
@@ -128,6 +130,13 @@ class Asked(NamedTuple):
     """The user's message; None: the turn was aborted."""
 
 
+class Brought(NamedTuple):
+    """A turn's message brought an image or a file."""
+
+    turn_id: str
+    part: StoredPart
+
+
 class Answered(NamedTuple):
     """A completed turn."""
 
@@ -146,7 +155,7 @@ class Voided(NamedTuple):
     target: Ref
 
 
-Facts = Declared | Superseded | Ended | Forked | Opened | Closed | Deferred | Asked | Answered | Voided
+Facts = Declared | Superseded | Ended | Forked | Opened | Closed | Deferred | Asked | Brought | Answered | Voided
 """The facts of an event, by kind."""
 
 
@@ -308,6 +317,10 @@ def _asked(payload: Mapping[str, object]) -> Asked:
     return Asked(text_of(payload.get("user_message")))
 
 
+def _brought(payload: Mapping[str, object]) -> Brought:
+    return Brought(_id(payload.get("turn_id")) or "", StoredPart.from_payload(payload))
+
+
 def _aborted(payload: Mapping[str, object]) -> Asked:
     return Asked(None)
 
@@ -360,6 +373,7 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "WO_REOPENED": (WO_REOPENED, "wo_id", _ended),
     "WO_DEFERRED": (WO_DEFERRED, "wo_id", _deferred),
     "TURN_STARTED": (TURN_STARTED, "turn_id", _asked),
+    "PART_ATTACHED": (PART_ATTACHED, "", _brought),
     "TURN_COMPLETED": (TURN_COMPLETED, "turn_id", _answered),
     "TURN_ABORTED": (TURN_ABORTED, "turn_id", _aborted),
     "LIFECYCLE_VOIDED": (LIFECYCLE_VOIDED, "entity_id", _voided),

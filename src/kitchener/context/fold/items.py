@@ -9,14 +9,14 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import Answered, Asked, Declared, EventKey, Opened, SourceEvent
+from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import as_said, message_text, reply_text, turn_text
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
-ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence"]
+ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
 Reason = Literal[
     "DEFINES_INTENT",
     "OPEN_WO",
@@ -42,7 +42,7 @@ STUB_CHARS: Final = 80
 place_of: Final = attrgetter("place")
 """The sort key of items within a tier."""
 
-TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_RECENT, TIER_TURN = range(1, 9)
+TIER_HEADER, TIER_FAILED, TIER_OPEN, TIER_BIAS, TIER_DEFERRED, TIER_RESULT, TIER_RECENT, TIER_TURN, TIER_PART = range(1, 10)
 
 
 class Item(NamedTuple):
@@ -64,7 +64,7 @@ class Item(NamedTuple):
     stub_tokens: int
     """Of the short form, with its separator."""
     tier: int
-    """Tier in which the item is packed, 1 to 8."""
+    """Tier in which the item is packed, 1 to 9."""
     reasons: Reasons
     """Why it is eligible."""
     proof: Ref
@@ -165,6 +165,14 @@ def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str 
         stub = f"[{event.entity_id}] user: {shortened(message)}"
     item = _event_item(event, "turn", text, stub, estimate, TIER_TURN, IN_INTENT, event.ref, intent_id)
     return item._replace(session_id=facts.session_id, is_erased=is_erased)
+
+
+def part_item(event: SourceEvent, facts: Brought, intent_id: str | None, estimate: Estimator) -> Item:
+    """An image or a file of an earlier turn. Its text stands for the content, which the request has besides."""
+    part, name = facts.part, as_said(facts.part.described)
+    text = f"[{name}: attached to this message]"
+    item = _event_item(event, "part", text, as_said(part.stub), estimate, TIER_PART, IN_INTENT, event.ref, intent_id)
+    return item._replace(tokens=item.tokens + part.tokens, is_erased=part.name is ERASED)
 
 
 def intent_item(

@@ -49,6 +49,8 @@ class FoldedEvents:
         """The completed turns that belong to no intent."""
         self.asked: dict[str, SourceEvent] = {}
         """The events that began the open turns, by turn id."""
+        self.parts: dict[str, list[SourceEvent]] = {}
+        """The images and files of turns that have some, by turn id, in the order of their messages."""
         self.invalid: dict[Ref, InvalidEvent] = {}
         self.last_closed: str | None = None
         self.has_erased = False
@@ -66,10 +68,13 @@ class FoldedEvents:
         elif isinstance(event.facts, ev.Asked):
             if event.facts.message is None:
                 self.asked.pop(event.entity_id, None)
+                self.parts.pop(event.entity_id, None)
             else:
                 self.asked[event.entity_id] = event
         elif isinstance(event.facts, ev.Answered):
             self._step_turn(event, event.facts)
+        elif isinstance(event.facts, ev.Brought):
+            self._step_part(event, event.facts)
 
     def _step_intent(self, event: SourceEvent) -> None:
         facts, intent_id = event.facts, event.entity_id
@@ -139,6 +144,14 @@ class FoldedEvents:
         if facts.is_failed is not None:
             attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
 
+    def _step_part(self, event: SourceEvent, facts: ev.Brought) -> None:
+        began = self.asked.get(facts.turn_id)
+        message = began.facts.message if began is not None and isinstance(began.facts, ev.Asked) else None
+        if began is None or message is None or message is ERASED:
+            return
+        self.asked[facts.turn_id] = began._replace(facts=ev.Asked(f"{message}\n[attached: {facts.part.described}]"))
+        self.parts.setdefault(facts.turn_id, []).append(event)
+
     def _items_of(self, event: SourceEvent, facts: ev.Answered, asked: SourceEvent | None) -> tuple[Item, ...]:
         found = turn_items(event, facts, asked, self.estimate) if self.is_split and facts.message is None else None
         if found is not None:
@@ -200,6 +213,7 @@ class FoldedEvents:
             },
             "unattached": list(self.unattached),
             "asked": dict(self.asked),
+            "parts": {key: list(each) for key, each in self.parts.items()},
             "invalid": list(self.invalid.values()),
             "last_closed": self.last_closed,
         }
@@ -305,6 +319,11 @@ class ContextState:
         The same append-only list until a late event. Do not change it.
         """
         return self._settled().turn_list
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[SourceEvent]]:
+        """The images and files of turns that have some, by turn id, in the order of the turns' messages."""
+        return self._settled().parts
 
     @property
     def has_unattached(self) -> bool:

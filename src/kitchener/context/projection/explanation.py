@@ -13,7 +13,7 @@ from kitchener.context.fold.lifecycle import IntentRecord, InvalidEvent
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
 from kitchener.context.projection.packer import Form, PlacedItem
-from kitchener.context.projection.projection import Projection
+from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.records.entries import IntentCloser, SuppressReason
 from kitchener.records.ref import Ref
 
@@ -110,6 +110,8 @@ def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"
     if placed.reason == "DEFERRED":
         why = "it was put off, and that is only ever shown as a stub"
+    elif placed.reason == "UNSUPPORTED":
+        why = "the model of this turn takes no content of its type"
     elif placed.reason == "ERASED":
         why = "its text was erased with its subject"
     elif placed.reason == "BUDGET_EVICTION":
@@ -143,6 +145,11 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
         if not work.is_live:
             return _dead(name, f"{work.status} by", work.last)
         return _hanging(name, work.facts.intent_id, state, projection, work.opened.ref)
+    for event in (each for brought in state.parts.values() for each in brought):
+        if event.entity_id == name:
+            why = "its turn belongs to another intent, or `recent_parts` newer images and files were considered"
+            text = f"{name} is suppressed ({NOT_ADMITTED}), not shown: {why}"
+            return Explanation(name, "suppressed", text, suppressed_by=NOT_ADMITTED, since=event.ref)
     turn: Item | None = state.turns.get(name)
     if turn is not None:
         return _hanging(name, turn.intent_id, state, projection, turn.ref)

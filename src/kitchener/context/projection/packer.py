@@ -107,6 +107,10 @@ class Packer:
             self.used += placed[-1].tokens
         return placed
 
+    def stub(self, item: Item, reason: SuppressReason) -> PlacedItem:
+        """Packs one item as a stub, if that fits, for a reason other than the budget."""
+        return self._stub(item, reason, 0)
+
     def _stub(self, item: Item, reason: SuppressReason, short_by: int) -> PlacedItem:
         if self._stubs >= self._max_stubs or self.used + item.stub_tokens > self.budget:
             return PlacedItem(item, "NONE", 0, reason, short_by)

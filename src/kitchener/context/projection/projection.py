@@ -1,15 +1,16 @@
 """Chooses which eligible items are shown within a token budget, and gives the reason for each suppressed item.
 
-Eight tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
-stubs), results of tools, the session's newest turns under other intents, turns of the intent. The first two tiers cannot be
-suppressed. An admission policy selects the turns. Turns that it does not admit are never read, so the cost does not grow with
-the number of turns. This module does not change which items are eligible.
+Nine tiers are packed in order: headers and rules, failed work orders, open work orders, learned lines, waiting work orders (as
+stubs), results of tools, the session's newest turns under other intents, turns of the intent, images and files of shown turns.
+The first two tiers cannot be suppressed. An admission policy selects the turns. Turns that it does not admit are never read, so
+the cost does not grow with the number of turns. This module does not change which items are eligible.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, overload
 
 from kitchener.context.flags import Flag
+from kitchener.context.fold.events import Brought
 from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import (
     Item,
@@ -17,6 +18,7 @@ from kitchener.context.fold.items import (
     estimator,
     intent_item,
     newest_from,
+    part_item,
     place_of,
     recent,
     rule_items,
@@ -29,6 +31,7 @@ from kitchener.context.projection.days import Days, NoDays
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
+from kitchener.media import accepts
 from kitchener.records.entries import ProjectionMode, SuppressReason
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
@@ -53,7 +56,7 @@ class Projection(NamedTuple):
     tokens_used: int
     """Tokens of the shown context; above the budget only with a flag."""
     head: tuple[PlacedItem, ...]
-    """All eligible items of tiers 1 to 6, in order."""
+    """All eligible items of tiers 1 to 6, in order, then the considered images and files."""
     counted: Item | None
     """The stub that counts failed work orders beyond the limit; None: there are none."""
     turns: Sequence[Item]
@@ -135,7 +138,7 @@ class Projector:
         self._rank, self._offer = rank, offer
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
-    def project(  # noqa: PLR0913 - what a projection is made of
+    def project(  # noqa: PLR0913  what a decision depends on; the state and the resolution by position
         self,
         state: ContextState,
         resolution: Resolution,
@@ -146,6 +149,7 @@ class Projector:
         results: Sequence[Item] = (),
         tokens_left: int | None = None,
         mode: ProjectionMode = "enforce",
+        media_types: Collection[str] = (),
         turn_ts: str = "",
     ) -> Projection:
         """Chooses the context of a turn.
@@ -160,6 +164,7 @@ class Projector:
                 eligible
             tokens_left: tokens that the turn may still use, including the reply's reserve; None: no such limit
             mode: whether the model will see it
+            media_types: the types of images and files that the model takes, such as `image/*`
             turn_ts: when the turn started, ISO time; "": not known, and nothing is dated
 
         Raises:
@@ -186,6 +191,8 @@ class Projector:
         placed, positions = self._pack_turns(turns, evidence, message, resolution.active, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
+        if state.parts and ruleset.recent_parts:
+            head = (*head, *_pack_parts(state, reach, placed, packer, (ruleset.recent_parts, media_types)))
         if state.has_erased:
             placed, head = packer.stub_erased(placed), packer.stub_erased(head)
         return Projection(
@@ -331,6 +338,34 @@ def _recent(state: ContextState, reach: Reach, most: int) -> tuple[Item, ...]:
     own, turns = {record.intent_id for record in reach.intents}, state.turns
     newest = [turns[item.entity_id] for item in known[newest_from(known, most) :]]
     return tuple([recent(item) for item in newest if item.intent_id not in own])
+
+
+def _pack_parts(
+    state: ContextState, reach: Reach, turns: Iterable[PlacedItem], packer: Packer, limits: tuple[int, Collection[str]]
+) -> list[PlacedItem]:
+    """Packs the newest images and files of the intent's turns, oldest first in the result; each only with its turn.
+
+    `limits` are how many there may be at most, and the media types that the model takes.
+    """
+    most, media_types = limits
+    own, shown = {record.intent_id for record in reach.intents}, {each.item.entity_id for each in turns if each.form == "FULL"}
+    found: list[PlacedItem] = []
+    for turn_id, brought in reversed([*state.parts.items()]):
+        turn = state.turns.get(turn_id)
+        if turn is None or turn.intent_id not in own:
+            continue
+        for event in reversed(brought[-(most - len(found)) :]):
+            assert isinstance(event.facts, Brought)
+            item = part_item(event, event.facts, turn.intent_id, state.estimate)
+            if turn_id not in shown:
+                found.append(PlacedItem(item, "NONE", 0, NOT_ADMITTED, max(0, item.tokens - packer.free)))
+            elif accepts(media_types, event.facts.part.media_type):
+                found.append(packer.pack(item))
+            else:
+                found.append(packer.stub(item, "UNSUPPORTED"))
+        if len(found) >= most:
+            break
+    return found[::-1]
 
 
 def _once(recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> tuple[Item, ...]:

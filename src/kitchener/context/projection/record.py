@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-import orjson
-
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
 from kitchener.context.fold.items import IN_INTENT, Item, place_of
@@ -25,7 +23,6 @@ from kitchener.records.entries import (
     CommonPayload,
     ConflictFlagPayload,
     EligibleEdits,
-    ListedRef,
     ProjectionPayload,
     Runs,
     SuppressedPositions,
@@ -33,7 +30,7 @@ from kitchener.records.entries import (
     VisiblePositions,
     payload_as,
 )
-from kitchener.records.ref import Ref
+from kitchener.records.ref import ListedRefMapping, Ref, RefMapping
 
 MAX_WRITTEN_OUT: Final = 16
 """Most eligible references for which the lists are written out. It affects only the form of an entry, not a decision."""
@@ -94,8 +91,8 @@ def lists_of(projection: Projection) -> ProjectionLists:
 class _FullLists(CommonPayload):
     """The lists of a payload in which they are written out."""
 
-    eligible_refs: list[ListedRef]
-    visible_refs: list[ListedRef]
+    eligible_refs: list[ListedRefMapping]
+    visible_refs: list[ListedRefMapping]
     suppressed_refs: list[SuppressedRef]
     eligibility_reasons: Mapping[str, Sequence[str]]
 
@@ -191,15 +188,15 @@ def conflict_flag_payload(
 
 
 @lru_cache(4_096)
-def _json(ref: Ref) -> orjson.Fragment:
+def _json(ref: Ref) -> RefMapping:
     """A reference as JSON. Cached, because most references are in three lists, and again in the next projection."""
-    return ref.as_json()
+    return ref.as_mapping()
 
 
 @lru_cache(4_096)
-def _listed(ref: Ref) -> orjson.Fragment:
+def _listed(ref: Ref) -> ListedRefMapping:
     """A member of a list of references as JSON."""
-    return ref.as_listed_json()
+    return ref.as_listed()
 
 
 def _key(ref: Ref) -> str:
@@ -238,7 +235,7 @@ def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges 
         return None
     evidence = {item.ref for item in projection.recalled}
     visible: list[int] = []
-    suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED"], list[int]] = {}
+    suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED", "UNSUPPORTED"], list[int]] = {}
     for index, each in _indexed(projection, evidence):
         if each.form == "FULL":
             visible.append(index)
@@ -253,7 +250,7 @@ def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges 
     recalled_visible = [each.item.ref for each in projection.placed if each.form == "FULL" and each.item.ref in evidence]
     named = (*[each.item for each in projection.head], *projection.recalled)
     return {
-        "eligible_refs": {"base": base.ref.as_json(), "edits": edits},
+        "eligible_refs": {"base": base.ref.as_mapping(), "edits": edits},
         "visible_refs": {"eligible": runs_of(visible), "recalled": [_listed(ref) for ref in recalled_visible]},
         "suppressed_refs": hidden,
         "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): item.reasons for item in named}},
@@ -358,7 +355,7 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     )
 
 
-def read_refs(values: Iterable[ListedRef]) -> tuple[Ref, ...]:
+def read_refs(values: Iterable[ListedRefMapping]) -> tuple[Ref, ...]:
     """References as a payload contains them."""
     return tuple([Ref.from_listed(each) for each in values])
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
@@ -16,6 +17,7 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ToolCallPart,
     ToolReturnPart,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
@@ -56,12 +58,22 @@ def vendor_messages(messages: Sequence[Message]) -> list[ModelMessage]:
         elif message.role == "system":
             parts.append(SystemPromptPart(message.content))
         elif message.role == "user":
-            parts.append(UserPromptPart(message.content))
+            parts.append(UserPromptPart(_user_content(message)))
         else:
             parts.append(ToolReturnPart(message.tool_id or "", message.content, tool_call_id=message.tool_use_id or ""))
     if parts:
         conversation.append(ModelRequest(parts=parts))
     return conversation
+
+
+def _user_content(message: Message) -> str | list[UserContent]:
+    """The text, and after it each image or file behind a line with its name."""
+    if not message.parts:
+        return message.content
+    content: list[UserContent] = [message.content]
+    for each in message.parts:
+        content += [f"[{each.stored.described}]", BinaryContent(each.data, media_type=each.stored.media_type)]
+    return content
 
 
 def _spoken(message: Message) -> list[ModelResponsePart]:
@@ -178,5 +190,6 @@ def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     if not counted.input_tokens and not counted.output_tokens:
         # Some servers do not count. An estimate keeps budgets working; none at all would make such a model look free.
         sent = sum(len(message.content.encode()) for message in request.messages)
-        return Usage(tokens_of_bytes(sent), tokens_of_bytes(len(text.encode())))
+        content = sum(each.stored.tokens for message in request.messages for each in message.parts)
+        return Usage(tokens_of_bytes(sent) + content, tokens_of_bytes(len(text.encode())))
     return Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens or None)

@@ -31,9 +31,12 @@ from kitchener.gateway.providers.model_errors import VENDOR_ERRORS, hide, transl
 from kitchener.gateway.providers.model_messages import check_part, parameters_for, response_from, text_of, vendor_messages
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.vendors import (
+    ALL_CONTENT,
     ASYNCIO_ONLY_VENDORS,
     FORMER_HTTPX_VENDORS,
     OWN_CLIENT_VENDORS,
+    TEXT_FILES,
+    VENDORS_WITH_CONTENT,
     unbounded_vendor,
 )
 from kitchener.gateway.routing import URL_NOT_TAKEN
@@ -59,6 +62,7 @@ class ModelProvider:
         model_id: the model of requests that name none; None: such requests fail
         settings: the settings of every request
         redaction: removes the API keys from answers and error texts
+        media_types: the types of images and files that its models take
     """
 
     def __init__(
@@ -69,11 +73,12 @@ class ModelProvider:
         model_id: str | None,
         settings: ModelSettings,
         redaction: Redaction,
+        media_types: tuple[str, ...] = ("text/*",),
     ) -> None:
         self._provider_id, self._build, self._model_id = provider_id, build, model_id
         self._settings, self._redaction = settings, redaction
         self._models: OrderedDict[str, Model] = OrderedDict()
-        self.traits = ProviderTraits(model_id=model_id)
+        self.traits = ProviderTraits(model_id=model_id, media_types=media_types)
         if model_id is not None:
             self._model(model_id)  # imports the vendor's package now instead of in the first turn
 
@@ -208,7 +213,8 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
 
     settings: ModelSettings = {"max_retries": 0, "timeout": config.timeout_s}
     try:
-        return ModelProvider(provider_id, build, model_id=model_name, settings=settings, redaction=redaction)
+        takes = ALL_CONTENT if vendor_name in VENDORS_WITH_CONTENT else TEXT_FILES
+        return ModelProvider(provider_id, build, model_id=model_name, settings=settings, redaction=redaction, media_types=takes)
     except (UserError, ValueError, TypeError) as error:
         expected = f"the vendor's library refuses this model: {redaction.text(str(error)):.300}"
         raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from hide(error, redaction)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import orjson
 
+from kitchener.gateway.providers.rules import classified
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
 from kitchener.gateway.rules.vocabulary import content_stems, words_of
@@ -27,7 +28,6 @@ _SELF = "I am Kitchener's offline model: fixed rules, no language model. Configu
 _QUOTES = "From our conversation: "
 _KEEPS = "I keep in mind: "
 _SOCIAL = {"greeting": f"Hello! {_SELF}", "thanks": "You are welcome.", "farewell": "Goodbye!", "statement": "All right."}
-_CLASSIFY_INPUTS = ("active_objective", "prior_intent_id", "recent_turns", "labels_vocabulary")
 _LESSONS = {
     "domain": ("topic_affinity", "Often talks about {}."),
     "task": ("task_pattern", "Often asks for help with {}."),
@@ -86,9 +86,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _classified(request: PromptRequest) -> RuleClassification:
-    given = request.variables
-    tools = [ToolSpec(**each) for each in given.get("tools", ())]
-    return classify(given.get("user_message", ""), tools=tools, **{name: given.get(name) for name in _CLASSIFY_INPUTS})
+    return classified(request.variables, [ToolSpec(**each) for each in request.variables.get("tools", ())])
 
 
 def _tool_use(request: PromptRequest) -> ToolUse | None:

@@ -10,7 +10,7 @@ from typing import Self, cast
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.entries import ModelAnswer, ModelCallPayload, UsageMapping, payload_as
+from kitchener.records.entries import ModelAnswer, ModelCallPayload, payload_as
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
 RequestHash = Callable[[PromptRequest], str]
@@ -32,7 +32,7 @@ class Recording:
     def from_payload(cls, payload: Mapping[str, object]) -> Self:
         """Reads a recording from a decrypted `LLM_CALL` payload. Raises KeyError or TypeError if the payload is invalid."""
         call = payload_as(ModelCallPayload, payload)
-        said, usage = cast(ModelAnswer, call["response"]), cast(UsageMapping, call["usage"])
+        said, usage = cast(ModelAnswer, call["response"]), call["usage"]
         response = PromptResponse(
             provider_id=call["provider_id"],
             model_id=call["model_id"],
@@ -97,7 +97,9 @@ class RecordedProvider:
         provider_id: str = "recorded",
     ) -> None:
         self._recordings, self._request_hash, self._provider_id = recordings, request_hash, provider_id
-        self.traits = ProviderTraits(built_in=True, needs_timeout=False, model_id="recorded")
+        self.traits = ProviderTraits(
+            built_in=True, needs_timeout=False, model_id="recorded", media_types=("image/*", "application/pdf", "text/*")
+        )
 
     async def complete(self, request: PromptRequest) -> PromptResponse:
         """Returns the recorded response.

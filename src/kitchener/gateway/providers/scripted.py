@@ -32,6 +32,7 @@ class ScriptedProvider:
         gate: awaited with the request before each answer, so that a test can delay the call or make it fail
         latency_s: duration of each answer, seconds on the event loop's clock
         record: whether to keep the requests in `requests`; benchmarks turn it off to save memory
+        media_types: the types of images and files that it takes
     """
 
     requests: list[PromptRequest]
@@ -46,6 +47,7 @@ class ScriptedProvider:
         gate: Callable[[PromptRequest], Awaitable[object]] | None = None,
         latency_s: float = 0.0,
         record: bool = True,
+        media_types: tuple[str, ...] = ("image/*", "application/pdf", "text/*"),
     ) -> None:
         self.requests = []
         self._function = answers if callable(answers) else None
@@ -54,7 +56,7 @@ class ScriptedProvider:
         self._gate, self._latency_s, self._record = gate, latency_s, record
         self._used = self._made = 0
         waits = gate is not None or latency_s > 0 or inspect.iscoroutinefunction(self._function)
-        self.traits = ProviderTraits(built_in=True, needs_timeout=waits, model_id=model_id)
+        self.traits = ProviderTraits(built_in=True, needs_timeout=waits, model_id=model_id, media_types=media_types)
 
     @classmethod
     def replies(cls, text: str, *, record: bool = False, latency_s: float = 0.0) -> Self:

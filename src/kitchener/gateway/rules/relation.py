@@ -22,6 +22,7 @@ MIN_NEW_STEMS = 2
 # How sure a rule is: said outright; a clear sign; a sign that can mislead; a guess that still decides; no idea.
 PLAIN, CLEAR, LIKELY, GUESS, UNKNOWN = 0.9, 0.8, 0.7, 0.6, 0.4
 
+_SENTENCE_ENDS = re.compile(r"[.!;]")
 _PIECES = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[.?!;,:]")
 
 # Later entries win: "transfer" and "purchase" are verbs first, and nouns where no verb can stand.
@@ -37,9 +38,9 @@ _ROLES: dict[str, str] = {
 }
 
 RelationName = Literal["continue", "switch", "close", "unclear"]
-Question = Literal["what else", "offer", "confirm", "proposal", "detail", "none"]
-"""What the assistant last asked: whether anything else is wanted, whether to do something, whether what was said is right,
-whether a proposal suits, a detail, or nothing."""
+Question = Literal["what else", "that is all", "offer", "confirm", "proposal", "detail", "none"]
+"""What the assistant last asked: whether anything else is wanted, whether this is all, whether to do something, whether what
+was said is right, whether a proposal suits, a detail, or nothing."""
 
 
 class RecentTurn(TypedDict):
@@ -73,8 +74,6 @@ class Requested(NamedTuple):
     """The topics in order of mention."""
     is_transaction: bool
     """Whether it requests a transaction: to book, buy, send, play, and so on."""
-    is_request: bool
-    """Whether it requests anything, named or not."""
 
     @property
     def is_specific(self) -> bool:
@@ -96,6 +95,10 @@ class _Evidence(NamedTuple):
     objective_transacts: bool
     turns: Sequence[tuple[str, str]]
 
+    def is_known(self, stem: str) -> bool:
+        """Whether the objective or a recent turn has a word that begins with the stem."""
+        return any(f" {stem}" in f" {text}" for text in (self.objective, *(text for turn in self.turns for text in turn)))
+
 
 def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objective: str | None = None) -> ObjectiveRelation:
     """Returns how the message relates to the active objective, with a confidence and a reason.
@@ -108,8 +111,8 @@ def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objec
     text = _lowered(message).strip()
     words = words_of(text)
     if not active_objective:
-        return _without_objective(text, words)
-    turns = [(_lowered(turn["user"]), _lowered(turn["assistant"])) for turn in recent_turns[-RECENT_TURNS_READ:]]
+        return _without_objective(text, words, _recent(recent_turns))
+    turns = _recent(recent_turns)
     question, offered = question_of(turns[-1][1]) if turns else ("none", "")
     objective = _lowered(active_objective)
     goal = requested(objective)
@@ -131,10 +134,14 @@ def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objec
 # --- the rules, in their order ------------------------------------------------------------------------------------------
 
 
-def _without_objective(text: str, words: list[str]) -> ObjectiveRelation:
-    stems = content_stems(words)
-    if len(stems) <= MAX_CLOSING_STEMS and table.CLOSING_PHRASES.search(text) and not requested(text).is_specific:
-        return ObjectiveRelation("close", CLEAR, "takes leave")
+def _without_objective(text: str, words: list[str], turns: Sequence[tuple[str, str]]) -> ObjectiveRelation:
+    stems, goal = content_stems(words), requested(text)
+    if "?" not in text and not goal.is_specific:
+        is_reply = turns and (_refuses(text) or table.THANKING_PHRASES.search(text))
+        if is_reply or _says_goodbye(text):
+            return ObjectiveRelation("close", CLEAR, "takes leave")
+    if turns and stems and not goal.is_specific and not table.BACK_REFERENCES.isdisjoint(words):
+        return ObjectiveRelation("continue", GUESS, "takes up what was closed")
     if stems and not is_greeting(words):
         return ObjectiveRelation("switch", CLEAR, "states the first goal")
     return ObjectiveRelation("unclear", 0.5, "names no goal")
@@ -145,22 +152,41 @@ def _closing(found: _Evidence) -> ObjectiveRelation | None:
     if "?" in text or found.requested.is_specific:
         # "That's all about the hotel. Now a taxi, please?" and "write a poem that says goodbye" request something.
         return None
-    agrees = question == "confirm" and table.AGREEING_PHRASES.search(text) is not None  # "yes, that's it" is an answer there
-    if not agrees and len(found.stems) <= MAX_CLOSING_STEMS and table.CLOSING_PHRASES.search(text):
+    agrees = table.AGREEING_PHRASES.search(text) is not None
+    # "Yes, that's it" answers a question whether something is right.
+    answers = (agrees and question == "confirm") or (question == "proposal" and text.startswith("yes"))
+    if not answers and _says_goodbye(text):
         return ObjectiveRelation("close", PLAIN, "says that nothing more is wanted")
-    if table.REFUSING_PHRASES.search(text):
+    if question == "that is all" and agrees:
+        return ObjectiveRelation("close", PLAIN, "says that nothing more is wanted")
+    if _refuses(text):
         if question == "what else":
             return ObjectiveRelation("close", PLAIN, "wants nothing else")
-        if question == "offer" and not any(word[0].isdigit() for word in found.words):  # "no, on the 5th" corrects a detail
-            return ObjectiveRelation("close", GUESS, "declines an offer")
+        if question == "offer" and found.offered and not any(word[0].isdigit() for word in found.words):
+            return ObjectiveRelation("close", GUESS, "declines an offer")  # "no, on the 5th" corrects a detail
     elif question == "what else" and table.THANKING_PHRASES.search(text):
         return ObjectiveRelation("close", CLEAR, "only thanks when asked what else")
     return None
 
 
+def _says_goodbye(text: str) -> bool:
+    """Whether a sentence of a text, in few words, says that nothing more is wanted, or takes leave."""
+    return any(
+        len(content_stems(words_of(sentence))) <= MAX_CLOSING_STEMS
+        for sentence in map(str.strip, _SENTENCE_ENDS.split(text))
+        if table.CLOSING_PHRASES.search(sentence)
+    )
+
+
+def _refuses(text: str) -> bool:
+    return table.REFUSING_PHRASES.search(text) is not None
+
+
 def _announced(found: _Evidence) -> ObjectiveRelation | None:
     topics = found.requested.topics
     if topics and found.objective_topics.issuperset(topics):
+        return None
+    if not topics and table.ALTERNATIVE_PHRASES.search(found.text):
         return None
     if table.RETURNING_PHRASES.search(found.text):
         return ObjectiveRelation("switch", CLEAR, "goes back to something earlier", returns=True)
@@ -173,15 +199,53 @@ def _announced(found: _Evidence) -> ObjectiveRelation | None:
 def _another_goal(found: _Evidence) -> ObjectiveRelation | None:
     now, transacts, question = found.requested, found.objective_transacts, found.question
     if now.is_specific and not (question == "detail" and _is_statement(found)):
-        is_other = not found.objective_topics.issuperset(now.topics)
+        is_other = not found.objective_topics.issuperset(now.topics) and not _wants_alternative(found)
         if is_other and (found.objective_topics or _are_new(now.topics, found.turns)):
             return ObjectiveRelation("switch", LIKELY, "requests another topic")
         if now.is_transaction and not transacts:
             return ObjectiveRelation("switch", GUESS, "requests a transaction after a search", keeps_topic=True)
+    if _introduces(found):
+        return ObjectiveRelation("switch", GUESS, "requests a new thing")
     accepts = found.offered and not transacts and "?" not in found.text and table.AGREEING_PHRASES.search(found.text)
     if question == "offer" and accepts:
         return ObjectiveRelation("switch", GUESS, "accepts an offer", found.offered, keeps_topic=True)
     return None
+
+
+def _wants_alternative(found: _Evidence) -> bool:
+    """Whether the message asks for others of what the last turn was about: "are there other hotels?"."""
+    named = {topic for turn in found.turns[-1:] for text in turn for topic in _mentioned(text)}
+    return named.issuperset(found.requested.topics) and table.ALTERNATIVE_PHRASES.search(found.text) is not None
+
+
+def _introduces(found: _Evidence) -> bool:
+    """Whether the message requests a thing that nobody has spoken of: "find me a plumber", "I also need some paint"."""
+    if found.question in ("detail", "confirm") or table.ALTERNATIVE_PHRASES.search(found.text):
+        return False
+    return any(
+        table.TOPIC_OF_STEM.get(thing[-1]) not in found.objective_topics and not any(map(found.is_known, thing))
+        for thing in _requested_things(found.text)
+    )
+
+
+def _requested_things(text: str) -> list[list[str]]:
+    """The stems of each thing that a text in lower case requests without a definite word, its noun last."""
+    things: list[list[str]] = []
+    thing: list[str] | None = None
+    before = ""
+    for piece in (*_PIECES.findall(text), "."):
+        may_precede = before != "to" and (piece in table.BEFORE_THINGS or (piece[0].isdigit() and before in ("a", "an")))
+        if piece in table.THING_REQUESTS or (piece == "like" and before in table.WOULD):
+            thing = []
+        elif thing is not None and not (may_precede and not thing):
+            if before != "to" and piece[0].isalpha() and piece not in table.THING_ENDS and piece not in _ROLES:
+                thing.append(stem(piece))
+            else:
+                if thing and thing[-1] not in table.GENERIC_STEMS:
+                    things.append(thing)
+                thing = None
+        before = piece
+    return things
 
 
 def _is_statement(found: _Evidence) -> bool:
@@ -203,18 +267,13 @@ def _small_talk(found: _Evidence) -> ObjectiveRelation | None:
 def _continuing(found: _Evidence) -> ObjectiveRelation:
     if found.question in ("detail", "confirm", "proposal", "offer"):
         return ObjectiveRelation("continue", CLEAR, "answers the question")
-    is_request, words = found.requested.is_request, found.words
-    earlier = " ".join(("", found.objective, *(text for turn in found.turns for text in turn)))
-    if any(f" {each}" in earlier for each in found.stems):
+    words = found.words
+    if any(map(found.is_known, found.stems)):
         return ObjectiveRelation("continue", CLEAR, "repeats an earlier word")
     if not table.BACK_REFERENCES.isdisjoint(words):
         return ObjectiveRelation("continue", LIKELY, "refers back")
-    if found.question == "what else" and is_request:
-        return ObjectiveRelation("switch", LIKELY, "names what else is wanted")
     if len(words) <= SHORT_REPLY_WORDS or len(found.stems) < MIN_NEW_STEMS:
         return ObjectiveRelation("continue", LIKELY, "gives a short reply")
-    if is_request and not table.INDEFINITE_WORDS.isdisjoint(words):
-        return ObjectiveRelation("switch", GUESS, "requests something new")
     return ObjectiveRelation("unclear", UNKNOWN, "no sign")
 
 
@@ -224,28 +283,29 @@ def _continuing(found: _Evidence) -> ObjectiveRelation:
 def requested(text: str) -> Requested:
     """Returns what a text in lower case requests. Reads it once from left to right."""
     topics: list[str] = []
-    pieces = _PIECES.findall(text)
-    is_transaction = is_request = table.ENJOYMENT_PHRASES.search(text) is not None
+    pieces = _PIECES.findall(table.THANKS_FOR.sub("", text))
+    is_transaction = table.ENJOYMENT_PHRASES.search(text) is not None
     request, before, is_negated, was_topic = "", ".", False, False
     for piece in pieces:
         role = _ROLES.get(piece)
         if role is not None and (not is_negated or role in ("stop", "pause")):
             if role == "request":
-                request, is_request = piece, True
+                request = piece
             elif role == "transaction verb" and (before in table.BEFORE_TRANSACTION_VERBS or not before[0].isalnum()):
-                request, is_transaction, is_request = piece, True, True
+                request, is_transaction = piece, True
             elif role in ("transaction verb", "transaction noun"):
                 is_transaction = is_transaction or (bool(request) and request not in table.SEARCH_WORDS)
             else:
                 request, is_negated = request if role == "pause" else "", role == "negation"
-        topic = table.TOPIC_OF_STEM.get(stem(piece)) if request or was_topic else None
+        is_verb = request == piece  # to show something is no show
+        topic = table.TOPIC_OF_STEM.get(stem(piece)) if (request or was_topic) and not is_verb else None
         if topic is not None:
             if was_topic:
                 topics.pop()  # of "music events" the last noun is what is meant
             topics.append(topic)
             request = ""
         was_topic, before = topic is not None, piece
-    return Requested(tuple(topics), is_transaction, is_request)
+    return Requested(tuple(topics), is_transaction)
 
 
 def question_of(reply: str) -> tuple[Question, str]:
@@ -257,9 +317,13 @@ def question_of(reply: str) -> tuple[Question, str]:
     words = words_of(question)
     if table.ELSE_PHRASES.search(question):
         return "what else", ""
+    if table.ALL_PHRASES.search(question):
+        return "that is all", ""
     confirms = "confirm" in reply or not table.CONFIRMATION_WORDS.isdisjoint(words)
     if confirms and table.CONFIRMATION_PHRASES.search(reply):
         return "confirm", ""
+    if table.PROPOSING_PHRASES.search(question):
+        return "proposal", ""
     if words and words[0] in table.DETAIL_WORDS:
         return "detail", ""
     if not question.endswith("?"):
@@ -299,6 +363,10 @@ def _are_new(topics: Sequence[str], turns: Sequence[tuple[str, str]]) -> bool:
 
 def _mentioned(text: str) -> tuple[str, ...]:
     return tuple(topic for word in words_of(text) if (topic := table.TOPIC_OF_STEM.get(stem(word))) is not None)
+
+
+def _recent(turns: Sequence[RecentTurn]) -> list[tuple[str, str]]:
+    return [(_lowered(turn["user"]), _lowered(turn["assistant"])) for turn in turns[-RECENT_TURNS_READ:]]
 
 
 def _lowered(text: str) -> str:

@@ -145,19 +145,21 @@ TASK_OF_STEM = _by_stem(
 # --- how a message relates to the objective: phrases --------------------------------------------------------------------
 
 CLOSING_PHRASES = re.compile(
-    r"\b(?:that(?:'?s| is| was| will be|'ll be| would be|'d be| should be) (?:all|it\b(?! (?:ok|okay|right))|everything|enough)"
+    r"\b(?:(?:that|this|it)(?:'?s| is| was| will be|'ll be| would be|'d be| should be) (?:all|it|everything|enough)\b"
+    r"(?! (?:good|fine|right|correct|true|great|ok|okay))"
     r"|(?:this|that)(?:'s| is) (?:all|everything) (?:i|we)"
+    r"|(?:this|that|it)(?:'s| is| was) (?:just |exactly )?what (?:i|we) (?:need|want|require)(?:ed)?"
     r"|nothing (?:else|more|further)|(?:need|want|for) nothing"
     r"|(?:do not|don't|won't|not) (?:need|want|have|require) (?:anything|any (?:more|other|further)|more (?:help|questions))"
     r"|no (?:more|other|further) (?:help|questions?|requests?|thanks)|(?:i am|i'm|we are|we're) (?:all )?(?:done|finished|set)"
-    r"|all (?:set|done)|problem solved|(?:got|have) (?:all|everything) (?:i|we) need(?:ed)?"
-    r"|never ?mind|forget (?:it|about it)|(?:good)?bye|see (?:you|ya)|have a (?:good|great|nice|wonderful|lovely)"
-    r"|good ?night|take care|talk to you later)\b"
+    r"|all (?:set|done)|problem solved|(?:got|have) (?:all|everything) (?:that )?(?:i|we) need(?:ed)?"
+    r"|never ?mind|forget (?:it|about it)|(?:good|buh )?bye|see (?:you|ya)|have a (?:good|great|nice|wonderful|lovely)"
+    r"|good ?night|take care|talk to you later)\b|(?:^|, ?)later$"
 )
 """The user says that nothing more is wanted, or takes leave."""
 
 SWITCHING_PHRASES = re.compile(
-    r"\b(?:(?:about|want|need) something else|another (?:thing|question|topic|matter|request)"
+    r"\b(?:(?:talk|speak|ask|know|hear) about something else|another (?:thing|question|topic|matter|request)"
     r"|(?:new|different|other|separate) (?:topic|question|subject|thing|matter)"
     r"|by the way|btw|on another note|changing (?:the )?(?:topic|subject)|change (?:the )?(?:topic|subject)|moving on"
     r"|while (?:you(?:'re| are) at it|we(?:'re| are) at it)|unrelated|separately|(?:let's|let us) (?:switch|move on|go back)"
@@ -166,6 +168,12 @@ SWITCHING_PHRASES = re.compile(
     r"|(?:i|we)(?:'d| would|'ll| will)? also (?:want|need|like|have|am)|(?:i'm|i am) also|(?:can|could|would|will) you also)\b"
 )
 """The user announces another matter."""
+
+ALTERNATIVE_PHRASES = re.compile(
+    r"\b(?:(?:some|any)(?:thing|one|where|body) (?:else|different)|others?|another (?:one|option)|different one"
+    r"|alternatives?)\b"
+)
+"""The user wants the thing itself, but not the one that was proposed."""
 
 RETURNING_PHRASES = re.compile(
     r"\b(?:(?:(?:go|going|get|getting|come|coming|switch|switching|let's) )?back to (?:the|my|our|what|that|where)"
@@ -177,27 +185,45 @@ RETURNING_PHRASES = re.compile(
 AGREEING_PHRASES = re.compile(
     r"^(?:(?:oh|ok|okay|well|great|good|nice|cool|perfect|thanks|alright|all right)[,.! ]+)*(?:yes|yeah|yep|yup|sure|please"
     r"|absolutely|definitely|certainly|of course|go ahead|do (?:it|that|so)|sounds (?:good|great|perfect|nice|fine)|why not"
-    r"|(?:that|this|it)(?:'s| is| would be|'d be| will be|'ll be| sounds| works)|i (?:do|would|think so|'d love)"
-    r"|i'd (?:like|love)|ok|okay|fine|great|perfect|alright|all right)\b"
+    r"|(?:that|this|it)(?:'s| is| would be|'d be| will be|'ll be| sounds| works)|i (?:do|would)(?!n't| not)"
+    r"|i (?:think so|'d love)|i'd (?:like|love)|ok|okay|fine|great|perfect|alright|all right)\b"
 )
 """A reply that begins by agreeing."""
 
 REFUSING_PHRASES = re.compile(
-    r"^(?:(?:oh|ok|okay|well|hmm|um|actually)[,.! ]+)*(?:no\b|nope|nah|not (?:now|right now|yet|today|really|at)"
-    r"|perhaps later|maybe later|later)|\b(?:i'm|i am) (?:good|fine)[.! ]*$"
+    r"^(?:(?:oh|ok|okay|well|hmm|um|actually)[,.! ]+)*(?:no\b|nope|nah|nothing"
+    r"|not (?:(?:right|quite|just|at|for|this|the) ){0,2}(?:now|yet|today|tonight|really|all|this|moment|second|time)\b"
+    r"|perhaps later|maybe later|later|i (?:do not|don't|would not|wouldn't|will not|won't)\b(?! (?:know|mind|care)))"
+    r"|\b(?:i'm|i am) (?:good|fine)[.! ]*$|\b(?:do|decide|think about) (?:it|that|this)? ?(?:later|another time)\b"
 )
 """A reply that begins by declining."""
 
 THANKING_PHRASES = re.compile(r"\b(?:thanks?|thx|cheers|appreciate|thank you)\b")
 """Thanks are for one step, as long as the message does not also say that this was all."""
+THANKS_FOR = re.compile(r"\b(?:thanks|thank you)(?: [a-z]+){0,3}? for\b[^.!?,;]*")
+"""What somebody is thanked for is done, so nothing in it is requested."""
 
 # --- what the assistant said last ---------------------------------------------------------------------------------------
 
 ELSE_PHRASES = re.compile(
-    r"\b(?:(?:any|some)thing (?:else|more)\b|what (?:else|more)\b"
+    r"\b(?:(?:any|some) ?thing (?:else|more|further|other)\b|what (?:else|more)\b|(?:still|else) need me\b"
+    r"|(?:need|want|require|be of|with) (?:any |some |more |further )*(?:help|assistance|service)\b"
+    r"|(?:help|assist)\w* (?:you )?(?:out )?with (?:any|some) ?thing"
+    r"|(?:can|could|may|might|shall) (?:i )?(?:further |also )?(?:help|assist|serve)(?: you)?(?: out)?(?: any| some)?"
+    r"(?: more| further)?(?: (?:today|now))? ?(?:\?|$)"
     r"|any (?:other|more|further)\b|(?:else|more|further) (?:help|assistance|information|requests?|questions?)"
     r"|other (?:help|requests?|questions?)|how (?:else |can |may )+i|need (?:more|further) )"
 )
+ALL_PHRASES = re.compile(
+    r"\b(?:(?:is|was|will|would) (?:that|this|it) (?:be )?(?:all|everything)\b(?! (?:right|good|fine|ok|okay|correct))"
+    r"|(?:are|is) (?:you|we|everything) (?:all )?(?:done|finished|set)\b)"
+)
+"""The assistant asks whether nothing more is wanted: yes closes."""
+PROPOSING_PHRASES = re.compile(
+    r"^\W*(?:\w+\W+){0,2}?(?:what|how) about\b|\bhow (?:do you feel|does (?:that|this|it) (?:sound|look|suit))\b"
+    r"|\bwhat do you (?:think|say)\b"
+)
+"""The assistant asks for an opinion, though with the word of a question for a detail."""
 OFFER_PHRASES = re.compile(
     r"\b(?:(?:would|do|did) you (?:like|want|wish|care|need)|(?:you )?(?:wanna|want)|want me|shall (?:i|we)|should (?:i|we)"
     r"|(?:can|may|could|will) i|(?:i|we) (?:can|could)|interested in|ready to|you like me)(?: to)?\b"
@@ -224,14 +250,34 @@ SEARCH_WORDS = word_set(
 )
 """Asking by one of these is looking for something, whatever noun follows."""
 
+THING_REQUESTS = word_set(
+    """want need wish looking look find finding search searching get recommend suggest book reserve buy check show open play
+    watch write explain plan make"""
+)
+"""After one of these, or "would like", the thing itself may follow: "find a plumber"."""
+
+WOULD = word_set("would i'd we'd")
+BEFORE_THINGS = word_set("a an some my our to for me us out up also now too please")
+"""May stand between such a word and the thing."""
+
+THING_ENDS = STOP_WORDS | word_set("whether forward while until till")
+"""End the name of a thing."""
+
+GENERIC_STEMS = word_set(
+    """thing stuff place spot location area kind type sort way time day date week weekend month hour minute morning afternoon
+    evening night number amount price cost detail information info option choice alternative idea question answer request
+    person people help assistance somewhere someone anything everything change"""
+)
+"""Nouns that say nothing of what is wanted."""
+
 CIRCUMSTANCE_WORDS = word_set("at from in near around by of until till after before during it them this that those these since")
 """A thing that is named behind one of these is a circumstance, not what is asked for."""
 
 NEGATIONS = word_set("not don't won't never can't cannot didn't doesn't")
 
 TRANSACTION_VERBS = word_set(
-    """book reserve buy purchase rent order schedule reschedule cancel transfer send pay play add create set install deploy
-    delete remove submit publish subscribe register apply hire"""
+    """book reserve secure arrange buy purchase rent order schedule reschedule cancel transfer send pay play add create set
+    install deploy delete remove submit publish subscribe register apply hire"""
 )
 TRANSACTION_NOUNS = word_set(
     """reservation booking appointment purchase payment transfer ticket tickets reserving buying purchasing renting ordering
@@ -248,7 +294,7 @@ BEFORE_TRANSACTION_VERBS = word_set(
 TOPIC_OF_STEM = _by_stem(
     {
         "lodging": "hotel hostel motel lodging accommodation room airbnb inn suite",
-        "dining": "restaurant diner cafe dinner lunch breakfast brunch eat table food cuisine dine",
+        "dining": "restaurant diner cafe dinner lunch breakfast brunch eat meal food cuisine dine",
         "home": "apartment flat condo house housing",
         "flight": "flight plane airline fly",
         "train": "train rail railway",
@@ -280,5 +326,4 @@ TOPIC_OF_STEM = _by_stem(
 )
 BACK_REFERENCES = word_set("it its that this those these they their them one ones he she him her same there")
 DEFINITE_WORDS = BACK_REFERENCES | {"the"}
-"""What is spoken of with one of these is there already; what is new comes with one of the next."""
-INDEFINITE_WORDS = word_set("a an some any another")
+"""What is spoken of with one of these is there already."""

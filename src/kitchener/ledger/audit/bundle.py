@@ -1,23 +1,27 @@
 """Turns selected entries of ledgers into a bundle: one file with the entries and what links them to a head.
 
-What links them is a Merkle path, of which the size grows with the logarithm of the ledger's length (`bundle_paths`); or, where
+What links them is a Merkle path, of which the size grows with the logarithm of the ledger's length ; or, where
 no signed head has a tree, the chain: number and hashes of each entry from the first selected one up to the head. Only the rows
 of selected entries contain the stored body, so a bundle discloses no other content. The caller selects the entries;
 `bundle_check` verifies bundles. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import orjson
+
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError
-from kitchener.ledger.audit.bundle_paths import Wanted, linked_entries, read_paths
+from kitchener.ledger.audit.bundle_parts import references
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import read_lines
 from kitchener.ledger.disk.seals import fault_at
+from kitchener.ledger.disk.trees import SegmentSpan, lines_of, raw_lines, root_of, segments_up_to
 from kitchener.ledger.disk.volume import Volume, open_volume
-from kitchener.ledger.format.lines import NO_END, BadLine, Line, shown, split_line
+from kitchener.ledger.format.lines import NO_END, BadLine, EntryBody, Line, shown, split_line
+from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_segment, root_between, tree_hash
 from kitchener.ledger.verify.checkpoint import Checkpoint, checkpoint_path, read_checkpoint
 
 FORMAT: Final = "kitchener-proof/2"
@@ -98,7 +102,7 @@ def write_bundle(
     # Written key by key, in the order of RFC 8785, so that the bundle is never in memory as a whole.
     count(b'{"entries":%d,"format":%s,"ledgers":[' % (entries, canonical_bytes(FORMAT)))
     parts, by_path = [], {} if chain else {each.ledger_id: each for each in selections if _has_path(each)}
-    linked = linked_entries([Wanted(each.path, each.ledger_id, each.seqs, _head_seq(each)) for each in by_path.values()])
+    linked = _linked_entries([*by_path.values()])
     for number, each in enumerate(selections):
         count(b"," if number else b"")
         if each.ledger_id in by_path:
@@ -214,3 +218,112 @@ def _line(volume: Volume, seq: int, offset: int, raw: bytes) -> Line:
     if line is None or line.seq != seq:
         raise volume.damage(seq, offset, BadLine("framing", f"entry {seq}", shown(raw)))
     return line
+
+
+class Paths(NamedTuple):
+    """What links some entries of a ledger to its head."""
+
+    lines: list[Line]
+    """The lines of the entries, ascending."""
+    path: list[str]
+    """The hashes beside the paths, in the order in which `root_between` asks for them."""
+    bounds: list[tuple[int, int, int]]
+    """Number, first and last entry of each segment that has one of the entries."""
+    segments: int
+    """Number of segments up to the head."""
+    tree: str
+    """Hash of the ledger's tree up to the head."""
+
+
+def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head: tuple[int, str]) -> Paths:
+    """Reads the segments that have the entries, and of the others only their seals, if these have a root.
+
+    Args:
+        file: the ledger's file
+        ledger_id: name of the ledger
+        seqs: numbers of the entries, ascending; at least one
+        head: number and chain hash of the head's entry; not before the last of them
+
+    Raises:
+        LedgerDamaged: a line is missing or malformed, or has the wrong number
+        LedgerPathError: the ledger cannot be read
+    """
+    path, found = list[str](), list[Line]()
+
+    def given(leaves: Sequence[bytes]) -> bytes:
+        peaks = Peaks()
+        for leaf in leaves:
+            peaks.push(leaf)
+        path.append(hash_text(peaks.root))
+        return peaks.root
+
+    with open_volume(file, FileOps()) as volume:
+        segments = segments_up_to(volume, head[0])
+
+        def leaf_at(number: int) -> bytes:
+            segment, leaves = segments[number - 1], list[bytes]()
+            first, last = segment.first, segment.last
+            wanted = _between(seqs, segment)
+            for seq, (raw, leaf) in enumerate(lines_of(volume, ledger_id, segment), first):
+                leaves.append(leaf)
+                if seq in wanted:
+                    found.append(_line(volume, seq, 0, raw))
+            root = root_between(
+                first,
+                last + 1,
+                sorted(wanted),
+                lambda low, high: given(leaves[low - first : high - first]),
+                lambda seq: leaves[seq - first],
+            )
+            return leaf_of_segment(ledger_id, first, last, root)
+
+        def roots(low: int, high: int) -> bytes:
+            others = segments[low - 1 : high - 1]
+            return given(
+                [leaf_of_segment(ledger_id, each.first, each.last, root_of(volume, ledger_id, each)) for each in others]
+            )
+
+        numbers = [number for number, segment in enumerate(segments, 1) if _between(seqs, segment)]
+        root = root_between(1, len(segments) + 1, numbers, roots, leaf_at)
+    bounds = [(number, segments[number - 1].first, segments[number - 1].last) for number in numbers]
+    return Paths(found, path, bounds, len(segments), tree_hash(ledger_id, *head, len(segments), root))
+
+
+def _linked_entries(selections: Sequence[BundleSelection]) -> Mapping[str, set[int]]:
+    """By ledger, the entries to which the selected ones refer, between the first of that ledger's and its head.
+
+    Raises:
+        LedgerDamaged: a line is missing or malformed
+        LedgerPathError: a ledger cannot be read
+    """
+    found: dict[str, set[int]] = {each.ledger_id: set() for each in selections}
+    ranges = {each.ledger_id: range(each.seqs[0], _head_seq(each) + 1) for each in selections}
+    for each in selections:
+        for line in _selected_lines(each.path, each.seqs):
+            for ledger_id, seq in _targets(line):
+                if seq in ranges.get(ledger_id, ()):
+                    found[ledger_id].add(seq)
+    return found
+
+
+def _targets(line: Line) -> list[tuple[str, int]]:
+    """Ledger and number of the entries to which a line's entry refers; none where its body is damaged."""
+    try:
+        fields: EntryBody = orjson.loads(line.body)
+        return [(ref.ledger_id, seq) for _, ref, _, seq in references(fields)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []  # verifying the bundle tells what is wrong with it
+
+
+def _selected_lines(file: Path, seqs: Sequence[int]) -> Iterator[Line]:
+    with open_volume(file, FileOps()) as volume:
+        for segment in segments_up_to(volume, seqs[-1]):
+            wanted = _between(seqs, segment)
+            for seq, raw in enumerate(raw_lines(volume, segment) if wanted else (), segment.first):
+                if seq in wanted:
+                    yield _line(volume, seq, 0, raw)
+
+
+def _between(seqs: Sequence[int], segment: SegmentSpan) -> Collection[int]:
+    """The numbers that are a segment's."""
+    return {seq for seq in seqs if segment.first <= seq <= segment.last}

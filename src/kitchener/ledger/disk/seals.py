@@ -161,9 +161,9 @@ def check_file(path: Path, seal: Seal, ops: FileOps) -> os.stat_result:
     return found
 
 
-def fault_at(path: Path, field: str, expected: str, found: str, *, offset: int = 0) -> LedgerDamaged:
-    """The error for a fault of a whole file."""
-    return LedgerDamaged(str(path), line=1, offset=offset, field=field, expected=expected, found=found)
+def fault_at(path: Path, field: str, expected: str, found: str, *, line: int = 1, offset: int = 0) -> LedgerDamaged:
+    """The error for a fault of a file; without a line, of all of it."""
+    return LedgerDamaged(str(path), line=line, offset=offset, field=field, expected=expected, found=found)
 
 
 def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal:

@@ -236,17 +236,21 @@ def body_of(entry_type: str, entity_id: str, payload: Mapping[str, object], time
     Raises:
         EntryRefused: the entry has no canonical form; the error names the place, such as `payload.v`
     """
-    data = orjson.Fragment(canonical_bytes(payload, at="payload"))
+    data = canonical_bytes(payload, at="payload")
     if not isinstance(entity_id, str):
         raise EntryRefused("entity_id", f"{type(entity_id).__name__} is not text")
     if not isinstance(entry_type, str):
         raise EntryRefused("entry_type", f"{type(entry_type).__name__} is not text")
     try:
-        return orjson.dumps({"entity_id": entity_id, "entry_type": entry_type, "payload": data, "timestamp": timestamp})
+        entity, kind = orjson.dumps(entity_id), orjson.dumps(entry_type)
     except TypeError:  # one of the texts holds a lone surrogate
         canonical_bytes(entity_id, at="entity_id")
         canonical_bytes(entry_type, at="entry_type")
         raise
+    # Joined, because bytes that the encoder returns keep its buffer of 4 KiB or more as long as they live.
+    return b"".join(
+        (b'{"entity_id":', entity, b',"entry_type":', kind, b',"payload":', data, b',"timestamp":"', timestamp.encode(), b'"}')
+    )
 
 
 def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:

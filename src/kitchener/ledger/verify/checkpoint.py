@@ -16,6 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, path_problem, write_whole
 from kitchener.ledger.disk.scan import find_line, ledger_id_of, verify_range
+from kitchener.ledger.disk.seals import fault_at
 from kitchener.ledger.disk.trees import extend, resumed, tree_of
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Verifier
@@ -164,7 +165,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         head = None
     if head is None or _written(head) != data:
         wanted = "a signed head as it was written; bring it back from a backup"
-        raise LedgerDamaged(str(file), line=1, offset=0, field="framing", expected=wanted, found=other_bytes(len(data)))
+        raise fault_at(file, "framing", wanted, other_bytes(len(data)))
     return head
 
 
@@ -192,12 +193,12 @@ def check_held(
     if held is None:
         if public_key is None or not entries:
             return None
-        return _fault(
+        return fault_at(
             volume.path, "checkpoint", f"a head signed by {signer_id(public_key)}", "none; `kitchener ledger checkpoint` signs"
         )
     problem = held.problem(public_key)
     if problem is not None:
-        return _fault(checkpoint_path(volume.path), problem.field, problem.expected, problem.found)
+        return fault_at(checkpoint_path(volume.path), problem.field, problem.expected, problem.found)
     return _misfit(held, volume, ledger_id, entries, start) or check_boundaries(held, volume, boundaries)
 
 
@@ -214,7 +215,7 @@ def check_tree(held: Checkpoint, volume: Volume) -> LedgerDamaged | None:
         written.append(("frontier", tree.frontier, held.frontier))
     for field, expected, found in written:
         if expected != found:
-            return _fault(checkpoint_path(volume.path), field, str(expected), str(found))
+            return fault_at(checkpoint_path(volume.path), field, str(expected), str(found))
     return None
 
 
@@ -222,7 +223,7 @@ def check_boundaries(held: Checkpoint, volume: Volume, boundaries: CommitDigest 
     """The fault if commits end elsewhere than the signed head says; None: they agree, or one side has no digest."""
     if held.commits is None or boundaries is None or boundaries.digest == held.commits:
         return None
-    return _fault(volume.path, "commits", f"{held.commits}, as {held.signer} signed it", boundaries.digest, line=held.seq)
+    return fault_at(volume.path, "commits", f"{held.commits}, as {held.signer} signed it", boundaries.digest, line=held.seq)
 
 
 def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
@@ -234,7 +235,7 @@ def signed_seq(held: Checkpoint | None, path: Path, ledger_id: str) -> int:
     if held is None:
         return 0
     if held.ledger_id != ledger_id:
-        raise _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+        raise fault_at(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
     return held.seq
 
 
@@ -310,7 +311,7 @@ def _tree_at(held: Checkpoint | None, volume: Volume) -> LedgerTree | None:
         return None
     tree = resumed(volume, held.ledger_id, held.seq, held.frontier)
     if tree is None or (tree.segments, tree.hash_at(held.chain_hash)) != (held.segments, held.tree):
-        raise _fault(checkpoint_path(volume.path), "frontier", f"the hashes of the tree {held.tree}", "others")
+        raise fault_at(checkpoint_path(volume.path), "frontier", f"the hashes of the tree {held.tree}", "others")
     return tree
 
 
@@ -329,7 +330,7 @@ def _verified(volume: Volume, ledger_id: str, start: Mark, boundaries: CommitDig
 def _misfit(held: Checkpoint, volume: Volume, ledger_id: str, entries: int, start: Mark) -> LedgerDamaged | None:
     path = volume.path
     if entries and held.ledger_id != ledger_id:
-        return _fault(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
+        return fault_at(checkpoint_path(path), "ledger_id", ledger_id, held.ledger_id)
     if held.seq > entries:
         return _too_short(held, path, entries, 0)
     found = find_line(volume.read, held.seq, start)
@@ -356,10 +357,6 @@ def _too_short(held: Checkpoint, path: Path, entries: int, offset: int) -> Ledge
         expected=f"at least {held.seq} entries, as the head says that {held.signer} signed",
         found=f"{entries} entries, so the end was cut off or an older copy was restored{REMEDY}",
     )
-
-
-def _fault(path: Path, field: str, expected: str, found: str, *, line: int = 1, offset: int = 0) -> LedgerDamaged:
-    return LedgerDamaged(str(path), line=line, offset=offset, field=field, expected=expected, found=found)
 
 
 def _written(head: Checkpoint) -> bytes:

@@ -4,9 +4,7 @@ from kitchener.records.entries.common import (
     ERASED,
     CommonPayload,
     Json,
-    ListedRef,
     Payload,
-    RefJson,
     Sealed,
     SealedText,
     is_sealed,
@@ -45,7 +43,6 @@ from kitchener.records.entries.execution import (
     ToolCallPayload,
     ToolStartedPayload,
     ToolUseMapping,
-    UsageJson,
     UsageMapping,
 )
 from kitchener.records.entries.intents import (
@@ -101,6 +98,7 @@ from kitchener.records.entries.turns import (
     EscalationPayload,
     KeptResults,
     OverlapPolicy,
+    PartAttachedPayload,
     RejectReason,
     TurnAbortedPayload,
     TurnCompletedPayload,
@@ -110,7 +108,6 @@ from kitchener.records.entries.turns import (
     TurnResultPayload,
     TurnStartedPayload,
     WorkOrderSummary,
-    WrittenSummary,
 )
 from kitchener.records.entries.work_orders import (
     AbandonReason,
@@ -118,7 +115,6 @@ from kitchener.records.entries.work_orders import (
     ClassifiedLabels,
     ConsolidatedSignal,
     ConstraintsMapping,
-    CostJson,
     CostMapping,
     CutReason,
     FailureReason,
@@ -142,6 +138,7 @@ from kitchener.records.entries.work_orders import (
     WorkOrderSupersededPayload,
     WorkOrderType,
 )
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 __all__ = [
     "ERASED",
@@ -160,7 +157,6 @@ __all__ = [
     "ConflictFlagPayload",
     "ConsolidatedSignal",
     "ConstraintsMapping",
-    "CostJson",
     "CostMapping",
     "CostSummary",
     "CutReason",
@@ -197,7 +193,7 @@ __all__ = [
     "KeptResults",
     "LaneName",
     "LifecycleVoidedPayload",
-    "ListedRef",
+    "ListedRefMapping",
     "MemoryPayload",
     "ModelAnswer",
     "ModelCallPayload",
@@ -208,12 +204,13 @@ __all__ = [
     "OverlayDeactivatedPayload",
     "OverlayPayload",
     "OverlayWeightPayload",
+    "PartAttachedPayload",
     "Payload",
     "ProjectionMode",
     "ProjectionPayload",
     "QualityGatePayload",
     "QuarantinePayload",
-    "RefJson",
+    "RefMapping",
     "RejectReason",
     "RequestedTool",
     "Runs",
@@ -246,7 +243,6 @@ __all__ = [
     "TurnRejectedPayload",
     "TurnResultPayload",
     "TurnStartedPayload",
-    "UsageJson",
     "UsageMapping",
     "VisiblePositions",
     "Words",
@@ -263,7 +259,6 @@ __all__ = [
     "WorkOrderSummary",
     "WorkOrderSupersededPayload",
     "WorkOrderType",
-    "WrittenSummary",
     "is_sealed",
     "opened",
     "payload_as",

@@ -3,21 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict, TypeVar, cast
 
-import orjson
-
-from kitchener.records.ref import ListedRefMapping, RefMapping
-
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
 
 Payload = dict[str, Any]
 """A payload as a ledger gives it back, whatever the type of its entry; `payload_as` gives it the shape of its type."""
-
-RefJson = RefMapping | orjson.Fragment
-"""A reference in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
-
-ListedRef = ListedRefMapping | orjson.Fragment
-"""A member of a list of references: a fragment of canonical JSON while it is written, an object with `ref` when read back."""
 
 Sealed = TypedDict("Sealed", {"$sealed": object})
 """Stands in the place of a sealed value whose key is gone, or is not at hand."""

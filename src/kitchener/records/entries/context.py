@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
-from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed
+from kitchener.records.entries.common import CommonPayload, Sealed
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 ProjectionMode = Literal["enforce", "shadow"]
 TransitionAction = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP", "DEFER"]
@@ -16,7 +17,7 @@ FlagKind = Literal[
     "INVALID_LIFECYCLE",
     "UNSUPPRESSIBLE_OVER_BUDGET",
 ]
-SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED"]
+SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED", "UNSUPPORTED"]
 """Why an eligible item was not shown in full."""
 Runs = list[list[int]]
 """Positions in a list, as `[first, end)` pairs."""
@@ -26,7 +27,7 @@ class FlagMapping(TypedDict):
     """A flag that a projection raised."""
 
     kind: FlagKind
-    details_ref: RefJson | None
+    details_ref: RefMapping | None
 
 
 class AuthorityMapping(TypedDict):
@@ -40,20 +41,20 @@ class AuthorityMapping(TypedDict):
 class SuppressedRef(TypedDict):
     """An item that is eligible and was not shown."""
 
-    ref: RefJson
+    ref: RefMapping
     reason: SuppressReason | None
 
 
 class AddedRefs(TypedDict):
     """References that an earlier projection did not have."""
 
-    add: list[ListedRef]
+    add: list[ListedRefMapping]
 
 
 class EligibleEdits(TypedDict):
     """The eligible list as a change of an earlier projection's."""
 
-    base: RefJson
+    base: RefMapping
     edits: list[list[int] | AddedRefs]
     """In order: a run `[first, end)` of the base's positions that is kept, or references that are new."""
 
@@ -62,7 +63,7 @@ class VisiblePositions(TypedDict):
     """The visible list by positions in the eligible list."""
 
     eligible: Runs
-    recalled: list[ListedRef]
+    recalled: list[ListedRefMapping]
 
 
 class SuppressedPositions(TypedDict):
@@ -74,6 +75,7 @@ class SuppressedPositions(TypedDict):
     DEFERRED: NotRequired[Runs]
     BUDGET_EVICTION: NotRequired[Runs]
     ERASED: NotRequired[Runs]
+    UNSUPPORTED: NotRequired[Runs]
 
 
 class ProjectionPayload(CommonPayload):
@@ -91,12 +93,12 @@ class ProjectionPayload(CommonPayload):
     flags: list[FlagMapping]
     authority: NotRequired[AuthorityMapping]
     """Left out of what a signature covers."""
-    eligible_refs: list[ListedRef] | EligibleEdits
-    visible_refs: list[ListedRef] | VisiblePositions
+    eligible_refs: list[ListedRefMapping] | EligibleEdits
+    visible_refs: list[ListedRefMapping] | VisiblePositions
     suppressed_refs: list[SuppressedRef] | SuppressedPositions
     eligibility_reasons: Mapping[str, Sequence[str]]
     """By `{ledger_id}/{entry_id}`; `*` stands for all others."""
-    proof_refs: list[ListedRef]
+    proof_refs: list[ListedRefMapping]
 
 
 class ConflictFlagPayload(CommonPayload):
@@ -107,8 +109,8 @@ class ConflictFlagPayload(CommonPayload):
     kind: FlagKind
     detail: str
     intent_id: str | None
-    involved_refs: list[ListedRef]
-    proof_refs: list[ListedRef]
+    involved_refs: list[ListedRefMapping]
+    proof_refs: list[ListedRefMapping]
     ruleset_hash: str
 
 

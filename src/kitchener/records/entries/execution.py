@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
-import orjson
-
-from kitchener.records.entries.common import CommonPayload, Json, RefJson, Sealed, SealedText
-from kitchener.records.entries.work_orders import CostJson, NestedCost, WorkOrderErrorMapping, WorkOrderType
+from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
+from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderErrorMapping, WorkOrderType
+from kitchener.records.ref import RefMapping
 
 FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
 
@@ -36,10 +35,6 @@ class UsageMapping(TypedDict):
     input_tokens: int
     output_tokens: int
     cached_tokens: NotRequired[int]
-
-
-UsageJson = UsageMapping | orjson.Fragment
-"""Tokens in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
 
 
 class ExecutingPayload(CommonPayload):
@@ -79,13 +74,13 @@ class ModelCallPayload(CommonPayload):
     call: int
     request_hash: str
     prompt_pack_version: str
-    part_refs: Sequence[RefJson]
+    part_refs: Sequence[RefMapping]
     """The plan, and the earlier calls that are part of the request."""
     response: ModelAnswer | Sealed
     provider_id: str
     model_id: str
     route_reason: str
-    usage: UsageJson
+    usage: UsageMapping
     latency_ms: int
     finish_reason: FinishReason
     attempt: NotRequired[int]
@@ -121,10 +116,10 @@ class ToolCallPayload(CommonPayload):
 class ExecutionCompletedPayload(CommonPayload):
     """`WO_COMPLETED` in HO1m"""
 
-    output_ref: RefJson
+    output_ref: RefMapping
     """The entry that holds the output."""
     output_hash: str
-    cost: CostJson
+    cost: CostMapping
 
 
 class ExecutionFailedPayload(CommonPayload):

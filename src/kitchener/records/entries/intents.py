@@ -2,7 +2,8 @@
 
 from typing import Literal, NotRequired
 
-from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
+from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
+from kitchener.records.ref import RefMapping
 
 IntentScope = Literal["SESSION", "ARTIFACT", "PROJECT", "GLOBAL"]
 """To whom an intent belongs: a session, or all sessions of its subject."""
@@ -90,7 +91,7 @@ class IntentForkedPayload(CommonPayload):
 class LifecycleVoidedPayload(CommonPayload):
     """`LIFECYCLE_VOIDED`: another entry no longer counts."""
 
-    ref: RefJson
+    ref: RefMapping
     reason: str
     intent_id: NotRequired[str]
     wo_id: NotRequired[str]

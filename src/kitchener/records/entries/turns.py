@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
-from kitchener.records.entries.common import CommonPayload, ListedRef, RefJson, Sealed, SealedText
-from kitchener.records.entries.work_orders import CostJson, CostMapping, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
+from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.ref import ListedRefMapping, RefMapping
 
 AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
 """Why a turn was aborted: by its caller, by its deadline, by an error, or by the runtime that closed."""
-RejectReason = Literal["busy", "overloaded", "replaced"]
-"""Why a message got no turn: its session was busy, its session's queue was full, or a newer message took its place."""
+RejectReason = Literal["busy", "overloaded", "replaced", "unsupported"]
+"""Why a message got no turn: its session was busy, its session's queue was full, a newer message took its place, or the model
+takes no content of the type that it brought."""
 OverlapPolicy = Literal["queue", "reject", "replace"]
 TurnErrorKind = Literal[
     "BUDGET",
@@ -43,15 +45,6 @@ class WorkOrderSummary(TypedDict):
     cost: CostMapping
 
 
-class WrittenSummary(TypedDict):
-    """The same while it is written: the cost is already canonical JSON."""
-
-    wo_id: str
-    wo_type: WorkOrderType
-    state: WorkOrderState
-    cost: CostJson
-
-
 class TurnErrorMapping(TypedDict):
     """A `TurnError` as a JSON object."""
 
@@ -81,6 +74,27 @@ class TurnStartedPayload(CommonPayload):
     idempotency_scope: NotRequired[Literal["session", "subject"]]
     acceptance: NotRequired[list[str] | Sealed]
     """Criteria that the caller gave for the reply."""
+    parts: NotRequired[list[str]]
+    """Hashes of the images and files of the message, in their order; absent: it has none."""
+    media_types: NotRequired[list[str]]
+    """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
+
+
+class PartAttachedPayload(CommonPayload):
+    """`PART_ATTACHED`: an image or a file of the turn's message. Its bytes are stored beside the ledgers."""
+
+    number: int
+    """Its number within the message, from 1."""
+    name: SealedText
+    media_type: str
+    size: int
+    """Bytes of the content."""
+    tokens: int
+    """Estimated tokens that a model reads for it."""
+    content_hash: str
+    """Hash of the content; keyed with the subject's key where content is sealed."""
+    stored_hash: str
+    """Hash of the stored file, which is sealed where content is."""
 
 
 class TurnRejectedPayload(CommonPayload):
@@ -95,7 +109,7 @@ class TurnResultPayload(CommonPayload):
     """A `TurnResult` as JSON types."""
 
     response: SealedText
-    wo_chain_summary: list[WorkOrderSummary] | list[WrittenSummary]
+    wo_chain_summary: list[WorkOrderSummary]
     cost_summary: CostSummary
     intent_id: str | None
     quality_gate_passed: bool
@@ -104,27 +118,27 @@ class TurnResultPayload(CommonPayload):
     pending_approval: list[str]
     error: TurnErrorMapping | Sealed | None
     trace_hash: str | None
-    projection_ref: RefJson | None
+    projection_ref: RefMapping | None
 
 
 class DirectCost(TypedDict, total=False):
     """The cost of a turn that no entry of a work order counts."""
 
-    direct_cost: CostJson
+    direct_cost: CostMapping
     """What a call of the gateway used that was made because HO1 was broken; absent: there was none."""
 
 
 class KeptResults(TypedDict, total=False):
     """The results of tools that later turns may be shown."""
 
-    tool_results: list[ListedRef]
+    tool_results: list[ListedRefMapping]
     """The `TOOL_CALL` entries of the turn that are kept; absent: the agent class recalls none."""
 
 
 class TurnCompletedPayload(TurnResultPayload, DirectCost, KeptResults):
     """`TURN_COMPLETED`: the turn's result, and what it rests on."""
 
-    user_message_ref: RefJson | None
+    user_message_ref: RefMapping | None
     gate_ts: str | None
     """ISO time at which the memory's gates were looked at; None: they were not."""
     read_positions: Mapping[str, int]

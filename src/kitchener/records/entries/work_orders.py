@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
-import orjson
-
-from kitchener.records.entries.common import CommonPayload, RefJson, Sealed, SealedText
+from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
+from kitchener.records.ref import RefMapping
 
 WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
 WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
@@ -41,10 +40,6 @@ class CostMapping(TypedDict):
     """Absent: its tools ran no turns."""
 
 
-CostJson = CostMapping | orjson.Fragment
-"""A cost in a payload: a fragment of canonical JSON while it is written, an object when it is read back."""
-
-
 class WorkOrderErrorMapping(TypedDict):
     """A `WorkOrderError` as a JSON object."""
 
@@ -77,9 +72,9 @@ class GatheredContext(TypedDict):
     template_id: str
     cut_by: CutReason | None
     context_hash: str
-    fragment_refs: NotRequired[list[RefJson]]
+    fragment_refs: NotRequired[list[RefMapping]]
     """What was shown, where no projection lists it."""
-    projection_ref: NotRequired[RefJson]
+    projection_ref: NotRequired[RefMapping]
     biases: NotRequired[list[str]]
     """Artifact ids of the learned lines that were shown."""
 
@@ -103,7 +98,7 @@ class WorkOrderPlannedPayload(CommonPayload):
     targets: list[str] | Sealed
     acceptance: list[str] | Sealed
     constraints: ConstraintsMapping
-    input_refs: list[RefJson | None]
+    input_refs: list[RefMapping | None]
     input_hash: str
     parent_wo_id: NotRequired[str]
     attention: NotRequired[GatheredContext]
@@ -124,8 +119,8 @@ class WorkOrderCompletedPayload(CommonPayload):
     """`WO_COMPLETED` in HO2m: the output was accepted."""
 
     wo_id: NotRequired[str]
-    cost: CostJson
-    output_ref: RefJson | None
+    cost: CostMapping
+    output_ref: RefMapping | None
 
 
 class WorkOrderFailedPayload(CommonPayload):
@@ -134,7 +129,7 @@ class WorkOrderFailedPayload(CommonPayload):
     wo_id: NotRequired[str]
     reason: FailureReason
     error: WorkOrderErrorMapping | Sealed | None
-    cost: CostJson
+    cost: CostMapping
 
 
 class WorkOrderSupersededPayload(CommonPayload):

@@ -22,7 +22,7 @@ from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.records.entries import ModelAnswer, opened
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import RecordedPrompt
-from kitchener.replaying.line_diff import line_diff
+from kitchener.replaying.comparison import line_diff
 
 _MARK_CHARS: Final = len("<data-0123456789abcdef>")
 _HEAD_LINES: Final = 2

@@ -9,14 +9,15 @@ from typing import Final, NamedTuple
 from kitchener.cli.context.asked import as_readable, missing_lines
 from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.request_rows import changed_requests, request_rows
-from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage, current
+from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage
 from kitchener.cli.context.text import intent_words, reason_words
-from kitchener.cli.context.why import INEXACT, nothing_lines, visibility_changes
+from kitchener.cli.context.turn_end import current
+from kitchener.cli.context.why import doubts, nothing_lines, visibility_changes
 from kitchener.cli.terminal.output import UNREADABLE, counted, short_time
 from kitchener.context import Explanation, PlacedItem, Projection
 from kitchener.context.fold import items
 from kitchener.records import events
-from kitchener.records.entries import TurnCompletedPayload, is_sealed, opened
+from kitchener.records.entries import TurnCompletedPayload, is_sealed
 
 MOST_ROWS: Final = 500
 """Rows of one table. What was left out grows with the session, and `--json` lists all of it."""
@@ -47,7 +48,7 @@ class ItemRow(NamedTuple):
 
 def sections_of(page: TurnPage) -> dict[str, object]:
     """The variables of the template."""
-    view, completed = page.view, page.completed
+    view, completed = page.view, page.view.end.completed
     placed = _placed(page)
     others = [each for each, item in placed if item is None]
     ended = [each for each in others if each.verdict == "not_live" and each.entity_id in view.state.work_orders]
@@ -100,34 +101,21 @@ def _facts(page: TurnPage) -> Iterator[tuple[str, str]]:
     yield "agent", past.agent_class
     yield "subject", past.subject_id or "not named"
     yield "began", short_time(view.started_at)
-    if page.end is not None:
-        yield "ended", short_time(page.end.timestamp)
-    yield "outcome", _outcome(page)
+    if view.end.entry is not None:
+        yield "ended", short_time(view.end.entry.timestamp)
+    yield "outcome", view.end.words
     yield "context_mode", view.mode
     if view.projection is not None:
         yield "intent", intent_words(view.state, view.projection.intent_id)
     models = dict.fromkeys(f"{each.payload['model_id']} of {each.payload['provider_id']}" for each in view.calls)
     yield "models", ", ".join(models) or "no model answered in it"
-    completed = page.completed
+    completed = view.end.completed
     cost = completed.get("cost_summary") if completed is not None else None
     if cost is not None:
         called = f"{counted(cost['llm_calls'], 'model call')}, {counted(cost['tool_calls'], 'tool call')}"
         yield "cost", f"{called}; {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out, as providers counted them"
     if page.prompts.config_hash:
         yield "settings", page.prompts.config_hash
-
-
-def _outcome(page: TurnPage) -> str:
-    completed, aborted = page.completed, page.aborted
-    if aborted is not None:
-        return f"aborted: {aborted.get('reason')}"
-    if completed is None:
-        return "not ended: it runs, or a crash cut it off"
-    error = completed.get("error")
-    if error is None:
-        return "completed"
-    told = opened(error)
-    return f"completed with an apology: {told['kind']}: {told['message']}" if told is not None else f"completed: {UNREADABLE}"
 
 
 def _problem(page: TurnPage) -> str:
@@ -139,7 +127,7 @@ def _problem(page: TurnPage) -> str:
 
 def _reply(page: TurnPage, completed: TurnCompletedPayload | None) -> str:
     if completed is None:
-        return f"(none: {_outcome(page)})"
+        return f"(none: {page.view.end.words})"
     return _text(completed.get("response"))
 
 
@@ -181,8 +169,7 @@ def _notes(page: TurnPage) -> Iterator[str]:
     view = page.view
     if view.mode == "shadow":
         yield "In shadow: this was decided beside the turn. What the model saw was chosen by attention; its requests show it."
-    if not view.is_exact:
-        yield INEXACT
+    yield from doubts(view)
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {flag.get('detail')}"
 

@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kitchener.cli.context.recorded_turn import TurnView, read_turn
+from kitchener.cli.context.turn_end import current
 from kitchener.cli.options import LedgerPaths
 from kitchener.errors import KitchenerError, LedgerError
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import (
-    TurnAbortedPayload,
-    TurnCompletedPayload,
-    payload_as,
-)
 from kitchener.replaying import TurnPrompts, read_prompts
 
 
@@ -45,33 +41,6 @@ class TurnPage:
     def entries(self) -> list[StoredEntry]:
         """The turn's own entries in the supervisor's ledger, in order."""
         return [each for each in self.view.past.entries if each.payload.get("turn_id") == self.view.turn_id]
-
-    @property
-    def end(self) -> StoredEntry | None:
-        """Its `TURN_COMPLETED` or `TURN_ABORTED`; None: it has not ended."""
-        ends = (events.TURN_COMPLETED, events.TURN_ABORTED)
-        mine = [each for each in self.view.past.entries if each.entity_id == self.view.turn_id and each.entry_type in ends]
-        return mine[-1] if mine else None
-
-    @property
-    def completed(self) -> TurnCompletedPayload | None:
-        """What it came to; None: it was aborted, or has not ended."""
-        end = self.end
-        is_completed = end is not None and end.entry_type == events.TURN_COMPLETED
-        return payload_as(TurnCompletedPayload, current(end)) if end is not None and is_completed else None
-
-    @property
-    def aborted(self) -> TurnAbortedPayload | None:
-        """Why it was aborted; None: it was not."""
-        end = self.end
-        is_aborted = end is not None and end.entry_type == events.TURN_ABORTED
-        return payload_as(TurnAbortedPayload, current(end)) if end is not None and is_aborted else None
-
-
-def current(entry: StoredEntry) -> Mapping[str, object]:
-    """A payload in its current shape; as it stands where another program wrote it."""
-    is_ours = isinstance(entry.payload.get("v", 1), int)
-    return events.read_payload(entry.entry_type, entry.payload) if is_ours else entry.payload
 
 
 async def read_page(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPage:

@@ -1,0 +1,119 @@
+"""Adds up what one work order has used, and tells what its budgets leave for the next call.
+
+It records nothing and makes no calls. Explained in `docs/work-orders.md`.
+"""
+
+from kitchener.actors.tools.results import ToolOutcome, cut_text
+from kitchener.records.prompt import RULES_MODEL, PromptResponse
+from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
+from kitchener.records.work_order import NO_COST, Constraints, Cost
+
+
+class CostTally:
+    """The tokens and calls of one work order.
+
+    Args:
+        limits: the budgets of the work order
+        started_us: the time of day when the work order began, microseconds
+    """
+
+    __slots__ = (
+        "_cached_tokens",
+        "_fresh_tokens",
+        "_input_tokens",
+        "_limits",
+        "_nested",
+        "_output_tokens",
+        "_results_tokens",
+        "_started_us",
+        "_tool_ids",
+        "_window_tokens",
+        "llm_calls",
+    )
+
+    llm_calls: int
+    """Model calls with an answer."""
+
+    def __init__(self, limits: Constraints, started_us: int) -> None:
+        self._limits, self._started_us = limits, started_us
+        self.llm_calls = 0
+        self._input_tokens = self._output_tokens = self._cached_tokens = 0
+        self._window_tokens = self._fresh_tokens = self._results_tokens = 0
+        self._tool_ids: list[str] = []
+        self._nested: Cost | None = None
+
+    def add_answer(self, response: PromptResponse) -> None:
+        """Adds what a call with an answer has used; rules are no model."""
+        usage = response.usage
+        self.llm_calls += response.model_id != RULES_MODEL
+        self._input_tokens += usage.input_tokens
+        self._output_tokens += usage.output_tokens
+        cached = 0
+        if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
+            cached = min(usage.cached_tokens, usage.input_tokens)
+            self._cached_tokens += cached
+        self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
+        self._fresh_tokens = self._window_tokens - cached
+
+    def add_tool(self, tool_id: str) -> None:
+        """Adds a tool call that starts."""
+        self._tool_ids.append(tool_id)
+
+    def add_nested(self, cost: Cost) -> None:
+        """Adds the cost of the turns that a tool ran."""
+        self._nested = cost.plus(self._nested)
+
+    def cost(self, now_us: int) -> Cost:
+        """The cost of the work order so far.
+
+        Args:
+            now_us: the time of day, microseconds
+        """
+        # No validation is needed: the counts come from this object, and each recorded call had integer tokens.
+        return NO_COST.replaced(
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            cached_tokens=self._cached_tokens,
+            llm_calls=self.llm_calls,
+            tool_calls=len(self._tool_ids),
+            tool_ids_used=tuple(self._tool_ids),
+            elapsed_ms=max(0, (now_us - self._started_us) // 1_000),
+            nested=self._nested,
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the budgets leave room for another round of tools: for the next call, and for a last one as large.
+
+        A cache that served the call before is expected to serve the next one, but not the last one, which offers no tools.
+        Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
+        """
+        reserve, most = self._limits.reply_reserve, self._limits.results_budget
+        if most is not None and self._results_tokens >= most:
+            return False
+        return reserve is None or self._tokens_left >= self._fresh_tokens + self._window_tokens + 2 * reserve
+
+    @property
+    def tokens_for_next_call(self) -> int:
+        """Most tokens that the next answer may have. Never less than `reply_reserve`; without one, below 1 if none are left."""
+        reserve = self._limits.reply_reserve
+        return self._tokens_left if reserve is None else max(reserve, self._tokens_left - self._fresh_tokens)
+
+    @property
+    def _tokens_left(self) -> int:
+        """What is left of the work order's budget, where input from a cache does not count."""
+        return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
+
+    def shown(self, outcome: ToolOutcome) -> str:
+        """Returns the outcome of a tool call as the model is shown it: cut to what is left of `results_budget`."""
+        text, most = outcome.as_text(), self._limits.results_budget
+        size = tokens_of_bytes(len(text.encode()))
+        if most is not None and self._results_tokens + size > most:
+            text = cut_text(text, max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
+            self._results_tokens = most
+            size = tokens_of_bytes(len(text.encode()))
+        else:
+            self._results_tokens += size
+        self._window_tokens += size
+        self._fresh_tokens += size
+        return text

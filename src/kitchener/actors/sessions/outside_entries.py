@@ -1,0 +1,44 @@
+"""Adds entries to a session that none of its turns writes, so that the session in memory stays the fold of its ledger.
+
+An operator's repair and an import write such entries while a runtime serves turns. This module does not know what they say.
+Explained in `docs/sessions.md`.
+"""
+
+from collections.abc import Sequence
+
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.sessions.admission import Admission
+from kitchener.actors.sessions.directory import SessionDirectory
+from kitchener.ledger import LedgerEntry
+
+
+class OutsideEntries:
+    """Adds entries to the sessions of one agent class.
+
+    Args:
+        sessions: the sessions of the agent class
+        admission: the queues of the sessions
+        authority: caches subjects' turns and shared intents; None if it is off
+    """
+
+    def __init__(self, sessions: SessionDirectory, admission: Admission, authority: ContextAuthority | None) -> None:
+        self._sessions, self._admission, self._authority = sessions, admission, authority
+
+    async def append(self, session_id: str, entries: Sequence[LedgerEntry]) -> None:
+        """Appends entries about a session, after the calls that already wait for it. Durable when it returns.
+
+        Raises:
+            CallerError, UnknownSession, SubjectErased: the session cannot be changed
+            Overloaded: too many calls wait for it, or they take too long
+        """
+        session = await self._sessions.find(session_id)
+        async with self._admission.call(session):
+            await session.write_all([(each.entry_type, each.entity_id, each.payload) for each in entries])
+            await session.commit()
+        self.read_again(session.subject_id)
+
+    def read_again(self, subject_id: str) -> None:
+        """Makes the next turns of a subject read what was written about its turns and its shared intents."""
+        if self._authority is not None:
+            self._authority.subject_turns.forget(subject_id)
+            self._authority.shared.wrote(subject_id)

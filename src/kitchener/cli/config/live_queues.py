@@ -1,0 +1,50 @@
+"""Asks the process that has a root open for its queues, for `kitchener doctor`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from kitchener.config import RuntimeConfig
+from kitchener.errors import KitchenerError
+from kitchener.runtime.admin.asking import NobodyListens, ask
+from kitchener.runtime.admin.operations import ReadStatistics
+
+_DEADLINE_S: Final = 5.0
+"""Longest wait for the answer, seconds: the process only reads counters."""
+
+
+class QueueFinding(NamedTuple):
+    """One queue for a reader, in the form of doctor's findings."""
+
+    what: str
+    state: Literal["ok", "warn"]
+    detail: str
+
+
+async def read_queues(config: RuntimeConfig) -> tuple[dict[str, Any] | None, list[QueueFinding]]:
+    """The queues of the process that has the root open, as `Runtime.statistics` gives them, and a line for each.
+
+    Where no process listens, None and no lines. Where one does not answer, None and a line that says why.
+    """
+    admin = config.admin.model_copy(update={"deadline_s": min(_DEADLINE_S, config.admin.deadline_s)})
+    try:
+        found = await ask(config.model_copy(update={"admin": admin}), ReadStatistics())
+    except NobodyListens:
+        return None, []
+    except KitchenerError as error:
+        return None, [QueueFinding("queues", "warn", str(error))]
+    return found, [_finding(name, lane) for name, lane in _lanes(found)]
+
+
+def _lanes(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "turns", found["turns"]
+    for owner, lanes in found["mailboxes"].items():
+        for name, lane in lanes.items():
+            yield f"{owner} {name}", lane
+
+
+def _finding(name: str, lane: Mapping[str, Any]) -> QueueFinding:
+    detail = (
+        f"{lane['running']:,} of {lane['places']:,} running, {lane['waiting']:,} of {lane['capacity']:,} waiting; so far"
+        f" {lane['waited']:,} waited, {lane['longest_wait_s']:.1f} s at most, and {lane['given_up']:,} found no room"
+    )
+    return QueueFinding(f"queue {name}", "warn" if lane["given_up"] or lane["asking_for_room"] else "ok", detail)

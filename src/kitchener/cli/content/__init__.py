@@ -1,0 +1,1 @@
+"""`kitchener content`: the images and files of messages."""

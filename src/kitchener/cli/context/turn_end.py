@@ -1,0 +1,81 @@
+"""Turns the last entry of a turn, and what it waited for at a model, into words for those who ask how the turn ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kitchener.cli.terminal.output import UNREADABLE
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import TurnAbortedPayload, TurnCompletedPayload, TurnErrorMapping, opened, payload_as
+
+_OPEN: Final = "not ended: it runs, or a crash cut it off"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """How a turn ended."""
+
+    entry: StoredEntry | None = None
+    """Its `TURN_COMPLETED` or `TURN_ABORTED`; None: it has not ended."""
+    waited_for: str = ""
+    """The attempts at the model that it waited for; "": it was answered, or asked no model."""
+
+    @property
+    def completed(self) -> TurnCompletedPayload | None:
+        """What it came to; None: it was aborted, or has not ended."""
+        payload = self._payload(events.TURN_COMPLETED)
+        return payload_as(TurnCompletedPayload, payload) if payload is not None else None
+
+    @property
+    def aborted(self) -> TurnAbortedPayload | None:
+        """Why it was aborted; None: it was not."""
+        payload = self._payload(events.TURN_ABORTED)
+        return payload_as(TurnAbortedPayload, payload) if payload is not None else None
+
+    def _payload(self, entry_type: str) -> Mapping[str, object] | None:
+        return current(self.entry) if self.entry is not None and self.entry.entry_type == entry_type else None
+
+    @property
+    def error(self) -> TurnErrorMapping | None:
+        """Why it could not do what it was asked; None: it could, was aborted, or the error cannot be read."""
+        error = self.completed.get("error") if self.completed is not None else None
+        return opened(error) if error is not None else None
+
+    @property
+    def words(self) -> str:
+        """How it ended, for people."""
+        completed, aborted = self.completed, self.aborted
+        if completed is None:
+            state = f"aborted: {aborted.get('reason')}" if aborted is not None else _OPEN
+            return f"{state}; {self.waited_for}" if self.waited_for else state
+        if completed.get("error") is None:
+            return "completed"
+        told = self.error
+        return (
+            f"completed with an apology: {told['kind']}: {told['message']}" if told is not None else f"completed: {UNREADABLE}"
+        )
+
+
+NOT_ENDED: Final = TurnEnd()
+"""The end of a turn that runs, or that a crash cut off."""
+
+
+def end_of(turn_id: str, entries: Sequence[StoredEntry], waited_for: str) -> TurnEnd:
+    """How a turn ended.
+
+    Args:
+        turn_id: the turn
+        entries: of its session in the supervisor's ledger
+        waited_for: the attempts at the newest model call of the turn, if no model answered it
+    """
+    ends = (events.TURN_COMPLETED, events.TURN_ABORTED)
+    mine = [each for each in entries if each.entity_id == turn_id and each.entry_type in ends]
+    is_completed = bool(mine) and mine[-1].entry_type == events.TURN_COMPLETED
+    return TurnEnd(mine[-1] if mine else None, "" if is_completed else waited_for)
+
+
+def current(entry: StoredEntry) -> Mapping[str, object]:
+    """A payload in its current shape; as it stands where another program wrote it."""
+    is_ours = isinstance(entry.payload.get("v", 1), int)
+    return events.read_payload(entry.entry_type, entry.payload) if is_ours else entry.payload

@@ -1,1 +1,0 @@
-"""Rebuilds requests to models from the ledgers, and divides them into parts."""

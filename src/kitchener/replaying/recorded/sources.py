@@ -1,0 +1,247 @@
+"""Reads back what shaped the requests of a turn: settings, contracts, packs, attention templates and tools, by their hashes.
+
+`kitchener.actors.sources` records them. This module turns the record into the objects that render requests, and compares it
+with what an agent class is configured with now.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kitchener.actors.attention.templates import AttentionTemplate
+from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
+from kitchener.actors.policy_identity import NOT_POLICY
+from kitchener.actors.sources import RequestSources, read_texts
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.toolsets import Toolset, toolset_of
+from kitchener.actors.turn_memory import LongTermMemory
+from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.ledger import LedgerReader
+from kitchener.records import events
+from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition
+from kitchener.records.prompt import ToolSpec
+from kitchener.replaying.comparison import line_diff
+
+_KINDS: Final[Mapping[SourceKind, str]] = {
+    "prompt_pack": "prompt pack",
+    "contract": "contract",
+    "attention_template": "attention template",
+    "tool": "tool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChange:
+    """A source that is not what it was when a turn was recorded."""
+
+    name: str
+    """What it is, such as `instructions of ADMIN`, `prompt pack PRM-SYNTHESIZE-001` or `tool weather`."""
+    diff: str
+    """A unified diff from the recorded text to the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSources:
+    """All sources of a configuration, as recorded."""
+
+    config_hash: str
+    agent_class: str
+    settings: Mapping[str, Any]
+    texts: Mapping[tuple[SourceKind, str], str]
+    """The text of each source besides the configuration, by kind and name."""
+    hashes: Mapping[tuple[SourceKind, str], str]
+
+    def agent(self, present: HO2Config) -> HO2Config:
+        """The recorded settings of the agent class, with the paths of the present ones."""
+        known = {key: value for key, value in self.settings.items() if key in HO2Config.model_fields}
+        return HO2Config.model_validate_json(json.dumps(known)).model_copy(
+            update={name: getattr(present, name) for name in ("ho2m_path", "ho1m_path", "ho3_memory_dir")}
+        )
+
+    def memory(self, present: HO3MemoryConfig) -> HO3MemoryConfig | None:
+        """The recorded settings of the memory; None: the class used none."""
+        recorded = self.settings.get("memory")
+        if not isinstance(recorded, dict):
+            return None
+        known = {key: value for key, value in recorded.items() if key in HO3MemoryConfig.model_fields}
+        found = HO3MemoryConfig.model_validate_json(json.dumps(known))
+        return found.model_copy(update={"memory_dir": present.memory_dir})
+
+    def prompts(self) -> PromptLibrary:
+        """The recorded contracts and packs, compiled."""
+        return PromptLibrary.of(
+            {
+                name: PromptSource(f"{name} as recorded", self.hashes[kind, name], text)
+                for (kind, name), text in self.texts.items()
+                if kind in ("prompt_pack", "contract")
+            }
+        )
+
+    def templates(self) -> tuple[AttentionTemplate, ...]:
+        """The recorded attention templates."""
+        found = {name: text for (kind, name), text in self.texts.items() if kind == "attention_template"}
+        return tuple(AttentionTemplate.model_validate_json(found[name]) for name in sorted(found))
+
+    def tools(self, problem: Callable[[], str | None]) -> "DefinedTools":
+        """The recorded tools, which cannot run; see `DefinedTools`."""
+        return DefinedTools([json.loads(text) for (kind, _), text in self.texts.items() if kind == "tool"], problem)
+
+    def for_requests(self) -> RequestSources:
+        """The sources as a supervisor takes them, with nothing to record."""
+        return RequestSources(self.config_hash, self.templates(), ())
+
+
+class DefinedTools(ToolRegistry):
+    """Tools known by their definitions only. They describe themselves to a model, and cannot run.
+
+    Args:
+        definitions: as recorded
+        problem: what was wrong with the arguments of the next recorded call; None: nothing
+    """
+
+    def __init__(self, definitions: Sequence[ToolDefinition], problem: Callable[[], str | None]) -> None:
+        super().__init__()
+        self._problem = problem
+        self._defined = {each["tool_id"]: each for each in definitions}
+
+    @property
+    def tool_ids(self) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return tuple(name for name, each in self._defined.items() if not each["built_in"])
+
+    def is_read_only(self, tool_id: str) -> bool:
+        """See `ToolRegistry`."""
+        return tool_id in self._defined and self._defined[tool_id]["read_only"]
+
+    def acceptance_of(self, tool_id: str) -> tuple[str, ...]:
+        """See `ToolRegistry`."""
+        return tuple(self._defined[tool_id]["acceptance"]) if tool_id in self._defined else ()
+
+    def closes_intent(self, tool_id: str) -> bool:
+        """See `ToolRegistry`."""
+        return tool_id in self._defined and self._defined[tool_id].get("closes_intent", False)
+
+    def toolset(self, allowed: tuple[str, ...]) -> Toolset:
+        """See `ToolRegistry`."""
+        offered = [self._defined[name] for name in dict.fromkeys(allowed) if name in self._defined]
+        return toolset_of([ToolSpec(each["tool_id"], each["description"], each["parameters"]) for each in offered])
+
+    def definitions(self) -> list[ToolDefinition]:
+        """See `ToolRegistry`."""
+        return list(self._defined.values())
+
+    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+        """Returns the arguments, or what the function's own check said of them when the call was recorded."""
+        return self._problem() or dict(arguments)
+
+
+async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedSources | None:
+    """Returns the sources of a configuration; None: this root does not hold them, as those of earlier versions.
+
+    Args:
+        ho2m: the ledger of the supervisor, with its index keys
+        config_hash: as `TURN_STARTED` names it
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+        LedgerError: a text is not whole, or has another hash
+    """
+    found = await read_texts(ho2m, config_hash) if ho2m is not None else []
+    if not found:
+        return None
+    whole, *others = found
+    return RecordedSources(
+        config_hash,
+        whole.name,
+        json.loads(whole.text)["settings"],
+        {(each.kind, each.name): each.text for each in others},
+        {(each.kind, each.name): each.hash for each in others},
+    )
+
+
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+    """
+    keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
+    return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
+
+
+class PresentSources:
+    """What shapes the requests of an agent class now, for replays.
+
+    Args:
+        agent: the settings of the agent class
+        tools: its tools
+        given: what shapes requests, where it is not to be read from the settings; None: it is
+    """
+
+    def __init__(self, agent: HO2Config, tools: ToolRegistry, given: RequestSources | None) -> None:
+        self._agent, self._tools = agent, tools
+        self._known: dict[bool, RequestSources] = {} if given is None else {True: given, False: given}
+        """With and without long-term memory. Their files are read once."""
+        self._changes: dict[str, tuple[SourceChange, ...]] = {}
+
+    def of(self, memory: LongTermMemory | None) -> RequestSources:
+        """The sources of turns with this memory; None: of turns without memory."""
+        is_used = memory is not None
+        if is_used not in self._known:
+            used = memory.config if memory is not None else None
+            self._known[is_used] = RequestSources.read(self._agent, used, self._tools)
+        return self._known[is_used]
+
+    async def changes_since(
+        self, ho2m: LedgerReader | None, config_hash: str, memory: LongTermMemory | None
+    ) -> tuple[SourceChange, ...]:
+        """What differs from a recorded configuration; empty where its sources are not on record.
+
+        Raises:
+            SourcesSealed: they are sealed, and the key is gone or not configured
+        """
+        now = self.of(memory)
+        if config_hash not in self._changes:
+            then = await read_sources(ho2m, config_hash) if config_hash != now.config_hash else None
+            self._changes[config_hash] = changed_sources(then, now) if then is not None else ()
+        return self._changes[config_hash]
+
+
+def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[SourceChange, ...]:
+    """What differs between the recorded sources and the present ones, each with a diff of its text.
+
+    Settings that decide nothing, such as waiting times, are left out.
+    """
+    present = {(each.kind, each.name): each.text for each in now.texts}
+    configuration: ConfigurationSource = json.loads(
+        next(text for (kind, _), text in present.items() if kind == "configuration")
+    )
+    found = list(_changed_settings(recorded.agent_class, recorded.settings, configuration["settings"]))
+    keys = [key for key in (*recorded.texts, *present) if key[0] != "configuration"]
+    for kind, name in dict.fromkeys(keys):
+        before, after = recorded.texts.get((kind, name)), present.get((kind, name))
+        if before != after:
+            found.append(SourceChange(f"{_KINDS[kind]} {name}", line_diff(_readable(kind, before), _readable(kind, after))))
+    return tuple(found)
+
+
+def _changed_settings(
+    agent_class: str, before: Mapping[str, object], after: Mapping[str, object], prefix: str = ""
+) -> Iterator[SourceChange]:
+    for key in sorted({*before, *after} - NOT_POLICY):
+        old, new = before.get(key), after.get(key)
+        if key == "memory" and isinstance(old, dict) and isinstance(new, dict):
+            yield from _changed_settings(agent_class, old, new, "memory.")
+        elif old != new:
+            yield SourceChange(f"{prefix}{key} of {agent_class}", line_diff(_as_lines(old), _as_lines(new)))
+
+
+def _readable(kind: SourceKind, text: str | None) -> list[str]:
+    return _as_lines(text if kind == "prompt_pack" or text is None else json.loads(text))
+
+
+def _as_lines(value: object) -> list[str]:
+    if value is None:
+        return []
+    return (value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)).splitlines()

@@ -1,0 +1,70 @@
+"""Asks the process that has a root open to carry out an operation there."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.abc import SocketAttribute
+
+from kitchener.config import RuntimeConfig
+from kitchener.errors import AdminUnanswered, AdminUnavailable
+from kitchener.runtime.admin import socket_place
+from kitchener.runtime.admin.operations import Operation
+from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, read_answer, read_frame
+
+R = TypeVar("R")
+
+
+class NobodyListens(Exception):
+    """No process listens for the commands of a root."""
+
+
+async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
+    """What the operation returned in the process that has the root open.
+
+    Args:
+        config: the whole configuration, with absolute paths; `[admin]` has the bounds and deadlines
+        operation: what to do
+
+    Raises:
+        NobodyListens: no process listens
+        AdminUnavailable: the process cannot take the request, or its socket is not safe; nothing was done
+        AdminRefused: the operation failed there
+        AdminUnanswered: no answer came in time; the change may have been made
+    """
+    limits, path = config.admin, await anyio.to_thread.run_sync(socket_place.find, Path(config.plane_root))
+    if path is None:
+        raise NobodyListens
+    request = AdminRequest(operation.op, operation.model_dump(mode="json", exclude={"op"}), limits.deadline_s)
+    data = await anyio.to_thread.run_sync(request.encoded)
+    if len(data) > limits.max_request_bytes:
+        raise AdminUnavailable(
+            f"the request has {len(data):,} bytes, more than max_request_bytes = {limits.max_request_bytes:,} of [admin], and a"
+            " running process has the root open; nothing was done. Do it in smaller parts, or stop that process first"
+        )
+    try:
+        with anyio.fail_after(limits.request_timeout_s):
+            stream = await anyio.connect_unix(path)
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        raise NobodyListens from error
+    except OSError as error:
+        raise AdminUnavailable(f"{path}: {error.strerror or error}; nothing was done") from error
+    is_sent = False
+    try:
+        async with stream:
+            socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=socket_place.owner_of(path))
+            with anyio.fail_after(limits.deadline_s + 2 * limits.request_timeout_s):
+                with suppress(anyio.BrokenResourceError):  # refused before it was read to its end: the answer says why
+                    await stream.send(data)
+                is_sent = True
+                body = await read_frame(stream, MAX_ANSWER_BYTES)
+    except (TimeoutError, anyio.EndOfStream, anyio.BrokenResourceError, OSError, FrameTooLarge) as error:
+        if not is_sent:
+            raise AdminUnavailable(f"{path}: the connection broke before the request was sent; nothing was done") from error
+        raise AdminUnanswered(
+            f"the process that has the root open gave no answer to {operation.op}; the change may have been made. Look, and"
+            " repeat it if needed"
+        ) from error
+    return operation.decoded(await anyio.to_thread.run_sync(read_answer, body))

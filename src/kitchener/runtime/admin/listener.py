@@ -1,0 +1,150 @@
+"""Serves the administration socket of a runtime: reads one request of each connection, carries it out, and answers.
+
+What a request does is the matter of `operations.py`. Requests that change something run one at a time. One that was read whole
+runs to its end, also if its client is gone. Explained in `docs/runtime.md`.
+"""
+
+import errno
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
+
+from kitchener.config import AdminConfig
+from kitchener.errors import AdminUnanswered, AdminUnavailable, KitchenerError
+from kitchener.logs import get_logger
+from kitchener.runtime.admin import socket_place
+from kitchener.runtime.admin.operations import AdminRoot, Operation, parse_operation
+from kitchener.runtime.admin.wire import AdminRequest, FrameTooLarge, answer, parse_request, read_frame, refusal
+
+_log = get_logger(__name__)
+_PAUSE_S: Final = 0.5
+"""Wait after the system could not give another connection, seconds."""
+_GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+class AdminListener:
+    """Listens for the commands of one root, and closes with its runtime.
+
+    Args:
+        root: what the requests change
+        config: bounds and deadlines
+        grace_s: how long `close` waits for the requests that run, seconds
+    """
+
+    def __init__(self, root: AdminRoot, config: AdminConfig, *, grace_s: float) -> None:
+        self._root, self._config, self._grace_s = root, config, grace_s
+        self._connections = 0
+        self._changing = anyio.Lock()
+        self._accepting, self._serving = anyio.CancelScope(), anyio.CancelScope()
+        self._ended = anyio.Event()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Listens until `close`. Without a socket it logs why, and returns: the turns need none."""
+        try:
+            claimed = await anyio.to_thread.run_sync(socket_place.claim, self._root.directory)
+        except (AdminUnavailable, OSError) as error:
+            _log.warning("no administration socket", problem=str(error))
+            self._ended.set()
+            task_status.started()
+            return
+        try:
+            listener = await SocketListener.from_socket(claimed.sock)
+            with self._serving:
+                async with anyio.create_task_group() as tasks:
+                    with self._accepting:
+                        async with listener:
+                            task_status.started()
+                            await self._accept(listener, tasks)
+        finally:
+            claimed.sock.close()
+            # Not in a thread: a few calls at the end, which must happen although this task is cancelled.
+            socket_place.release(self._root.directory, claimed)
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Takes no more connections, lets the requests that run end within the grace period, and removes the socket."""
+        self._accepting.cancel()
+        with anyio.move_on_after(self._grace_s):
+            await self._ended.wait()
+        self._serving.cancel()
+        await self._ended.wait()
+
+    async def _accept(self, listener: SocketListener, tasks: TaskGroup) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED):
+                    raise
+                _log.warning("no further administration connection", problem=error.strerror)
+                await anyio.sleep(_PAUSE_S)
+            else:
+                self._connections += 1
+                tasks.start_soon(self._serve, stream, self._connections <= self._config.max_connections)
+
+    async def _serve(self, stream: SocketStream, has_room: bool) -> None:
+        """Handles one connection, or refuses it. Raises nothing: no client can end the runtime."""
+        try:
+            async with stream:
+                given = await self._answer_to(stream, has_room=has_room)
+                if given is not None:
+                    with anyio.move_on_after(self._config.request_timeout_s):
+                        await stream.send(given)
+        except _GONE:
+            _log.info("administration client gone")
+        finally:
+            self._connections -= 1
+
+    async def _answer_to(self, stream: SocketStream, *, has_room: bool) -> bytes | None:
+        """The answer's frame; None: the client sent no request in time."""
+        try:
+            socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=-1)
+            if not has_room:
+                text = f"max_connections = {self._config.max_connections} administration connections are open"
+                raise AdminUnavailable(f"{text}; nothing was done, try again")
+            request, limit = None, self._config.max_request_bytes
+            with anyio.move_on_after(self._config.request_timeout_s):
+                body = await read_frame(stream, limit)
+                request = await anyio.to_thread.run_sync(parse_request, body)
+            if request is None:
+                _log.warning("administration client too slow", request_timeout_s=self._config.request_timeout_s)
+                return None
+            return answer(await self._carry_out(request))
+        except FrameTooLarge as error:
+            text = f"the request has {error}, more than max_request_bytes = {limit:,} of [admin]; nothing was done"
+            return refusal(AdminUnavailable.__name__, text)
+        except KitchenerError as error:
+            return refusal(type(error).__name__, str(error))
+        except _GONE:
+            raise
+        except OSError as error:  # of the operation; those of the connection are the ones above
+            return refusal(KitchenerError.__name__, str(error))
+        except Exception:  # noqa: BLE001  a bug in one request must not end the turns of everybody
+            _log.exception("administration request failed")
+            return refusal(KitchenerError.__name__, "the request failed inside the running process; its log has the traceback")
+
+    async def _carry_out(self, request: AdminRequest) -> object:
+        """What the operation returned, as JSON types.
+
+        Raises:
+            KitchenerError: of the operation
+            AdminUnanswered: it took too long and was cancelled
+        """
+        operation = parse_operation(request.op, request.args)
+        limit = min(request.deadline_s, self._config.deadline_s)
+        with anyio.move_on_after(limit):
+            if operation.is_read_only:
+                return await self._run(operation)
+            async with self._changing:
+                result = await self._run(operation)
+                _log.info("administration request carried out", op=request.op)
+                return result
+        raise AdminUnanswered(
+            f"{request.op} took longer than {limit:g} s in the running process and was cancelled there; part of it may be done."
+            " Look, and repeat it if needed"
+        )
+
+    async def _run(self, operation: Operation[Any]) -> object:
+        return operation.encoded(await operation.run(self._root))

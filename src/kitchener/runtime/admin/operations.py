@@ -1,0 +1,417 @@
+"""The operations that change a root, or look into a running process: one implementation for both ways to carry them out.
+
+A command carries an operation out on a root that no process has open, or sends it to the process that has it open
+(`administration.py`). The operation sees an `AdminRoot` in both cases, and does not know which.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import Clock
+from kitchener.context import resolve_active
+from kitchener.errors import AdminUnavailable, CallerError, UnknownArtifact
+from kitchener.ids import memory_namespace
+from kitchener.ledger import LedgerEntry
+from kitchener.memory import HO3Memory, Overlay
+from kitchener.memory.timestamps import iso_of
+from kitchener.plain_names import quoted
+from kitchener.records import events
+from kitchener.records.entries import CommonPayload, IntentScope, LifecycleVoidedPayload
+from kitchener.records.ref import Ref
+from kitchener.runtime.erasure import ErasureReport
+from kitchener.runtime.portable.importer import SessionImport
+
+
+def _is_absolute(path: Path) -> Path:
+    if not path.is_absolute() or "\0" in str(path):
+        raise ValueError("expected an absolute path")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_is_absolute)]
+R = TypeVar("R")
+
+
+class AdminRoot(Protocol):
+    """A root and the ways to change it, with or without a running process."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the ledgers."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The time of day."""
+        ...
+
+    def open_supervisor(self, agent_class: str) -> AbstractAsyncContextManager[HO2Supervisor]:
+        """The supervisor of an agent class, while the block runs."""
+        ...
+
+    def open_memory(self, agent_class: str) -> AbstractAsyncContextManager[HO3Memory]:
+        """The memory as an agent class uses it, while the block runs."""
+        ...
+
+    async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
+        """Appends entries about a session to the supervisor's ledger. Durable when it returns.
+
+        Args:
+            agent_class: whose ledger
+            session_id: the session; "": entries of another program that name none
+            ledger_id: the ledger's id
+            entries: with complete payloads
+        """
+        ...
+
+    async def erase_subject(self, subject_id: str) -> ErasureReport:
+        """Erases a subject; see `Runtime.erase_subject`."""
+        ...
+
+    async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
+        """Adds an exported session; see `import_session`."""
+        ...
+
+    def statistics(self) -> Mapping[str, object]:
+        """The present state of queues; see `Runtime.statistics`."""
+        ...
+
+
+class Operation(BaseModel, Generic[R]):
+    """One operation with its arguments."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    op: ClassVar[str]
+    """Its name in a request."""
+    result: ClassVar[TypeAdapter[Any]]
+    """The type of what it returns."""
+    is_read_only: ClassVar[bool] = False
+    """Whether it may run beside others."""
+
+    # Not `__init__`, whose arguments type checkers know from the fields.
+    def __new__(cls, **given: object) -> Self:
+        """Raises CallerError for a text that is not Unicode: a command line can have any bytes."""
+        for name, value in given.items():
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, str) and each.encode(errors="replace").decode() != each:
+                    raise CallerError(f"{name} = {quoted(each)}: is not Unicode text")
+        return super().__new__(cls)
+
+    async def run(self, root: AdminRoot) -> R:
+        """Carries it out."""
+        raise AssertionError(f"{type(self).__name__} has no run")
+
+    def encoded(self, result: R) -> object:
+        """What `run` returned, as JSON types."""
+        return self.result.dump_python(result, mode="json")
+
+    def decoded(self, value: object) -> R:
+        """What `run` returned, from JSON types."""
+        found: R = self.result.validate_python(value)
+        return found
+
+
+IntentChange = Literal["close", "abandon", "reopen"]
+"""What can be done to an intent that there is."""
+
+
+class IntentOutcome(BaseModel):
+    """What a call did to an intent."""
+
+    model_config = ConfigDict(frozen=True)
+    intent_id: str
+    status: Literal["live", "closed", "abandoned"]
+    child_intent_ids: tuple[str, ...] | None = None
+    """Of a fork: its children."""
+    active_child_intent_id: str | None = None
+    """Of a fork: the child that is active now."""
+    competing: tuple[str, ...] = ()
+    """The intents that compete now."""
+
+
+class IntentOperation(Operation[IntentOutcome]):
+    """Changes an intent of one session."""
+
+    result = TypeAdapter(IntentOutcome)
+    agent_class: str
+    session_id: str
+
+    async def run(self, root: AdminRoot) -> IntentOutcome:
+        async with root.open_supervisor(self.agent_class) as supervisor:
+            done = await self.call(supervisor)
+            thread = (await supervisor.session(self.session_id)).thread
+            competing = resolve_active(thread.state, ruleset_of(supervisor.config)).competing if thread is not None else ()
+            return done.model_copy(update={"competing": competing})
+
+    async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
+        """Makes the change; the competing intents are not looked up yet."""
+        raise AssertionError(f"{type(self).__name__} has no call")
+
+
+class DeclareIntent(IntentOperation):
+    """Declares an intent."""
+
+    op = "intent.declare"
+    objective: str
+    scope: IntentScope = "SESSION"
+    parent: str | None = None
+    targets: tuple[str, ...] = ()
+
+    async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
+        made = await supervisor.declare_intent(
+            self.session_id, self.objective, scope=self.scope, parent_intent_id=self.parent, targets=self.targets
+        )
+        return IntentOutcome(intent_id=made, status="live")
+
+
+class ForkIntent(IntentOperation):
+    """Splits an intent into child intents."""
+
+    op = "intent.fork"
+    intent_id: str
+    objectives: tuple[str, ...]
+    active: int | None = None
+    """Position of the child that becomes active; None: they compete."""
+
+    async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
+        children = await supervisor.fork_intent(self.session_id, self.intent_id, self.objectives, active=self.active)
+        chosen = children[self.active] if self.active is not None else None
+        return IntentOutcome(
+            intent_id=self.intent_id,
+            status="live",
+            child_intent_ids=tuple(children),
+            active_child_intent_id=chosen,
+        )
+
+
+class ChangeIntent(IntentOperation):
+    """Closes, abandons or reopens an intent."""
+
+    op = "intent.change"
+    change: IntentChange
+    intent_id: str
+    why: str
+    """The outcome of a closed intent, else the reason."""
+
+    async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
+        status: Literal["live", "closed", "abandoned"] = "live"
+        if self.change == "close":
+            await supervisor.close_intent(self.session_id, self.intent_id, self.why)
+            status = "closed"
+        elif self.change == "abandon":
+            await supervisor.abandon_intent(self.session_id, self.intent_id, self.why)
+            status = "abandoned"
+        else:
+            await supervisor.reopen_intent(self.session_id, self.intent_id, self.why)
+        return IntentOutcome(intent_id=self.intent_id, status=status)
+
+
+class EndSession(Operation[None]):
+    """Ends a session."""
+
+    op = "session.end"
+    result = TypeAdapter(None)
+    agent_class: str
+    session_id: str
+
+    async def run(self, root: AdminRoot) -> None:
+        async with root.open_supervisor(self.agent_class) as supervisor:
+            await supervisor.end_session(self.session_id)
+
+
+class VoidedEntry(BaseModel):
+    """An entry that shall no longer count."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    entity_id: str
+    ref: Ref
+    """Where it stands."""
+
+
+class VoidEntries(Operation[None]):
+    """Records that entries of a session no longer count."""
+
+    op = "session.void"
+    result = TypeAdapter(None)
+    agent_class: str
+    session_id: str
+    """"": the entries name no session."""
+    subject_id: str | None
+    ledger_id: str
+    entries: tuple[VoidedEntry, ...]
+    reason: str
+
+    async def run(self, root: AdminRoot) -> None:
+        base: CommonPayload = {"v": events.VERSION}
+        if self.session_id:
+            base["session_id"] = self.session_id
+        if self.subject_id is not None:
+            base["subject_id"] = self.subject_id
+        made = []
+        for each in self.entries:
+            fields: LifecycleVoidedPayload = {"ref": each.ref.as_mapping(), "reason": self.reason}
+            made.append(LedgerEntry(events.LIFECYCLE_VOIDED, each.entity_id, {**base, **fields}))
+        await root.append(self.agent_class, self.session_id, self.ledger_id, made)
+
+
+class ImportSession(Operation[SessionImport]):
+    """Adds an exported session."""
+
+    op = "session.import"
+    result = TypeAdapter(SessionImport)
+    folder: AbsolutePath
+    public_key: str | None = None
+
+    async def run(self, root: AdminRoot) -> SessionImport:
+        return await root.import_session(self.folder, self.public_key)
+
+
+class EraseSubject(Operation[ErasureReport]):
+    """Erases a subject."""
+
+    op = "subject.erase"
+    result = TypeAdapter(ErasureReport)
+    subject_id: str
+
+    async def run(self, root: AdminRoot) -> ErasureReport:
+        return await root.erase_subject(self.subject_id)
+
+
+class SubjectMemoryChange(BaseModel):
+    """What a change did to the memory of a subject."""
+
+    model_config = ConfigDict(frozen=True)
+    is_written: bool
+    """False: it was so already."""
+    target: str
+    """The artifact, signal or event."""
+    withdrawn: tuple[Overlay, ...] = ()
+    """The artifacts that are no longer used."""
+
+
+class DeactivateArtifact(Operation[SubjectMemoryChange]):
+    """Takes an artifact out of use."""
+
+    op = "memory.deactivate"
+    result = TypeAdapter(SubjectMemoryChange)
+    agent_class: str
+    subject_id: str
+    artifact_id: str
+    reason: str
+    block: bool = False
+    """Whether its signal is also kept from being learned from again."""
+
+    async def run(self, root: AdminRoot) -> SubjectMemoryChange:
+        namespace = memory_namespace(self.agent_class, self.subject_id)
+        async with root.open_memory(self.agent_class) as memory:
+            subject, cut = await memory.snapshot(namespace=namespace)
+            overlay = subject.overlay(self.artifact_id, cut)
+            if overlay is None:
+                raise UnknownArtifact(self.artifact_id, namespace)
+            if overlay.artifact_id is None:
+                raise CallerError(f"{self.artifact_id} is of the older shape, which has no artifact id: it can only fade")
+            is_blocked = subject.gate(overlay.signal_id, cut, memory.config).reason == "blocked"
+            if not overlay.enabled and (is_blocked or not self.block):
+                # Once more would be a record that says less than the one before: without `block` it would lift a block.
+                return SubjectMemoryChange(is_written=False, target=self.artifact_id)
+            now = iso_of(root.clock.time_us())
+            await memory.deactivate_overlay(self.artifact_id, self.reason, now, block=self.block, namespace=namespace)
+            await memory.commit()
+        return SubjectMemoryChange(is_written=True, target=self.artifact_id, withdrawn=(overlay,))
+
+
+class QuarantineTarget(Operation[SubjectMemoryChange]):
+    """Keeps a signal or an event from counting."""
+
+    op = "memory.quarantine"
+    result = TypeAdapter(SubjectMemoryChange)
+    agent_class: str
+    subject_id: str
+    target: str
+    """A normalised signal id, or `EVT-…`."""
+    reason: str
+
+    async def run(self, root: AdminRoot) -> SubjectMemoryChange:
+        namespace = memory_namespace(self.agent_class, self.subject_id)
+        async with root.open_memory(self.agent_class) as memory:
+            subject, cut = await memory.snapshot(namespace=namespace)
+            target = subject.in_words(self.target)
+            if target in subject.quarantined(cut):
+                return SubjectMemoryChange(is_written=False, target=target)
+            lost = await memory.quarantine(target, self.reason, namespace=namespace)
+            await memory.commit()
+        return SubjectMemoryChange(is_written=True, target=target, withdrawn=tuple(lost))
+
+
+class ImportOverlays(Operation[dict[str, list[str]]]):
+    """Adds what was learned elsewhere. Returns the ids of the new overlays by subject."""
+
+    op = "memory.import"
+    result = TypeAdapter(dict[str, list[str]])
+    agent_class: str
+    overlays: dict[str, list[dict[str, object]]]
+    """Overlays by subject, each checked."""
+
+    async def run(self, root: AdminRoot) -> dict[str, list[str]]:
+        taken: dict[str, list[str]] = {}
+        async with root.open_memory(self.agent_class) as memory:
+            for subject_id in sorted(self.overlays):
+                namespace = memory_namespace(self.agent_class, subject_id)
+                ids = await memory.import_overlays(self.overlays[subject_id], namespace=namespace)
+                if ids:
+                    taken[subject_id] = ids
+            await memory.commit()
+        return taken
+
+
+class ReadStatistics(Operation[dict[str, Any]]):
+    """Reads the present state of queues."""
+
+    op = "statistics"
+    result = TypeAdapter(dict[str, Any])
+    is_read_only = True
+
+    async def run(self, root: AdminRoot) -> dict[str, Any]:
+        return dict(root.statistics())
+
+
+_KINDS: Final[tuple[type[Operation[Any]], ...]] = (
+    DeclareIntent,
+    ForkIntent,
+    ChangeIntent,
+    EndSession,
+    VoidEntries,
+    ImportSession,
+    EraseSubject,
+    DeactivateArtifact,
+    QuarantineTarget,
+    ImportOverlays,
+    ReadStatistics,
+)
+OPERATIONS: Final[Mapping[str, type[Operation[Any]]]] = {each.op: each for each in _KINDS}
+"""Every operation by its name in a request."""
+
+
+def parse_operation(name: str, args: Mapping[str, object]) -> Operation[Any]:
+    """The operation that a request asks for.
+
+    Raises:
+        AdminUnavailable: there is no such operation, or it has other arguments
+    """
+    kind = OPERATIONS.get(name)
+    if kind is None:
+        raise AdminUnavailable(
+            f"the running process knows no operation {name!r}; it knows {', '.join(OPERATIONS)}. Nothing was done"
+        )
+    try:
+        return kind.model_validate(args)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "args"
+        raise AdminUnavailable(f"{name}: {where}: {first['msg']}; nothing was done") from error

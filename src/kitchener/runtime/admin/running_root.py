@@ -1,0 +1,117 @@
+"""The root of a running process: operations go through its supervisors, its memories and its open ledgers."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import Clock
+from kitchener.ids import memory_namespace
+from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.memory import HO3Memory
+from kitchener.memory.reader import memory_dir
+from kitchener.records import events
+from kitchener.runtime.agent import Agent, RuntimeParts
+from kitchener.runtime.erasure import ErasureReport
+from kitchener.runtime.ledger_paths import LedgerName, agent_of
+from kitchener.runtime.memories import memory_config
+from kitchener.runtime.portable.folder import read_folder
+from kitchener.runtime.portable.importer import SessionImport, add_folder
+
+
+class RunningRoot:
+    """Implements `AdminRoot` for a runtime.
+
+    Args:
+        parts: what the agent classes of the runtime share
+        agent: gives the agent class of a name; True: it is known from the ledgers, so it need not be configured
+        erase: erases a subject
+        statistics: gives the present state of queues
+    """
+
+    def __init__(
+        self,
+        parts: RuntimeParts,
+        *,
+        agent: Callable[[str, bool], Agent],
+        erase: Callable[[str], Awaitable[ErasureReport]],
+        statistics: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self._parts, self._agent, self._erase, self.statistics = parts, agent, erase, statistics
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the ledgers."""
+        return Path(self._parts.config.plane_root)
+
+    @property
+    def clock(self) -> Clock:
+        """The time of day."""
+        return self._parts.injected.clock
+
+    @asynccontextmanager
+    async def open_supervisor(self, agent_class: str) -> AsyncIterator[HO2Supervisor]:
+        """The supervisor that serves the turns of the class."""
+        agent = self._agent(agent_class, False)
+        await agent.ready()
+        yield agent.supervisor
+
+    @asynccontextmanager
+    async def open_memory(self, agent_class: str) -> AsyncIterator[HO3Memory]:
+        """The memory that turns use; where no class of this runtime uses it, its ledgers are opened for the block."""
+        config = self._parts.config
+        own = memory_config(config.memory, agent_of(config, agent_class))
+        opened = self._memory_at(memory_dir(self.directory, own))
+        if opened is not None:
+            yield opened.configured(own)
+            return
+        async with HO3Memory.open(
+            self.directory, own, clock=self.clock, ledger_config=config.ledger, sealer=self._parts.sealer
+        ) as memory:
+            yield memory
+
+    async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
+        """Appends entries about a session: through the session where Kitchener began it, otherwise past all sessions."""
+        agent = self._agent(agent_class, True)
+        await agent.ready()
+        ho2m = agent.ledgers.ho2m
+        starts = [each async for each in ho2m.read(session_id=session_id, limit=1)] if session_id else []
+        if starts and starts[0].entry_type == events.SESSION_START and "v" in starts[0].payload:
+            await agent.supervisor.outside.append(session_id, entries)
+            return
+        await ho2m.write_all(list(entries))
+        await ho2m.commit()
+
+    async def erase_subject(self, subject_id: str) -> ErasureReport:
+        """Erases a subject; its running turns are cancelled."""
+        return await self._erase(subject_id)
+
+    async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
+        """Adds an exported session; turns of other sessions go on."""
+        found = await anyio.to_thread.run_sync(partial(read_folder, folder, public_key=public_key))
+        agent_class, subject_id = found.manifest.agent_class, found.manifest.subject_id
+        agent = self._agent(agent_class, True)
+        await agent.ready()
+        opened: dict[LedgerName, LedgerClient] = {
+            "ho2m": agent.ledgers.ho2m,
+            "ho1m": agent.ledgers.ho1m,
+            "context": agent.ledgers.context,
+        }
+        config = self._parts.config
+        memory = self._memory_at(memory_dir(self.directory, memory_config(config.memory, agent_of(config, agent_class))))
+        if memory is not None:
+            opened |= {"signals": memory.signals, "overlays": memory.overlays}
+        try:
+            return await add_folder(found, config=config, sealer=self._parts.sealer, clock=self.clock, opened=opened)
+        finally:  # part of it may be written
+            agent.supervisor.outside.read_again(subject_id)
+            if memory is not None:
+                await memory.read_again(memory_namespace(agent_class, subject_id))
+
+    def _memory_at(self, directory: Path) -> HO3Memory | None:
+        """The open memory in a directory, whichever class uses it."""
+        opened = self._parts.memories.values()
+        return next((each for each in opened if each.signals.path.parent == directory), None)

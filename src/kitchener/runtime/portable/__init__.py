@@ -1,0 +1,1 @@
+"""Moves a session from one root to another, as a folder of files."""

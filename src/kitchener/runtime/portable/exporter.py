@@ -1,0 +1,277 @@
+"""Exports a session as a folder: its own entries, and those of its subject that its turns could read.
+
+Takes no lock, so it works while a runtime writes. Explained in `docs/sessions.md`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+import orjson
+
+from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.clock import Clock, SystemClock, iso
+from kitchener.config import RuntimeConfig
+from kitchener.content_store import ContentStore
+from kitchener.errors import PartDamaged, SealingError, SubjectErased
+from kitchener.ids import memory_namespace
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.audit.bundle import BundleSelection
+from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
+from kitchener.records import events
+from kitchener.records.entries import CommonPayload, TurnCompletedPayload, payload_as
+from kitchener.records.parts import StoredPart
+from kitchener.runtime.ledger_paths import (
+    INDEX_KEYS,
+    LedgerName,
+    agent_classes,
+    agent_of,
+    class_of,
+    open_reader,
+    open_readers,
+    sealer_of,
+    settings_of,
+)
+from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
+from kitchener.runtime.portable.sources import SOURCES, named_configurations, sources_to_export
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionExport:
+    """The result of an export."""
+
+    session_id: str
+    subject_id: str
+    agent_class: str
+    path: str
+    """The folder."""
+    turns: int
+    """Number of completed turns."""
+    entries: int
+    """Number of entries, in all ledgers."""
+    context_entries: int
+    """Number of those that are not the session's own: what its turns could read of its subject."""
+    key_id: str | None
+    """Kid of the key under which content is sealed; None: it is plain."""
+    has_key: bool
+    """Whether the folder contains the key."""
+    has_sources: bool
+    """Whether the folder contains what shaped the requests of its turns, so that they can be rebuilt elsewhere."""
+    is_signed: bool
+    """Whether every ledger's head is signed, so that the folder proves who vouches for it."""
+
+    def as_json(self) -> dict[str, object]:
+        """All fields as JSON types."""
+        return asdict(self)
+
+
+async def export_session(
+    session_id: str,
+    out: str | Path,
+    *,
+    config: RuntimeConfig | str | Path | None = None,
+    root: str | Path | None = None,
+    agent_class: str | None = None,
+    with_key: bool = False,
+    clock: Clock | None = None,
+    on_step: Callable[[], object] = int,
+) -> SessionExport:
+    """Writes a session as a folder that `import_session` adds to another root.
+
+    Verifies the ledgers before, and the folder after it is written.
+
+    Args:
+        session_id: which session
+        out: the folder; it must not exist
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the embedded defaults
+        root: overrides `plane_root`
+        agent_class: the agent class of the session; None: the one whose ledger has it
+        with_key: whether to add the subject's key; whoever has it can read what the subject said in all sessions
+        clock: the time of day; None: the system clock
+        on_step: called after each ledger that was verified or written
+
+    Raises:
+        UnknownSession: no ledger contains the session
+        PartDamaged: an image or a file of the session is missing or was changed; nothing was exported
+        SubjectErased: the session's text was erased
+        CallerError: the folder exists already or cannot be created
+        LedgerDamaged: a ledger does not verify; nothing was exported
+        SealingError: `with_key`, and there is no key
+    """
+    settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
+    classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
+    found = await class_of(settings, session_id, classes)
+    async with open_readers(settings, found) as readers:
+        chosen = _Selection(session_id, found, readers, is_recalling=recall_scope_of(agent_of(settings, found)) == "subject")
+        await chosen.select(on_step)
+        key_file = await anyio.to_thread.run_sync(_key, settings, chosen) if with_key else None
+        sources = await _sources(settings, chosen, with_key=with_key)
+        content = await anyio.to_thread.run_sync(_content, settings, chosen)
+        extra = {name: data for name, data in ((KEY, key_file), (SOURCES, sources)) if data is not None}
+        exported_at = iso((clock or SystemClock()).time_us())
+
+        def manifest(files: Mapping[str, str]) -> Manifest:
+            kid = next(iter(sorted(chosen.kids)), None)
+            return Manifest(session_id, chosen.subject_id, found, exported_at, chosen.turns, kid, files)
+
+        folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), extra, on_step, content)
+    return SessionExport(
+        session_id=session_id,
+        subject_id=chosen.subject_id,
+        agent_class=found,
+        path=str(out),
+        turns=chosen.turns,
+        entries=folder.count,
+        context_entries=folder.count - chosen.own,
+        key_id=folder.manifest.key_id,
+        has_key=folder.key_file is not None,
+        has_sources=bool(folder.sources),
+        is_signed=folder.is_signed,
+    )
+
+
+def _content(config: RuntimeConfig, chosen: "_Selection") -> dict[str, Path]:
+    """The stored images and files that the chosen entries name, by their names in the folder.
+
+    Raises:
+        PartDamaged: one is missing or was changed
+    """
+    store = ContentStore(config.plane_root, sealer_of(config))
+    for each in chosen.parts:
+        if (problem := store.problem(chosen.subject_id, each.content_hash, each.stored_hash)) is not None:
+            raise PartDamaged(str(store.path(chosen.subject_id, each.content_hash)), each.content_hash, problem)
+    return {content_file(each.stored_hash): store.path(chosen.subject_id, each.content_hash) for each in chosen.parts}
+
+
+def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
+    sealer = sealer_of(config)
+    found = sealer.keyring.key_file(chosen.subject_id) if sealer is not None else None
+    if found is None:
+        raise SealingError(
+            f"subject {chosen.subject_id!r} has no key here, so none can be exported; leave out --with-keys"
+            " if their entries are plain, else set keyring in [ledger] to where it is"
+        )
+    return found
+
+
+async def _sources(config: RuntimeConfig, chosen: "_Selection", *, with_key: bool) -> bytes | None:
+    """What shaped the requests, as plain text: sealed sources only together with the key to what they shaped."""
+    sealer = sealer_of(config) if with_key else None
+    async with open_reader(config, chosen.agent_class, "ho2m", sealer=sealer) as ho2m:
+        return await sources_to_export(ho2m, chosen.config_hashes)
+
+
+class _Selection:
+    """Selects the entries, ledger by ledger, in the form in which they are stored: sealed values stay sealed."""
+
+    def __init__(
+        self, session_id: str, agent_class: str, readers: Mapping[LedgerName, LedgerReader], *, is_recalling: bool
+    ) -> None:
+        self.session_id, self.agent_class, self._readers = session_id, agent_class, readers
+        self._is_recalling = is_recalling
+        self._chosen: dict[LedgerName, dict[int, StoredEntry]] = {name: {} for name in LEDGERS}
+        self._heads: dict[LedgerName, tuple[int, str]] = {}
+        self._read_to: dict[str, int] = {}
+        """Position up to which the session's turns read each ledger."""
+        self.subject_id = ""
+        self.turns = self.own = 0
+        self.kids: set[str] = set()
+        self.parts: list[StoredPart] = []
+        """The images and files of its messages."""
+        self.config_hashes: set[str] = set()
+        """The configurations that the session's turns name."""
+
+    async def select(self, on_step: Callable[[], object]) -> None:
+        """Verifies each ledger and selects from it. HO2m first, because all that it names is then in the others."""
+        for name in reversed(LEDGERS):
+            if (reader := self._readers.get(name)) is None:
+                continue
+            report = await reader.verify()
+            if report.fault is not None:
+                raise report.fault
+            self._heads[name] = reader.head()
+            if name != "overlays":
+                await self._add_own(name, reader)
+            if name in INDEX_KEYS:
+                await self._add_found(name, reader, events.imported_key(self.session_id), self._heads[name][0])
+            await _OTHERS[name](self, reader)
+            on_step()
+
+    def selections(self) -> dict[LedgerName, BundleSelection]:
+        """What to write of each ledger; those without selected entries are left out."""
+        return {
+            name: BundleSelection(reader.path, reader.ledger_id, tuple(sorted(seqs)), self._heads[name])
+            for name, reader in self._readers.items()
+            if (seqs := self._chosen[name])
+        }
+
+    async def _add_own(self, name: LedgerName, reader: LedgerReader) -> None:
+        async for entry in reader.read(session_id=self.session_id, up_to_seq=self._heads[name][0]):
+            self._add(name, entry)
+            self.own += 1
+            if name == "ho2m":
+                self._note(entry)
+
+    def _note(self, entry: StoredEntry) -> None:
+        self.subject_id = self.subject_id or payload_as(CommonPayload, entry.payload)["subject_id"]
+        if events.ends_by_erasure(entry.entry_type, entry.payload):
+            raise SubjectErased(self.subject_id, self.session_id)
+        self.turns += entry.entry_type == events.TURN_COMPLETED
+        self.config_hashes |= named_configurations(entry.payload)
+        for ledger_id, seq in payload_as(TurnCompletedPayload, entry.payload).get("read_positions", {}).items():
+            self._read_to[ledger_id] = max(seq, self._read_to.get(ledger_id, 0))
+
+    async def _of_subject(self, reader: LedgerReader) -> None:
+        """Of HO2m: who signs, the intents that the subject's sessions share, and the turns that could be recalled."""
+        for key in (events.SIGNERS_KEY, events.shared_intents_key(self.subject_id)):
+            await self._add_found("ho2m", reader, key, self._heads["ho2m"][0])
+        if not self._is_recalling:
+            return
+        async for entry in reader.read(
+            key=events.subject_index_key(self.subject_id), up_to_seq=self._read_to.get(reader.ledger_id)
+        ):
+            self._add("ho2m", entry)
+            await self._add_found("ho2m", reader, events.turn_index_key(entry.entity_id), self._heads["ho2m"][0])
+
+    async def _of_signals(self, reader: LedgerReader) -> None:
+        """Every signal that the turns' gates counted."""
+        await self._add_memory("signals", reader, self._read_to.get(SIGNALS, 0))
+
+    async def _of_overlays(self, reader: LedgerReader) -> None:
+        """Everything about the learned lines, also what was withdrawn since."""
+        await self._add_memory("overlays", reader, self._heads["overlays"][0] if OVERLAYS in self._read_to else 0)
+
+    async def _add_memory(self, name: LedgerName, reader: LedgerReader, up_to: int) -> None:
+        namespace = memory_namespace(self.agent_class, self.subject_id)
+        found = [entry async for entry in reader.read(key=f"in:{namespace}", up_to_seq=up_to)]
+        erased = max((entry.seq for entry in found if entry.entry_type == events.SUBJECT_ERASED), default=0)
+        for entry in found:
+            if entry.seq > erased:
+                self._add(name, entry)
+
+    async def _nothing(self, reader: LedgerReader) -> None:
+        """Every entry of the ledger belongs to a session."""
+
+    async def _add_found(self, name: LedgerName, reader: LedgerReader, key: str, up_to: int) -> None:
+        async for entry in reader.read(key=key, up_to_seq=up_to):
+            self._add(name, entry)
+
+    def _add(self, name: LedgerName, entry: StoredEntry) -> None:
+        if entry.seq not in self._chosen[name]:
+            self._chosen[name][entry.seq] = entry
+            if entry.entry_type == events.PART_ATTACHED:
+                self.parts.append(StoredPart.from_payload(entry.payload))
+            self.kids |= kids_in(entry.entry_type, orjson.loads(entry.body)["payload"])
+
+
+_OTHERS: Final = {
+    "ho2m": _Selection._of_subject,
+    "ho1m": _Selection._nothing,
+    "context": _Selection._nothing,
+    "signals": _Selection._of_signals,
+    "overlays": _Selection._of_overlays,
+}
+"""Ledger to the method that adds what is not the session's own."""

@@ -1,0 +1,97 @@
+"""Turns the sources of a session's requests into a file of its folder, and such a file into checked sources.
+
+A source is known by the hash of its text, and a turn names its configuration by hash. So the file holds texts only, and nothing
+that no turn of the folder names. The import records them like those of its own turns. Explained in `docs/sessions.md`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import orjson
+
+from kitchener.actors.attention.templates import AttentionTemplate
+from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_texts
+from kitchener.canonical import canonical_bytes, digest
+from kitchener.errors import FolderDamaged
+from kitchener.ledger import LedgerReader
+from kitchener.records.entries import Payload, SourceKind, ToolDefinition
+
+SOURCES: Final = "sources.json"
+"""The file's name."""
+
+
+def named_configurations(payload: Payload) -> set[str]:
+    """The configuration that an entry of HO2m names, if it names one."""
+    config_hash = payload.get("config_hash")
+    return {config_hash} if isinstance(config_hash, str) else set()
+
+
+async def sources_to_export(ho2m: LedgerReader, config_hashes: Iterable[str]) -> bytes | None:
+    """The content of the file: each source once. None: no source is on record, or they are sealed.
+
+    Raises:
+        LedgerError: a recorded text is not whole
+    """
+    found: dict[str, str] = {}
+    try:
+        for config_hash in sorted(config_hashes):
+            found |= {each.hash: each.text for each in await read_texts(ho2m, config_hash)}
+    except SourcesSealed:
+        return None
+    return canonical_bytes(found) + b"\n" if found else None
+
+
+def imported_sources(path: str, data: bytes, config_hashes: Iterable[str], agent_class: str) -> tuple[Source, ...]:
+    """The sources in such a file. Names and kinds are those by which the configurations name them.
+
+    Args:
+        path: the file, for errors
+        data: its content
+        config_hashes: the configurations that the folder's turns name
+        agent_class: the agent class of the folder's turns
+
+    Raises:
+        FolderDamaged: it holds something else than whole configurations of the class that the turns name
+    """
+    try:
+        texts: Mapping[str, str] = orjson.loads(data)
+        if canonical_bytes(texts) + b"\n" != data or any(digest(text.encode()) != key for key, text in texts.items()):
+            raise ValueError("not texts by their hashes")
+        found: dict[str, Source] = {}
+        kinds = set[tuple[SourceKind, str]]()
+        for config_hash in sorted({*config_hashes} & texts.keys()):
+            for each in _of_configuration(texts, config_hash, agent_class):
+                found[each.hash] = each
+                if (each.kind, each.hash) not in kinds:  # one text may be named as often as the file is long
+                    kinds.add((each.kind, each.hash))
+                    _check_form(each)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        expected = f"whole configurations of {agent_class}"
+        raise FolderDamaged(path, "sources", expected, f"others ({type(error).__name__})") from error
+    if unnamed := sorted(texts.keys() - found.keys()):
+        raise FolderDamaged(path, "sources", "texts that a turn of the folder names", unnamed[0])
+    return tuple(found.values())
+
+
+def _of_configuration(texts: Mapping[str, str], config_hash: str, agent_class: str) -> list[Source]:
+    configuration = json.loads(texts[config_hash])
+    if configuration["settings"]["agent_class"] != agent_class:
+        raise ValueError("the configuration of another agent class")
+    found = [Source("configuration", agent_class, texts[config_hash], config_hash)]
+    for named, kind in named_sources(configuration):
+        if not isinstance(named["name"], str):
+            raise ValueError("a name that is no text")
+        found.append(Source(kind, named["name"], texts[named["hash"]], named["hash"]))
+    return found
+
+
+def _check_form(source: Source) -> None:
+    """Raises ValueError or TypeError if a text cannot be a source of its kind."""
+    if source.kind in ("prompt_pack", "configuration"):  # a configuration has been read when it names others
+        return
+    value = json.loads(source.text)
+    if source.kind == "attention_template":
+        AttentionTemplate.model_validate(value)
+    if not isinstance(value, dict) or (source.kind == "tool" and value.keys() != ToolDefinition.__required_keys__):
+        raise ValueError(f"not a {source.kind}")

@@ -1,0 +1,130 @@
+"""Checks settings of several tables against each other: routes, and limits that cannot fit each other. Pure.
+
+`kitchener.gateway.routing` routes single requests and knows no agent classes. `loading.py` refuses a provider or model that
+does not exist; `kitchener config check` prints the rest as warnings. Explained in `docs/gateway.md`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from kitchener.actors.work.plan import model_choice
+from kitchener.config import (
+    INHERITED,
+    HO2Config,
+    ModelChoice,
+    RouterConfig,
+    RuntimeConfig,
+    SettingPath,
+    described_name,
+    described_names,
+    dotted_key,
+)
+from kitchener.errors import ConfigError
+from kitchener.gateway.providers.offline import MODEL_ID
+from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.tokens import tokens_of_bytes
+from kitchener.records.work_order import TYPE_TAGS
+
+_CLASSIFICATION: Final = "classification"
+_TOOL: Final = TYPE_TAGS["tool_call"]
+
+
+def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
+    """Checks that the providers and models of `[agents.<class>]` exist, as far as settings can tell.
+
+    Args:
+        config: the settings
+        given: ids of provider objects that the program passes in; they need no settings
+        source: the file or argument to name in errors
+
+    Raises:
+        ConfigError: names the first wrong setting by key
+    """
+    for name, agent in config.agents.items():
+        of_class = ModelChoice(provider=agent.provider, model=agent.model)
+        _check_choice(of_class, config.router, given, source, ("agents", name))
+        if agent.classify == "rules" and RULES_PROVIDER in {*config.router.providers, *given}:
+            problem = f"a provider has the id {RULES_PROVIDER!r}, which is that of the built-in rules; give it another id"
+            raise ConfigError(source, dotted_key(("agents", name, "classify")), "'rules'", problem)
+        for task in agent.models:
+            if task != _CLASSIFICATION or agent.classify == "model":
+                _check_choice(model_choice(agent, task), config.router, given, source, ("agents", name, "models", task))
+
+
+def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
+    """The routes that no model call of a work order takes, and the models chosen for none: key, and why."""
+    default = config.agents.get(INHERITED)
+    for name, agent in config.agents.items():
+        chosen = agent.models.get(_CLASSIFICATION)
+        is_inherited = agent is not default and default is not None and default.models.get(_CLASSIFICATION) == chosen
+        if chosen is not None and agent.classify != "model" and not is_inherited:
+            why = f'with `classify = "{agent.classify}"`, no model classifies'
+            yield dotted_key(("agents", name, "models", _CLASSIFICATION)), why
+    classifies = any(agent.classify == "model" for agent in config.classes.values()) or not config.classes
+    types = {*TYPE_TAGS.values()} - ({_TOOL} if classifies else {_TOOL, _CLASSIFICATION})
+    carried = types | {tag for agent in config.agents.values() for tag in agent.domain_tags if tag != _TOOL}
+    for tag in config.router.domain_tag_routes:
+        if tag in carried:
+            continue
+        why = f"no work order carries this tag; work orders carry: {described_names(carried)}"
+        if tag == _TOOL:
+            why = "a work order with this tag runs a tool and asks no model"
+        if tag == _CLASSIFICATION:
+            why = "no agent class classifies by a model"
+        yield dotted_key(("router", "domain_tag_routes", tag)), why
+
+
+def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[str], source: str, at: SettingPath) -> None:
+    if (provider_id := choice.provider) is None:
+        return
+    known = {"offline", *router.providers, *given}
+    if provider_id not in known:
+        expected = f"no such provider; there are: {described_names(known)}"
+        raise ConfigError(source, dotted_key((*at, "provider")), described_name(provider_id), expected)
+    provider = router.providers.get(provider_id)
+    if provider_id in given:
+        return
+    if (provider is None or provider.kind == "offline") and choice.model not in (None, MODEL_ID):
+        expected = f"no such model; provider {described_name(provider_id)} has only {MODEL_ID!r}"
+        raise ConfigError(source, dotted_key((*at, "model")), described_name(str(choice.model)), expected)
+    if provider is not None and provider.kind == "openai_compatible" and provider.model is None and choice.model is None:
+        expected = f"is required, because provider {described_name(provider_id)} names no model"
+        raise ConfigError(source, dotted_key((*at, "model")), "", expected)
+
+
+def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
+    """The key of each limit that cannot fit another one, and what does not fit; without classes, of the settings of all.
+
+    Sizes are estimates for plain text, a token for three bytes. They leave out prompts and descriptions of tools, so what does
+    not fit here fits nowhere.
+    """
+    agents: Mapping[str, HO2Config] = config.classes or {"default": HO2Config()}
+    for name, agent in agents.items():
+        for key, problem in _of_agent(agent, config.limits.max_message_chars):
+            yield dotted_key(("agents", name, key)), problem
+
+
+def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:
+    reserve, budget = agent.reply_reserve, agent.turn_budget
+    shown = agent.context_budget if agent.context_mode == "enforce" else agent.attention_budget_tokens
+    message, result = tokens_of_bytes(max_message_chars), tokens_of_bytes(agent.tool_result_max_bytes)
+    if (needed := 2 * (message + reserve) + shown) > budget:
+        yield (
+            "turn_budget",
+            f"{budget:,} tokens do not cover a message of limits.max_message_chars = {max_message_chars:,}, which is read by"
+            f" classification and by the reply, with its context: about {needed:,}",
+        )
+    if agent.tools != () and (needed := 2 * (shown + reserve) + result) > budget:
+        yield (
+            "turn_budget",
+            f"{budget:,} tokens do not cover a tool's result of tool_result_max_bytes = {agent.tool_result_max_bytes:,} with"
+            f" its context: about {needed:,}",
+        )
+    if agent.tools != () and result > agent.results_budget:
+        yield (
+            "results_budget",
+            f"{agent.results_budget:,} tokens do not cover one result of tool_result_max_bytes ="
+            f" {agent.tool_result_max_bytes:,}: about {result:,}",
+        )
+    if agent.budget_ceiling is not None and agent.budget_ceiling < budget:
+        yield "budget_ceiling", f"{agent.budget_ceiling:,} tokens of a session do not cover one turn_budget of {budget:,}"

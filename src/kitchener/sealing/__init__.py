@@ -1,0 +1,6 @@
+"""Encrypts fields of payloads with one key per subject, so that destroying a key erases what the subject said."""
+
+from kitchener.sealing.keyring import Erasure, Keyring, SubjectKey
+from kitchener.sealing.sealer import MARK, Sealer, is_sealed
+
+__all__ = ["MARK", "Erasure", "Keyring", "Sealer", "SubjectKey", "is_sealed"]

@@ -1,0 +1,190 @@
+"""Turns fields of a payload into encrypted values and back, with the key of the payload's subject.
+
+Every ledger hash stays valid when a key is destroyed, because hashes cover the encrypted values. The caller says which fields
+to encrypt; this module knows nothing of ledgers. Explained in `docs/ledger.md`.
+"""
+
+import os
+from binascii import b2a_base64
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import Final
+
+import anyio
+import orjson
+
+from kitchener.canonical import NOTHING, Opening, canonical_bytes
+from kitchener.errors import SealingError
+from kitchener.sealing.keyring import VERSION, Keyring, SubjectKey, decoded
+
+MARK: Final = "$sealed"
+"""The only key of a sealed value's JSON object."""
+_NONCE_BYTES: Final = 12
+_NONCES_AT_ONCE: Final = 512
+_KEYS_AT_ONCE: Final = 128
+"""Most keys that one call creates; callers wait for all of them, each 0.5 to 2 ms on a disk that syncs."""
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+
+
+def is_sealed(value: object) -> bool:
+    """Whether a field of a payload is still encrypted, because its key was destroyed or no keyring is configured."""
+    return isinstance(value, dict) and len(value) == 1 and MARK in value
+
+
+class Sealer:
+    """Encrypts (seals) and decrypts (opens) the fields of payloads that contain what a subject said.
+
+    Args:
+        keyring: the subjects' keys
+        sealed_fields: entry type to the names of the fields to encrypt
+        seals: whether new entries are sealed; False: sealed ones are opened, and new ones stay in plain text
+    """
+
+    def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]], *, seals: bool = True) -> None:
+        self.keyring, self.seals = keyring, seals
+        self._fields = sealed_fields
+        self._awaited = dict[str, None]()
+        self._loading = anyio.Lock()
+
+    def missing_key(self, entry_type: str, payload: Mapping[str, object]) -> str | None:
+        """The subject whose key must be loaded before this payload is sealed; None: sealing it does not block."""
+        fields = self._fields.get(entry_type)
+        if fields is None or not self.seals:
+            return None
+        subject_id = payload.get("subject_id")
+        if not isinstance(subject_id, str) or self.keyring.has(subject_id):
+            return None
+        return None if all(payload.get(field) is None for field in fields) else subject_id
+
+    async def load_key(self, subject_id: str) -> None:
+        """Loads or creates a subject's key, in a worker thread.
+
+        One call at a time does so for all who wait: threads that create keys side by side compete with the event loop
+        for the interpreter, which took five times the CPU at 1,000 new subjects (`benchmarks/sessions.py --turns 1`).
+
+        Raises:
+            SealingError: the key file cannot be read or created, or the subject is being erased
+        """
+        self._awaited[subject_id] = None
+        async with self._loading:
+            if subject_id in self._awaited:
+                subjects = dict.fromkeys([subject_id, *islice(self._awaited, _KEYS_AT_ONCE)])
+                for each in subjects:
+                    del self._awaited[each]
+                await anyio.to_thread.run_sync(self.keyring.load, subjects)
+        if not self.keyring.has(subject_id):
+            await anyio.to_thread.run_sync(self.keyring.get, subject_id)  # raises the reason
+
+    def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
+        """A copy of the payload with the subject's fields encrypted, as canonical JSON; the payload itself if it has none.
+
+        None stays None.
+
+        Raises:
+            SealingError: a field must be encrypted, but the payload has no `subject_id`
+            EntryRefused: a value has no canonical form
+        """
+        fields = self._fields.get(entry_type)
+        if fields is None or not self.seals:
+            return payload
+        sealed, key = payload, None
+        for field in fields:
+            value = payload.get(field)
+            if value is None:
+                continue
+            if key is None:
+                key, sealed = self._sealing_key(entry_type, field, payload), dict(payload)
+            nonce = _fresh_nonce()
+            plain = canonical_bytes(value, at=f"payload.{field}")
+            text = key.cipher.encrypt(nonce, plain, _bound_to(ledger_id, entry_type, field))
+            sealed[field] = orjson.Fragment(
+                b'{"%b":{"ct":"%b","kid":"%b","nonce":"%b","v":%d}}'
+                % (MARK.encode(), _encoded(text), key.kid.encode(), _encoded(nonce), VERSION)
+            )
+        return sealed
+
+    def open(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
+        """A copy of the payload with its sealed fields decrypted. Fields whose key was destroyed stay sealed.
+
+        Raises:
+            SealingError: a sealed value was changed, or was copied from another field, entry type or ledger
+        """
+        opened: dict[str, object] | None = None
+        for field in self._fields.get(entry_type, ()):
+            value = payload.get(field)
+            if isinstance(value, dict) and len(value) == 1 and MARK in value:
+                key = self._key_of(payload, value[MARK])
+                if key is not None:
+                    if opened is None:
+                        opened = dict(payload)
+                    opened[field] = _unsealed(key, value[MARK], ledger_id, entry_type, field)
+        return payload if opened is None else opened
+
+    def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
+        """`hmac-sha256:` and hex digits over an opening and the data after it, keyed with the subject's key.
+
+        Nobody without the key can test guesses.
+        """
+        mac = self.keyring.get(subject_id).mac.copy()
+        mac.update(opening.data)
+        mac.update(data)
+        return f"hmac-sha256:{mac.hexdigest()}"
+
+    def _sealing_key(self, entry_type: str, field: str, payload: Mapping[str, object]) -> SubjectKey:
+        subject_id = payload.get("subject_id")
+        if not isinstance(subject_id, str):
+            raise SealingError(
+                f"{entry_type}: field {field!r} must be encrypted, but the payload has no subject_id; nothing was written"
+            )
+        return self.keyring.get(subject_id)
+
+    def _key_of(self, payload: Mapping[str, object], sealed: object) -> SubjectKey | None:
+        subject_id = payload.get("subject_id")
+        if not isinstance(subject_id, str) or not isinstance(sealed, dict):
+            return None
+        key = self.keyring.find(subject_id)
+        # A different id means that this value's key was destroyed and the subject has a new one.
+        return key if key is not None and key.kid == sealed.get("kid") else None
+
+
+def _unsealed(key: SubjectKey, sealed: Mapping[str, object], ledger_id: str, entry_type: str, field: str) -> object:
+    from cryptography.exceptions import InvalidTag
+
+    where = f"{ledger_id}: {entry_type}.{field}"
+    if sealed.get("v") != VERSION:
+        raise SealingError(
+            f"{where}: sealed in version {sealed.get('v')!r}; this Kitchener opens version {VERSION}; use a newer Kitchener"
+        )
+    try:
+        nonce, text = decoded(sealed["nonce"]), decoded(sealed["ct"])
+        return orjson.loads(key.cipher.decrypt(nonce, text, _bound_to(ledger_id, entry_type, field)))
+    except (InvalidTag, KeyError, ValueError, TypeError) as error:
+        raise SealingError(
+            f"{where}: the sealed value was changed or moved here from another entry type, field or ledger (key {key.kid});"
+            " restore the ledger from a backup"
+        ) from error
+
+
+@lru_cache(maxsize=1_024)
+def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
+    return canonical_bytes([ledger_id, entry_type, field])
+
+
+# Random nonces that nobody has used. Reading them one by one lets a commit's thread take the interpreter for up to 5 ms each
+# time, which cost 100 us a turn in `benchmarks/sessions.py --turns 20`.
+_NONCES: Final[list[bytes]] = []
+os.register_at_fork(after_in_child=_NONCES.clear)  # the parent uses them
+
+
+def _fresh_nonce() -> bytes:
+    while True:
+        try:
+            return _NONCES.pop()  # atomic, so two threads never get the same one
+        except IndexError:
+            drawn = os.urandom(_NONCE_BYTES * _NONCES_AT_ONCE)
+            _NONCES.extend([drawn[at : at + _NONCE_BYTES] for at in range(0, len(drawn), _NONCE_BYTES)])
+
+
+def _encoded(data: bytes) -> bytes:
+    return b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")

@@ -1,0 +1,291 @@
+"""Commands in a process of their own change a root that a runtime has open, through that runtime (docs/commands.md)."""
+
+import json
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kitchener import ImagePart
+from kitchener.config import AdminConfig
+from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SessionEnded, SubjectErased
+from kitchener.ledger import LedgerEntry
+from kitchener.records import events
+from kitchener.records.turn import TurnResult
+from kitchener.runtime import export_session
+from kitchener.runtime.admin.asking import ask
+from kitchener.runtime.admin.operations import (
+    ChangeIntent,
+    DeactivateArtifact,
+    DeclareIntent,
+    EndSession,
+    EraseSubject,
+    ForkIntent,
+    ImportSession,
+    QuarantineTarget,
+)
+from kitchener.runtime.administration import administer
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.content_kit import blobs, png
+from tests.acceptance.content_kit import config as content_config
+from tests.acceptance.content_kit import running as content_running
+from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
+from tests.runtime.admin.listening import command, listening, listening_config
+
+ADA, BO = "ada", "bo"
+
+
+async def test_an_intent_is_closed_in_a_session_that_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root) as runtime:
+        supervisor = runtime.supervisor()
+        first = await supervisor.handle_turn("find a hotel", subject_id=ADA)
+        session = await supervisor.session(first.session_id)
+        assert session.thread is not None
+        (intent,) = session.thread.state.intents
+        done = await command(tmp_path, "intent", "close", intent, "--outcome", "booked", "--root", root, "--json")
+        assert (done.code, json.loads(done.out)["status"]) == (0, "closed")
+        assert session.thread.state.intents[intent].status == "closed", "the active session knows it at once"
+        again = await command(tmp_path, "intent", "close", intent, "--root", root)
+        assert again.code == 4, "the exit code is that of a root that no process has open"
+        assert f"intent {intent} was closed before" in again.err
+        second = await supervisor.handle_turn("thank you", session_id=first.session_id)
+        assert second.error is None
+        before = portrait(await supervisor.session(first.session_id))
+    async with listening(root) as runtime:
+        assert portrait(await runtime.supervisor().session(first.session_id)) == before
+
+
+async def test_an_intent_is_declared_and_forked(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("plan a trip", subject_id=ADA)).session_id
+        declare = DeclareIntent(agent_class="ADMIN", session_id=session_id, objective="pack")
+        made = await ask(listening_config(root), declare)
+        assert (made.status, len(made.competing)) == ("live", 2)
+        fork = ForkIntent(agent_class="ADMIN", session_id=session_id, intent_id=made.intent_id, objectives=("shoes", "hats"))
+        forked = await ask(listening_config(root), fork)
+        assert forked.child_intent_ids is not None
+        thread = (await runtime.supervisor().session(session_id)).thread
+        assert thread is not None
+        assert {made.intent_id, *forked.child_intent_ids} <= thread.state.intents.keys()
+
+
+async def test_a_subject_is_erased_while_their_turn_and_anothers_run(tmp_path: Path) -> None:
+    root, hold = tmp_path / "plane", Hold("a secret", "hello")
+    async with listening(root, ScriptedProvider(echo, gate=hold)) as runtime, anyio.create_task_group() as tasks:
+        supervisor, ends = runtime.supervisor(), dict[str, TurnResult | Exception]()
+
+        async def say(subject_id: str, message: str) -> None:
+            ends[subject_id] = await outcome(supervisor.handle_turn(message, subject_id=subject_id))
+
+        tasks.start_soon(say, ADA, "a secret")
+        tasks.start_soon(say, BO, "hello")
+        for each in hold.arrived.values():
+            await each.wait()
+        done = await command(tmp_path, "subject", "erase", ADA, "--yes", "--root", root, "--json")
+        assert done.code == 0, done.err
+        assert (done.json["subject_id"], done.json["sessions"]) == (ADA, 1)
+        hold.released["hello"].set()
+        with anyio.fail_after(20):
+            while len(ends) < 2:
+                await anyio.lowlevel.checkpoint()
+        untouched = ends[BO]
+        assert isinstance(untouched, TurnResult)
+        assert untouched.error is None
+        assert isinstance(ends[ADA], KitchenerError)
+        erased = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED)
+        (old,) = [each for each in erased if each.payload["subject_id"] == ADA]
+        assert "secret" not in str(old.payload["user_message"])
+        with pytest.raises(SubjectErased):
+            await supervisor.handle_turn("still there?", session_id=old.payload["session_id"])
+        assert (await supervisor.handle_turn("a new start", subject_id=ADA)).error is None
+
+
+async def test_an_erasure_takes_the_images_too(tmp_path: Path) -> None:
+    settings = content_config(tmp_path).model_copy(update={"admin": AdminConfig(socket=True)})
+    async with content_running(settings) as runtime:
+        for subject_id in (ADA, BO):
+            await runtime.supervisor().handle_turn("look", subject_id=subject_id, parts=[ImagePart(png())])
+        assert len(blobs(settings)) == 2
+        report = await ask(settings, EraseSubject(subject_id=ADA))
+        assert (report.files, len(blobs(settings))) == (1, 1)
+
+
+async def test_a_session_is_ended(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root) as runtime:
+        first = await runtime.supervisor().handle_turn("hello", subject_id=ADA)
+        end = EndSession(agent_class="ADMIN", session_id=first.session_id)
+        await administer(listening_config(root), end)
+        assert (await runtime.supervisor().session(first.session_id)).state.is_ended
+        with pytest.raises(AdminRefused, match="has ended") as again:
+            await administer(listening_config(root), end)
+        assert again.value.error_class is SessionEnded
+
+
+async def test_impossible_entries_of_an_active_session_are_voided(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("hello", subject_id=ADA)).session_id
+        common = {"v": 1, "session_id": session_id, "subject_id": ADA}
+        closed = {**common, "intent_id": "INT-9", "outcome": "done", "reason": "a faulty import"}
+        await runtime.ledgers().ho2m.write(LedgerEntry(events.INTENT_CLOSED, "INT-9", closed))
+    async with listening(root, invalid_lifecycle_policy="block") as runtime:
+        supervisor = runtime.supervisor()
+        blocked = await supervisor.handle_turn("still there?", session_id=session_id)
+        assert blocked.error is not None
+        done = await command(tmp_path, "session", "repair", session_id, "--all", "--reason", "by mistake", "--root", root)
+        assert (done.code, done.err) == (0, "")
+        session = await supervisor.session(session_id)
+        assert session.thread is not None
+        assert not session.thread.state.invalid
+        assert (await supervisor.handle_turn("and now?", session_id=session_id)).error is None
+        before = portrait(await supervisor.session(session_id))
+    async with listening(root, invalid_lifecycle_policy="block") as runtime:
+        assert portrait(await runtime.supervisor().session(session_id)) == before
+
+
+async def test_what_was_learned_is_withdrawn_and_imported_while_turns_read_it(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    line = {
+        "subject_id": ADA,
+        "overlay_id": "OVL-1",
+        "signal_id": "domain:travel",
+        "content": {"bias": "prefers trains"},
+        "salience_weight": 0.9,
+        "source_event_ids": ["EVT-1"],
+        "created_at": "2026-02-18T10:00:00+00:00",
+        "window_start": "2026-02-17T10:00:00+00:00",
+        "window_end": "2026-02-18T10:00:00+00:00",
+        "decay_modifier": 1.0,
+    }
+    (tmp_path / "lines.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    async with listening(root, ho3_enabled=True) as runtime:
+        memory, namespace = runtime.memory(), f"ADMIN/{ADA}"
+        await memory.log_signal("domain:travel", "SES-00000001", namespace=namespace)
+        await memory.commit()
+        before, cut = await memory.snapshot(namespace=namespace)
+        assert list(before.overlays(cut)) == []
+        done = await command(tmp_path, "memory", "import", "lines.jsonl", "--root", root, "--json")
+        assert (done.code, done.json["imported"]) == (0, [{"subject_id": ADA, "overlay_ids": ["OVL-1"]}])
+        subject, cut = await memory.snapshot(namespace=namespace)
+        assert [each.line for each in subject.overlays(cut)] == ["prefers trains"]
+        quarantine = QuarantineTarget(agent_class="ADMIN", subject_id=ADA, target="domain:travel", reason="a test")
+        assert (await administer(listening_config(root), quarantine)).is_written
+        subject, cut = await memory.snapshot(namespace=namespace)
+        assert "domain:travel" in subject.quarantined(cut)
+        assert not (await administer(listening_config(root), quarantine)).is_written
+
+
+async def test_a_learned_line_is_deactivated_for_the_next_turn(tmp_path: Path) -> None:
+    """Also where the runtime has no memory: then its ledgers are opened for the command alone."""
+    root = tmp_path / "plane"
+    learned = {
+        "artifact_type": "topic_affinity",
+        "labels": {"domain": [], "task": []},
+        "weight": 0.9,
+        "scope": "global",
+        "gate_snapshot": {"count": 1, "sessions": 1},
+        "model": "m",
+        "prompt_pack_version": "p@1",
+        "consolidation_event_ts": "2026-11-01T00:00:00+00:00",
+        "salience_weight": 0.9,
+        "decay_modifier": 0.9,
+        "window_start": "2026-10-01T00:00:00+00:00",
+        "window_end": "2026-11-01T00:00:00+00:00",
+        "context_line": "prefers trains",
+        "content": {"bias": "prefers trains", "category": "topic_affinity"},
+        "signal_id": "domain:travel",
+        "source_signal_ids": ["domain:travel"],
+        "source_event_ids": ["EVT-0000000000000001"],
+    }
+    namespace = f"ADMIN/{ADA}"
+    async with listening(root, ho3_enabled=True) as runtime:
+        memory = runtime.memory()
+        await memory.log_signal("domain:travel", "SES-00000001", "EVT-0000000000000001", namespace=namespace)
+        await memory.log_overlay(learned, namespace=namespace)
+        await memory.commit()
+        subject, cut = await memory.snapshot(namespace=namespace)
+        (overlay,) = subject.overlays(cut)
+        deactivate = DeactivateArtifact(agent_class="ADMIN", subject_id=ADA, artifact_id=overlay.key, reason="no longer true")
+        done = await command(tmp_path, "memory", "deactivate", overlay.key, "--reason", "old", "--root", root, "--json")
+        assert (done.code, done.json["written"]) == (0, True), done.err
+        subject, cut = await memory.snapshot(namespace=namespace)
+        (overlay,) = subject.overlays(cut)
+        assert not overlay.enabled
+    async with listening(root) as runtime:
+        again = await administer(listening_config(root), deactivate)
+        assert not again.is_written
+        with pytest.raises(CallerError, match="no long-term memory"):
+            runtime.memory()
+
+
+async def test_a_session_of_another_root_is_imported_and_goes_on(tmp_path: Path) -> None:
+    theirs, root = tmp_path / "theirs", tmp_path / "plane"
+    async with listening(theirs) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("find a hotel", subject_id=ADA)).session_id
+    await export_session(session_id, tmp_path / "folder", config=listening_config(theirs), with_key=True)
+    async with listening(root) as runtime:
+        await runtime.supervisor().handle_turn("hello", subject_id=BO)
+        done = await command(tmp_path, "session", "import", "folder", "--root", root, "--json")
+        assert (done.code, done.err) == (0, "")
+        assert (done.json["session_id"], done.json["was_there"]) == (session_id, False)
+        second = await runtime.supervisor().handle_turn("the first one", session_id=session_id, subject_id=ADA)
+        assert second.error is None
+        assert second.turn_id.endswith("-000002")
+        again = await administer(listening_config(root), ImportSession(folder=tmp_path / "folder"))
+        assert again.was_there
+        before = portrait(await runtime.supervisor().session(session_id))
+    async with listening(root) as runtime:
+        assert portrait(await runtime.supervisor().session(session_id)) == before
+
+
+async def test_doctor_shows_the_queues_of_the_running_process(tmp_path: Path) -> None:
+    root, hold = tmp_path / "plane", Hold("a", "b")
+    limits = {"max_running_turns": 1}
+    async with (
+        listening(root, ScriptedProvider(echo, gate=hold), limits=limits) as runtime,
+        anyio.create_task_group() as tasks,
+    ):
+        for message in "ab":
+            tasks.start_soon(lambda text: runtime.supervisor().handle_turn(text, subject_id=text), message)
+        with anyio.fail_after(20):
+            while runtime.statistics()["waiting_turns"] < 1:
+                await anyio.lowlevel.checkpoint()
+        found = await command(tmp_path, "doctor", "--root", root, "--json")
+        for each in hold.released.values():
+            each.set()
+    queues = found.json["queues"]
+    turns = queues["turns"]
+    assert (turns["running"], turns["places"], turns["waiting"], turns["capacity"]) == (1, 1, 1, 10_000)
+    assert queues["mailboxes"]["gateway"]["scripted"]["running"] == 1
+    assert {"interactive", "background"} == queues["mailboxes"]["ADMIN"].keys()
+    shown = {each["what"]: each["detail"] for each in found.json["findings"]}
+    assert shown["queue turns"].startswith("1 of 1 running, 1 of 10,000 waiting; ")
+    assert {"queue gateway scripted", "queue ADMIN interactive", "queue ADMIN background"} <= shown.keys()
+
+
+async def test_an_error_there_has_the_text_and_the_kind_that_it_has_here(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("hello", subject_id=ADA)).session_id
+        operation = ChangeIntent(agent_class="ADMIN", session_id=session_id, change="close", intent_id="INT-9", why="done")
+        with pytest.raises(InvalidLifecycle) as here:
+            await runtime.supervisor().close_intent(session_id, "INT-9", "done")
+        with pytest.raises(AdminRefused) as there:
+            await ask(listening_config(root), operation)
+        assert str(there.value) == str(here.value)
+        assert there.value.error_class is InvalidLifecycle
+
+
+async def test_a_process_that_does_not_listen_is_told_as_before(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root, admin={"socket": None}) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("hello", subject_id=ADA)).session_id
+        done = await command(tmp_path, "session", "end", session_id, "--root", root)
+        assert done.code == 7
+        assert "process" in done.err
+        assert not (root / "admin").exists()
+    await administer(listening_config(root), EndSession(agent_class="ADMIN", session_id=session_id))
