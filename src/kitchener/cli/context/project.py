@@ -169,7 +169,7 @@ async def project_session(
     return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 
-async def _learned(paths: LedgerPaths, past: RecordedSession, moment: str) -> list[Item]:
+async def _learned(paths: LedgerPaths, past: RecordedSession, as_of_ts: str) -> list[Item]:
     """The learned lines that a turn is shown whatever its message is about. Others need the labels of a message."""
     if past.subject_id is None or not past.config.ho3_enabled:
         return []
@@ -178,8 +178,8 @@ async def _learned(paths: LedgerPaths, past: RecordedSession, moment: str) -> li
         if reader is None:
             return []
         namespace = memory.namespace(past.subject_id)
-        active = await reader.read_active_biases(moment, namespace=namespace)
-        chosen = select_biases(active, None, past.config.ho3_bias_budget, moment)
+        active = await reader.read_active_biases(as_of_ts, namespace=namespace)
+        chosen = select_biases(active, None, past.config.ho3_bias_budget, as_of_ts)
         refs = await reader.read_refs([each.key for each in chosen], namespace=namespace)
     return [bias_item(each.key, *refs[each.key], each.line, estimate) for each in chosen if each.key in refs]
 
