@@ -41,6 +41,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.context.lexical.postings.LexicalTurns._note_date": "a date of ten characters",
     "kitchener.context.lexical.postings.LexicalTurns._note_speaker": "two names of speakers",
     "kitchener.context.projection.projection.Projector._ranked": "goes through items",
+    "kitchener.context.projection.projection.Projector.project": "goes through items",
     "kitchener.gateway.providers.scripted.ScriptedProvider.replies": "what a program's author writes",
     "kitchener.gateway.providers.scripted._response": "what a program's author writes",
     "kitchener.ledger.disk.file_ops.write_all": "moves on in one buffer without a copy",
