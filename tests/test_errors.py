@@ -16,13 +16,14 @@ def drawn() -> dict[str, str | None]:
     above: list[tuple[int, str]] = []
     tree: dict[str, str | None] = {}
     for line in inspect.getdoc(errors).splitlines():  # type: ignore[union-attr]  # the module has a docstring
-        found = re.match(r"(?P<indent> {4}[ │├└─]*)(?P<name>[A-Z]\w+)(?:\s{2,}\S|$)", line)
+        found = re.match(r"(?P<indent> {4}[ │├└─]*)(?P<names>[A-Z]\w+(?:, [A-Z]\w+)*)$", line)
         if found:
             depth = len(found["indent"])
             while above and above[-1][0] >= depth:
                 above.pop()
-            tree[found["name"]] = above[-1][1] if above else None
-            above.append((depth, found["name"]))
+            names = found["names"].split(", ")
+            tree.update(dict.fromkeys(names, above[-1][1] if above else None))
+            above.append((depth, names[-1]))
     return tree
 
 
@@ -98,6 +99,11 @@ FACTS: dict[str, Any] = {
     "retry_after_s": 2.0,
     "output_begun": True,
     "message": "it cannot be",
+    "kind": "NotOnRecord",
+    "name": "photo.png",
+    "media_type": "image/png",
+    "accepted": ("audio/*",),
+    "content_hash": "sha256:0123456789",
 }
 """A value for each fact that an error may carry."""
 WITH_FACTS = {name: each for name, each in defined().items() if "__init__" in vars(each)}
@@ -124,7 +130,7 @@ def test_an_error_carries_its_facts_and_names_them(name: str) -> None:
     text = str(error)
     for fact, value in arguments(WITH_FACTS[name]).items():
         assert getattr(error, fact) == value
-        if fact not in ("status", "retry_after_s", "output_begun", "expected") or name == "LedgerDamaged":
+        if fact not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind") or name == "LedgerDamaged":
             assert str(value) in text, fact
     assert "\n" not in text
 

@@ -1,64 +1,35 @@
 """Every error that Kitchener raises, in one tree.
 
     KitchenerError
-    ├── ConfigError                 a setting is wrong: names the file, the key, the value and what was expected
-    ├── CallerError                 the call itself cannot be right
-    │   ├── InvalidMessage          empty, not text, or too long
-    │   ├── InvalidPart             an image or a file cannot be read, is too large, or is not what it is declared as
-    │   ├── UnsupportedPart         the model that would reply takes no content of this type
-    │   ├── UnknownSession          no such session in this agent class's ledger
-    │   ├── SessionEnded            the session was ended and takes no more turns
-    │   ├── SubjectErased           the session's subject was erased, or is being erased
-    │   ├── UnknownSubject          the subject has no key, session or memory to erase
-    │   ├── SessionExists           an import would add a session that is there with other content
-    │   ├── SessionMismatch         the session belongs to another agent class or another subject
-    │   ├── SessionBusy             a turn is running and the overlap policy is "reject"
-    │   ├── ReentrantTurn           a tool called back into a session of its own calling chain
-    │   ├── IdempotencyConflict     the key was used before with another message
-    │   ├── OutcomeUnknown          the key's turn stopped while a tool with effects was running
-    │   ├── InvalidTransition       a work order cannot change from one state to another
-    │   ├── InvalidLifecycle        an intent cannot be declared, closed, reopened … in its present state
-    │   ├── InvalidSignal           a signal id has an unknown kind or no value
-    │   ├── InvalidTimestamp        a time is invalid or has no time zone (also a ValueError)
-    │   ├── OverlayRefused          a field of an overlay is missing or wrong: names field, value and what was expected
-    │   │   └── ProvenanceError     its sources are empty, unknown, or another subject's
-    │   └── UnknownArtifact         no artifact of this id belongs to the subject (also a ValueError)
-    ├── NotOnRecord                 the ledgers do not contain what was asked for, e.g. a turn
-    ├── Overloaded                  a bounded queue was full until the deadline
-    ├── TurnTimeout                 the turn passed its deadline and was aborted
-    ├── TurnReplaced                a newer message of the session replaced this turn
-    ├── RuntimeClosed               the runtime is shutting down or has stopped
-    ├── AdminUnavailable            a running process takes no administration, or not this request; nothing was done
-    ├── AdminRefused                a running process could not do what was asked: names the kind of its error
-    ├── AdminUnanswered             a running process did not answer in time; the change may have been made
-    ├── ActorStopped                an actor ended before it could reply
+    ├── ConfigError
+    ├── CallerError
+    │   ├── InvalidMessage, InvalidPart, UnsupportedPart
+    │   ├── UnknownSession, SessionEnded, SessionExists, SessionMismatch, SessionBusy, ReentrantTurn
+    │   ├── SubjectErased, UnknownSubject
+    │   ├── IdempotencyConflict, OutcomeUnknown
+    │   ├── InvalidTransition, InvalidLifecycle
+    │   ├── InvalidSignal, InvalidTimestamp, UnknownArtifact
+    │   └── OverlayRefused
+    │       └── ProvenanceError
+    ├── NotOnRecord
+    ├── Overloaded, TurnTimeout, TurnReplaced
+    ├── RuntimeClosed, ActorStopped
+    ├── AdminUnavailable, AdminRefused, AdminUnanswered
     ├── LedgerError
-    │   ├── LedgerDamaged           stored bytes do not verify: names file, line, offset, field, expected, found
-    │   │   └── LedgerTailMissing   the file ends before an entry that its index knows as durable
-    │   ├── PartDamaged             the stored bytes of an image or a file are missing or were changed
-    │   ├── LedgerLocked            another writer holds the file
-    │   ├── LedgerPathError         the path cannot hold a ledger (permission, directory, symlink, swapped file)
-    │   ├── LedgerWriteError        a write or fsync failed; the ledger takes no more entries
-    │   ├── CommitUnknown           the commit did not end in time; it may or may not be durable
-    │   ├── LedgerClosed            used after close
-    │   ├── LedgerClockError        the clock jumped, or the last entry lies in the future
-    │   ├── EntryRefused            the payload has no canonical form (NaN, big integer, surrogate, depth …)
-    │   ├── EntryTooLarge           the entry exceeds `max_entry_bytes`
-    │   ├── EventVersionError       the payload was written by a newer version of Kitchener
-    │   └── StaleHead               the session's last entry is not the one the caller expected
-    ├── FolderDamaged               a file of an exported session does not verify: names file, field, expected, found
-    ├── SealingError                a value cannot be sealed or opened (no key, wrong key, changed bytes)
-    ├── SigningError                a signing or public key is not configured, missing or invalid
-    ├── PromptError                 a contract or prompt pack is missing, changed, or lacks a variable
-    ├── ToolError                   a tool is unknown, not allowed, or was declared wrongly
-    ├── ProviderError               a model call failed; carries the reason and whether a retry can help
-    └── ExecutorError               the executor itself failed while running a work order
+    │   ├── LedgerDamaged
+    │   │   └── LedgerTailMissing
+    │   ├── LedgerLocked, LedgerPathError, LedgerWriteError, LedgerClosed, LedgerClockError
+    │   ├── EntryRefused, EntryTooLarge, EventVersionError, PartDamaged
+    │   └── CommitUnknown, StaleHead
+    ├── FolderDamaged
+    ├── SealingError, SigningError
+    └── PromptError, ToolError, ProviderError, ExecutorError
 
 Callers catch `KitchenerError` for all of them. Each error carries its facts as attributes; its text names the thing, the
 value and the remedy.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from kitchener.plain_names import quoted
 
@@ -101,10 +72,9 @@ class UnsupportedPart(CallerError):
 
     def __init__(self, name: str, media_type: str, accepted: tuple[str, ...]) -> None:
         self.name, self.media_type, self.accepted = name, media_type, accepted
-        super().__init__(
-            f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only: send"
-            " it to another model, or if this one does take it, say so in `media_types` of its [router.providers] table"
-        )
+        what = f"{quoted(name)} is {media_type}, and the model that would reply takes {', '.join(accepted) or 'text'} only"
+        remedy = "use another model; if this one does take it, say so in `media_types` of its [router.providers] table"
+        super().__init__(f"{what}: {remedy}")
 
 
 class UnknownSession(CallerError):
@@ -275,12 +245,9 @@ class Overloaded(KitchenerError):
 
 
 class TurnTimeout(KitchenerError):
-    """The turn passed its deadline. It was aborted and the session is usable.
+    """The turn passed its deadline, `seconds` after its start. It was aborted and the session is usable.
 
-    Attributes:
-        turn_id: the turn
-        seconds: its deadline, seconds after its start
-        waited_for: what it waited for at a model, such as the attempts that failed; "": it asked none
+    `waited_for` is what it waited for at a model, such as the attempts that failed; "": it asked none.
     """
 
     def __init__(self, turn_id: str, seconds: float, waited_for: str = "") -> None:
@@ -317,7 +284,7 @@ class AdminRefused(KitchenerError):
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
+        self.kind, self.message = kind, message
         super().__init__(message)
 
     @property
@@ -409,12 +376,7 @@ class LedgerClockError(LedgerError):
 
 
 class EntryRefused(LedgerError):
-    """A value has no canonical form, so it cannot enter a ledger.
-
-    Attributes:
-        path: the path to the wrong part, e.g. `payload.arguments[2]`
-        problem: what is wrong with that part
-    """
+    """A value has no canonical form, so it cannot enter a ledger. `path` leads to the wrong part: `payload.arguments[2]`."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
@@ -442,13 +404,7 @@ class StaleHead(LedgerError):
 
 
 class FolderDamaged(KitchenerError):
-    """A file of an exported session is missing, or is not what the export wrote. Nothing was imported.
-
-    Attributes:
-        path: the file
-        field: the wrong field, with the entry that it belongs to
-        expected, found: its values
-    """
+    """A file of an exported session is missing, or `field` of it is not what the export wrote. Nothing was imported."""
 
     def __init__(self, path: str, field: str, expected: str, found: str) -> None:
         self.path, self.field, self.expected, self.found = path, field, expected, found
@@ -471,26 +427,12 @@ class ToolError(KitchenerError):
     """A tool is unknown, not allowed here, or was declared wrongly."""
 
 
-ProviderReason = Literal[
-    "rate_limited",
-    "server_error",
-    "connection",
-    "timeout",
-    "malformed",
-    "empty",
-    "refused",
-    "authentication",
-    "bad_request",
-    "breaker_open",
-    "forbidden",
-    "exhausted",
-    "not_recorded",
-]
+_Passing = Literal["rate_limited", "server_error", "connection", "timeout", "malformed", "empty"]
+_Lasting = Literal["refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded"]
+ProviderReason = Literal[_Passing, _Lasting]
 """Why a model call failed. A retry may help with the first six only."""
 
-RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(
-    ("rate_limited", "server_error", "connection", "timeout", "malformed", "empty")
-)
+RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(get_args(_Passing))
 
 
 class ProviderError(KitchenerError):

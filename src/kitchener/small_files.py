@@ -14,7 +14,7 @@ NOT_REGULAR: Final = "is not a regular file"
 """The text of an error about a pipe, a device or a directory where a file belongs."""
 
 
-def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
+def open_regular(path: Path | str, *, follows_links: bool = True) -> BinaryIO:
     """Opens a regular file for reading. Does not wait, even on a pipe.
 
     Args:
@@ -34,7 +34,7 @@ def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
         raise
 
 
-def read_regular(path: Path, max_bytes: int, *, follows_links: bool = True) -> bytes:
+def read_regular(path: Path | str, max_bytes: int, *, follows_links: bool = True) -> bytes:
     """The first `max_bytes` bytes of a regular file. To detect a larger file, ask for one byte more than it may have.
 
     Raises:
@@ -44,7 +44,7 @@ def read_regular(path: Path, max_bytes: int, *, follows_links: bool = True) -> b
         return file.read(max_bytes)
 
 
-def write_private(path: Path, data: bytes, *, replaces: bool = False) -> None:
+def write_private(path: Path | str, data: bytes, *, replaces: bool = False) -> None:
     """Writes a file that only its owner can use (mode 0600), and returns when its content is on disk.
 
     The name may not be on disk yet; see `sync_directory`. If writing fails, no file is left.
@@ -62,7 +62,7 @@ def write_private(path: Path, data: bytes, *, replaces: bool = False) -> None:
             left = left[os.write(fd, left) :]
         os.fsync(fd)
     except BaseException:
-        path.unlink()
+        os.unlink(path)
         raise
     finally:
         os.close(fd)

@@ -132,13 +132,12 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     """Builds the components of a supervisor.
 
     Raises:
-        CallerError: commits of `ledgers` do not include the memory's ledgers, or there is no runtime that could run automatic
-            consolidations
+        CallerError: commits of `ledgers` leave out the memory's ledgers, or automatic consolidations have no runtime
     """
     clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
-    tools, text = tools or ToolRegistry(), host.active_text or ActiveText(limits.max_active_chars)
+    text = host.active_text or ActiveText(limits.max_active_chars)
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
     sources = host.sources or RequestSources.read(config, memory_config, tools)
     authority = _authority(config, ledgers, host, ruleset_hash)

@@ -83,6 +83,7 @@ class Keyring:
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
+        self._prefix = f"{self.directory}{os.sep}"
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
         self._has_new_names = False
@@ -100,10 +101,11 @@ class Keyring:
             SealingError: the key file cannot be read, or does not contain a key
         """
         key = self._recent.get(subject_id) or self._older.get(subject_id)
-        if key is None:
-            with self._changing:
-                key = self._load(subject_id)
-        return key
+        if key is not None:
+            return key
+        with self._changing:
+            found = self._find(subject_id)
+        return found if isinstance(found, SubjectKey) else None
 
     def get(self, subject_id: str, key_file: bytes | None = None) -> SubjectKey:
         """The subject's key; creates a missing one.
@@ -115,19 +117,22 @@ class Keyring:
         Raises:
             SealingError: the key file cannot be read or created, or the subject is being erased
         """
-        key = self.find(subject_id)
-        if key is None:
-            with self._changing:
-                if self._erasure(subject_id) is not None:
-                    raise SealingError(
-                        f"subject {subject_id!r} is being erased, so nothing can be encrypted for the subject;"
-                        f" `kitchener subject erase {subject_id}` completes the erasure"
-                    )
+        key = self._recent.get(subject_id) or self._older.get(subject_id)
+        if key is not None:
+            return key
+        with self._changing:
+            found = self._find(subject_id)
+            if isinstance(found, Erasure):
+                raise SealingError(
+                    f"subject {subject_id!r} is being erased, so nothing can be encrypted for the subject;"
+                    f" `kitchener subject erase {subject_id}` completes the erasure"
+                )
+            if found is None:
                 self._make(subject_id, key_file)
-                key = self._load(subject_id)
-        if key is None:
+                found = self._use(subject_id)
+        if found is None:
             raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being created; try again")
-        return key
+        return found
 
     def load(self, subject_ids: Iterable[str]) -> None:
         """Caches the keys of many subjects and creates missing ones; one flush of the directory makes all new names durable.
@@ -138,12 +143,12 @@ class Keyring:
         with self._changing:
             for subject_id in subject_ids:
                 with suppress(SealingError):
-                    if self._load(subject_id) is None and self._erasure(subject_id) is None:
+                    if self._find(subject_id) is None:
                         self._make(subject_id, None)
                         made.append(subject_id)
             for subject_id in made:
                 with suppress(SealingError):
-                    self._load(subject_id)
+                    self._use(subject_id)
 
     def kid_of(self, subject_id: str) -> str | None:
         """Id of the subject's key, or of the key that an unfinished erasure destroys; None: there is neither."""
@@ -215,7 +220,7 @@ class Keyring:
             # A crash may have left an overwritten key file; the note has the key's id then.
             key = self._read(subject_id) if pending is None else None
             self._forget(subject_id)
-            path = self._path(subject_id)
+            path = Path(self._path(subject_id))
             with _os_errors(path):
                 if path.exists():
                     _shred(path)
@@ -230,16 +235,20 @@ class Keyring:
             path.unlink(missing_ok=True)
             sync_directory(path.parent)
 
-    def _load(self, subject_id: str) -> SubjectKey | None:
-        if self._erasure(subject_id) is not None:
-            return None
+    def _find(self, subject_id: str) -> SubjectKey | Erasure | None:
+        return self._erasure(subject_id) or self._use(subject_id)
+
+    def _use(self, subject_id: str) -> SubjectKey | None:
+        """Reads and caches a key, once its name is on disk too."""
         key = self._read(subject_id)
         if key is not None:
             if self._has_new_names:
                 with _os_errors(self.directory):
                     sync_directory(self.directory)
                 self._has_new_names = False
-            self._keep(subject_id, key)
+            if len(self._recent) >= _CACHED_KEYS:
+                self._older, self._recent = self._recent, {}
+            self._recent[subject_id] = key
         return key
 
     def _forget(self, subject_id: str) -> None:
@@ -247,8 +256,9 @@ class Keyring:
         self._older.pop(subject_id, None)
 
     def _erasure(self, subject_id: str) -> Erasure | None:
-        path = self._note_path(subject_id)
-        return self._noted(path) if path.exists() else None
+        # Text, because building a `Path` takes longer than asking for the file.
+        name = f"{self._prefix}{_ERASURES}{os.sep}{_digits(subject_id)}.json"
+        return self._noted(Path(name)) if os.path.exists(name) else None
 
     def _noted(self, path: Path) -> Erasure:
         with _os_errors(path):
@@ -264,16 +274,10 @@ class Keyring:
         return noted
 
     def _note_path(self, subject_id: str) -> Path:
-        return self.directory / _ERASURES / f"{self._path(subject_id).stem}.json"
+        return self.directory / _ERASURES / f"{_digits(subject_id)}.json"
 
-    def _path(self, subject_id: str) -> Path:
-        # Hashed, because a subject id may contain any character, and other users may see file names.
-        return self.directory / f"{hashlib.sha256(subject_id.encode()).hexdigest()}.key"
-
-    def _keep(self, subject_id: str, key: SubjectKey) -> None:
-        if len(self._recent) >= _CACHED_KEYS:
-            self._older, self._recent = self._recent, {}
-        self._recent[subject_id] = key
+    def _path(self, subject_id: str) -> str:
+        return f"{self._prefix}{_digits(subject_id)}.key"
 
     def _read(self, subject_id: str) -> SubjectKey | None:
         path = self._path(subject_id)
@@ -293,9 +297,9 @@ class Keyring:
         kid = os.urandom(16).hex()
         text = json.dumps({"v": VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
         path = self._path(subject_id)
-        draft = self.directory / f".{kid}.new"
+        draft = f"{self._prefix}.{kid}.new"
         with _os_errors(path):
-            if not self.directory.exists():
+            if not os.path.isdir(self._prefix):
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync_directory(self.directory.parent)
             write_private(draft, text if content is None else content)
@@ -305,10 +309,15 @@ class Keyring:
             except FileExistsError:
                 pass
             finally:
-                draft.unlink()
+                os.unlink(draft)
 
 
-def _read_key(path: Path) -> SubjectKey | str | None:
+def _digits(subject_id: str) -> str:
+    """Names a subject's files: a hash, because an id may contain any character, and other users may see file names."""
+    return hashlib.sha256(subject_id.encode()).hexdigest()
+
+
+def _read_key(path: str) -> SubjectKey | str | None:
     """The key in a file, or the problem with the file as text; None: there is no file."""
     try:
         text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
@@ -360,9 +369,10 @@ def _shred(path: Path) -> None:
 
 
 @contextmanager
-def _os_errors(path: Path) -> Iterator[None]:
+def _os_errors(place: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        path = Path(place)
         where = Path(shown_path(str(path.parent))) / path.name
         raise SealingError(f"{where}: {error.strerror or error}{_REMEDY if error.strerror == NOT_REGULAR else ''}") from error

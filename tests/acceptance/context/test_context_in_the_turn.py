@@ -205,7 +205,7 @@ async def test_context_mode_from_config_reaches_the_model(tmp_path: Path) -> Non
             contexts[mode] = ada.shown()
     assert "echo: hello" in contexts["off"]["context_text"]
     assert contexts["enforce"]["context_text"].startswith("Goal: a hotel")
-    assert [each["source"] for each in contexts["enforce"]["fragments"]] == ["intent", "evidence"]
+    assert [each["source"] for each in contexts["enforce"]["fragments"]] == ["intent", "evidence", "evidence"]
 
 
 async def rebuilt(entries: list[StoredEntry]) -> list[ProjectionLists]:
@@ -246,12 +246,12 @@ async def test_recorded_lists_equal_a_recomputation(tmp_path: Path) -> None:
         entries = await ada.decisions(events.PROJECTION_COMPUTED)
         lists = await rebuilt(entries)
         state = await ada.state()
-        turns = list(state.turns.values())
+        said = list(state.turns.values())  # a message and a reply of each turn
         for n in (0, 15, 40, 150, count - 1):
             intent = next(iter(state.intents.values()))
-            assert lists[n].eligible == (intent.declared.ref, *[item.ref for item in turns[:n]])
+            assert lists[n].eligible == (intent.declared.ref, *[item.ref for item in said[: 2 * n]])
             assert set(lists[n].visible) | {ref for ref, _ in lists[n].suppressed} == set(lists[n].eligible)
-            assert lists[n].visible[-1] == (turns[n - 1].ref if n else intent.declared.ref)
+            assert lists[n].visible[-1] == (said[2 * n - 1].ref if n else intent.declared.ref)
         bodies = [len(entry.body) for entry in entries]
         assert max(bodies[200:]) - min(bodies[200:]) < 40
         assert max(bodies[40:]) <= max(bodies[:40])

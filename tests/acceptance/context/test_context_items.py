@@ -12,11 +12,11 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
 
 LONG = "the recipe begins with " + "flour and water, " * 60
-STUB = re.compile(r"\[(T-[0-9a-f]+-\d+)\] ")
+STUB = re.compile(r"\[(T-[0-9a-f]+-\d+(?:\.message)?)\]")
 
 
 def fetching(request: PromptRequest) -> Any:
-    """A model that asks once for the first stub that it is shown, and then says what it was told."""
+    """A model that asks once for the first stub or excerpt that it is shown, and then says what it was told."""
     if request.wo_type == "classify":
         return QUESTION
     told = [message.content for message in request.messages if message.role == "tool"]

@@ -149,7 +149,7 @@ async def test_a_projection_names_it_with_its_tier_and_reason(tmp_path: Path) ->
         shown, key = await projected(ada), await result_key(ada)
         names = [f"{each['ref']['ledger_id']}/{each['ref']['entry_id']}" for each in shown["visible_refs"]]
         assert shown["eligibility_reasons"][key] == ["TOOL_RESULT", "REACHABLE_FROM_INTENT"]
-        assert [name.partition(":")[0] for name in names] == ["HO2M", "HO1M", "HO2M"]  # goal, result, turn
+        assert [name.partition(":")[0] for name in names] == ["HO2M", "HO1M", "HO2M", "HO2M"]  # goal, result, message, reply
         assert names[1] == key
         await ada.say("[switch] the garden")
         assert key not in (await projected(ada))["eligibility_reasons"]

@@ -277,3 +277,20 @@ def test_a_damaged_ledger_is_refused(cli: Cli, session: str, tmp_path: Path, com
     outcome = cli(*(each.format(named) for each in command))
     assert (outcome.code, outcome.out) == (6, "")
     assert outcome.err.startswith(f"kitchener: {path}: line ")
+
+
+def test_a_projection_has_the_learned_lines_that_every_turn_is_shown(cli: Cli) -> None:
+    """Regression: it left them out, and promised turns more room than they got. Another subject's are not there."""
+    configure(ho3_enabled="true")
+    with Path("kitchener.toml").open("a", encoding="utf-8") as file:
+        file.write("[memory]\ngate_count_threshold = 2\ngate_session_threshold = 1\n")
+    session_id = talk(cli, "hello", "hello", "hello")
+    shown = cli("context", "project", session_id, "--dry-run", "--json").json
+    learned = {each["entity_id"] for each in shown["visible"] if each["entity_id"].startswith("ART-")}
+    assert learned
+    cli("chat", session_id, stdin=b"and is trio there?\n")
+    told = cli("context", "explain", "last", "--json").json["explanations"]
+    assert learned <= {each["entity_id"] for each in told if each["verdict"] == "visible"}
+    assert cli("chat", "--subject", "bo", stdin=b"hello\n").code == 0
+    others = cli("context", "project", "last", "--dry-run", "--json").json["visible"]
+    assert learned.isdisjoint(each["entity_id"] for each in others)

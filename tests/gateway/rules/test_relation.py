@@ -103,7 +103,13 @@ def test_without_an_objective_a_goal_begins_one_and_leave_taking_closes(message:
 
 @pytest.mark.parametrize(
     ("message", "name"),
-    [("No, thank you", "close"), ("What is its address?", "continue"), ("find a plumber", "switch"), ("ok", "unclear")],
+    [
+        ("No, thank you", "close"),
+        ("What is its address?", "continue"),
+        ("And then?", "continue"),
+        ("find a plumber", "switch"),
+        ("ok", "unclear"),
+    ],
 )
 def test_after_an_objective_was_closed_a_reply_closes_and_a_back_reference_continues(message: str, name: str) -> None:
     assert after("Anything else?", message, objective="").name == name

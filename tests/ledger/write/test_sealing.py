@@ -1,5 +1,7 @@
 """Sealed content: only the subject's key opens it, and destroying the key leaves every hash standing (docs/ledger.md)."""
 
+import base64
+import hmac
 import json
 import os
 import stat
@@ -9,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 
+from kitchener.canonical import Opening
 from kitchener.errors import EntryRefused, SealingError
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
@@ -332,3 +336,110 @@ async def test_what_has_nothing_to_seal_needs_no_key_and_makes_none(tmp_path: Pa
         await ledger.write(LedgerEntry("SESSION_START", "SES-00000001", {"subject_id": "ada"}))
         await ledger.write(LedgerEntry("TURN_STARTED", "T-1", {"subject_id": "ada"}))
     assert not (tmp_path / "keys").exists()
+
+
+async def test_keys_of_many_new_subjects_are_created_together_and_one_damaged_key_stops_only_its_subject(
+    tmp_path: Path,
+) -> None:
+    seal = sealer(tmp_path)
+    Keyring(tmp_path / "keys").get("bad")
+    [file] = (tmp_path / "keys").iterdir()
+    change(file, lambda _: b"{}")
+    subjects, refused = [f"s{number}" for number in range(300)], []
+
+    async def load(subject_id: str) -> None:
+        try:
+            await seal.load_key(subject_id)
+        except SealingError:
+            refused.append(subject_id)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for subject_id in [*subjects, "bad", *subjects[:5]]:
+                tasks.start_soon(load, subject_id)
+    assert refused == ["bad"]
+    kids = {seal.keyring.get(subject_id).kid for subject_id in subjects}
+    assert len(kids) == 300
+    assert {Keyring(tmp_path / "keys").get(subject_id).kid for subject_id in subjects} == kids
+
+
+async def test_who_stops_waiting_for_a_key_leaves_the_others_theirs(tmp_path: Path) -> None:
+    seal = sealer(tmp_path)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as given_up:
+                    for subject_id in ("ada", "bo"):
+                        given_up.start_soon(seal.load_key, subject_id)
+                    tasks.start_soon(seal.load_key, "cy")
+                    scope.cancel()
+        await seal.load_key("bo")
+    assert seal.keyring.has("bo")
+    assert seal.keyring.has("cy")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_key_whose_name_may_not_be_on_disk_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """What is sealed under a key that a power failure can take is lost, so a key is on disk before its first use."""
+    keyring, sync = Keyring(tmp_path / "keys"), os.fsync
+    keyring.get("bo")
+    names = list[str]()
+
+    def fails_for_directories(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            names.append("directory")
+            raise OSError(5, "Input/output error")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fails_for_directories)
+    if at_once:
+        keyring.load(["ada", "cy"])
+    for _ in range(2):
+        with pytest.raises(SealingError, match="Input/output error"):
+            keyring.get("ada")
+    assert not keyring.has("ada")
+    assert len(names) >= 2, "each attempt asks the disk again"
+    monkeypatch.undo()
+    assert keyring.get("ada").kid == Keyring(tmp_path / "keys").get("ada").kid
+
+
+def test_no_nonce_is_used_twice_also_not_by_a_forked_child(tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys
+        import orjson
+        from kitchener.records.events import SEALED_FIELDS
+        from kitchener.sealing import Keyring, Sealer
+
+        sealer = Sealer(Keyring(sys.argv[1]), SEALED_FIELDS)
+
+        def nonces(count):
+            said = {"subject_id": "ada", "user_message": "x"}
+            sealed = [orjson.loads(orjson.dumps(sealer.seal("L", "TURN_STARTED", said))) for _ in range(count)]
+            return [each["user_message"]["$sealed"]["nonce"] for each in sealed]
+
+        used = nonces(1_300)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, orjson.dumps(nonces(100)))
+            os._exit(0)
+        os.waitpid(child, 0)
+        used += nonces(100) + orjson.loads(os.read(read, 1 << 16))
+        assert len(used) == 1_500
+        assert len(set(used)) == 1_500
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "keys")], check=True, timeout=60)
+
+
+def test_a_digest_of_content_is_an_hmac_over_opening_and_data(tmp_path: Path) -> None:
+    """Digests on record stay the same: HMAC-SHA-256 under a key derived from the subject's key."""
+    seal = sealer(tmp_path)
+    seal.keyring.get("ada")
+    [file] = (tmp_path / "keys").glob("*.key")
+    secret = base64.urlsafe_b64decode(json.loads(file.read_bytes())["key"] + "=")
+    derived = hmac.digest(secret, b"kitchener/1 content digest", "sha256")
+    expected = f"hmac-sha256:{hmac.digest(derived, b'opening data', 'sha256').hex()}"
+    assert seal.content_digest("ada", b"data", Opening(b"opening ")) == expected
+    assert seal.content_digest("ada", b"opening data") == expected

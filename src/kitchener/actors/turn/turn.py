@@ -145,27 +145,12 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
-        self._chain.message_ref = (await self._write_start(fields)).as_mapping()
+        start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
+        self._chain.message_ref = start.as_mapping()
         self._chain.open()
         if self._parts:
             await record_parts(self._session, self.turn_id, self._parts)
         self._services.ledgers.request_commit()
-
-    async def _write_start(self, fields: TurnStartedPayload) -> Ref:
-        """Writes `TURN_STARTED` as the session's next entry, and tries again up to `session_queue` times.
-
-        While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
-        found another head than this process wrote met another writer.
-        """
-        session, turn_id, retries = self._session, self.turn_id, self._services.config.session_queue
-        while True:
-            head = session.state.head
-            try:
-                return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
-            except StaleHead:
-                if session.state.head == head or not retries:
-                    raise
-                retries -= 1
 
     async def run(self) -> TurnOutcome:
         """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
@@ -388,7 +373,9 @@ class Turn:
         response, error = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
-        for wo_id in self._done_with():  # otherwise the context would show an old outage forever
+        authority, earlier = self._authority, self._earlier_failures
+        done_with = earlier if authority is None else authority.done_with(earlier, self._chain.work_orders)
+        for wo_id in done_with:  # otherwise the context would show an old outage forever
             await self._chain.abandon(wo_id, "turn_over")
         fields: ChainCompletePayload = {
             "wo_ids": list(self._chain.work_orders),
@@ -397,9 +384,9 @@ class Turn:
             "trace_hash": trace_hash,
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
-        if self._authority is not None:
+        if authority is not None:
             await self._in_shadow(
-                self._authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
+                authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
             )
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
@@ -414,7 +401,7 @@ class Turn:
             degraded=error is not None,
             error=error,
             trace_hash=trace_hash,
-            projection_ref=self._authority.projection_ref if self._authority is not None else None,
+            projection_ref=authority.projection_ref if authority is not None else None,
         )
         payload: TurnCompletedPayload = {
             **result.as_payload(),
@@ -440,11 +427,6 @@ class Turn:
             (each["tool_id"] for each in reversed([*calls]) if each["tool_id"] in closing and "error" not in each), None
         )
 
-    def _done_with(self) -> Sequence[str]:
-        """Failed work orders that this turn abandons."""
-        earlier = self._earlier_failures
-        return earlier if self._authority is None else self._authority.done_with(earlier, self._chain.work_orders)
-
     @property
     def session_id(self) -> SessionId:
         """The id of the turn's session."""
@@ -454,3 +436,19 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
+
+
+async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload, retries: int) -> Ref:
+    """Writes `TURN_STARTED` as the session's next entry, and tries again up to `retries` times.
+
+    While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
+    found another head than this process wrote met another writer.
+    """
+    while True:
+        head = session.state.head
+        try:
+            return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
+        except StaleHead:
+            if session.state.head == head or not retries:
+                raise
+            retries -= 1

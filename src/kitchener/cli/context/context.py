@@ -237,7 +237,7 @@ async def _project(
         past = await read_past(paths, session, options.first_agent, ledger)
     else:
         past = await find_past(paths, chosen.intent_id or "", options.first_agent, ledger)
-    projected = await project_session(paths, past if as_of is None else past.as_of(as_of), chosen)
+    projected = await project_session(paths, past if as_of is None else past.as_of(as_of), chosen, as_of)
     note = "dry run: nothing was recorded" if is_dry else await _recorded(paths, projected, is_given=ledger is not None)
     if is_json:
         print_json(projected.as_json())

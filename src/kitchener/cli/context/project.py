@@ -13,17 +13,21 @@ from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
 from kitchener.cli.context.recorded_results import kept_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, state_of
+from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.options import LedgerPaths
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
     Flag,
+    Item,
     Projection,
     Projector,
     Resolution,
     Ruleset,
+    bias_item,
     conflict_flag_payload,
+    estimator,
     projection_payload,
     render,
     resolve_active,
@@ -32,6 +36,7 @@ from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerEntry
+from kitchener.memory.bias import select_biases
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
@@ -118,8 +123,16 @@ def flag_json(flag: Flag) -> dict[str, object]:
     }
 
 
-async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: ProjectOptions) -> ProjectionPreview:
-    """What the session's next turn would be shown, of its intents, work orders, turns and results of tools.
+async def project_session(
+    paths: LedgerPaths, past: RecordedSession, chosen: ProjectOptions, as_of: str | None = None
+) -> ProjectionPreview:
+    """What the session's next turn would be shown, of its intents, work orders, turns, results of tools and learned lines.
+
+    Args:
+        paths: where ledgers are
+        past: the session
+        chosen: what is to be different from the settings
+        as_of: ISO time for learned lines; None: now
 
     Raises:
         NotOnRecord: the intent that is asked for was never declared
@@ -142,10 +155,34 @@ async def project_session(paths: LedgerPaths, past: RecordedSession, chosen: Pro
         started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]
         taken = payload_as(TurnStartedPayload, started[-1]).get("media_types", ()) if started else ()
         now = to_datetime(SystemClock().time_us()).isoformat()
+        learned = await _learned(paths, past, as_of)
         projection = projector.project(
-            state, resolution, message=message, results=results, mode=mode, media_types=taken, turn_ts=now
+            state,
+            resolution,
+            message=message,
+            biases=learned,
+            results=results,
+            mode=mode,
+            media_types=taken,
+            turn_ts=now,
         )
     return ProjectionPreview(past, state, ruleset, resolution, projection)
+
+
+async def _learned(paths: LedgerPaths, past: RecordedSession, as_of: str | None) -> list[Item]:
+    """The learned lines that a turn is shown whatever its message is about. Others need the labels of a message."""
+    if past.subject_id is None or not past.config.ho3_enabled:
+        return []
+    memory, estimate = AgentMemory(paths, past.agent_class), estimator(past.config.token_estimator)
+    async with memory.reader() as reader:
+        if reader is None:
+            return []
+        namespace = memory.namespace(past.subject_id)
+        moment = as_of if as_of is not None else to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
+        active = await reader.read_active_biases(moment, namespace=namespace)
+        chosen = select_biases(active, None, past.config.ho3_bias_budget, moment)
+        refs = await reader.read_refs([each.key for each in chosen], namespace=namespace)
+    return [bias_item(each.key, *refs[each.key], each.line, estimate) for each in chosen if each.key in refs]
 
 
 async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None:

@@ -348,7 +348,7 @@ def _pack_parts(
     `limits` are how many there may be at most, and the media types that the model takes.
     """
     most, media_types = limits
-    own, shown = {record.intent_id for record in reach.intents}, {each.item.entity_id for each in turns if each.form == "FULL"}
+    own, shown = {record.intent_id for record in reach.intents}, {turn_of(each.item) for each in turns if each.form == "FULL"}
     found: list[PlacedItem] = []
     for turn_id, brought in reversed([*state.parts.items()]):
         turn = state.turns.get(turn_id)

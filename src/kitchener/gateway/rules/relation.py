@@ -140,7 +140,8 @@ def _without_objective(text: str, words: list[str], turns: Sequence[tuple[str, s
         is_reply = turns and (_refuses(text) or table.THANKING_PHRASES.search(text))
         if is_reply or _says_goodbye(text):
             return ObjectiveRelation("close", CLEAR, "takes leave")
-    if turns and stems and not goal.is_specific and not table.BACK_REFERENCES.isdisjoint(words):
+    leans = not table.BACK_REFERENCES.isdisjoint(words) if stems else "?" in text  # "what is its address?", "and then?"
+    if turns and leans and not goal.is_specific:
         return ObjectiveRelation("continue", GUESS, "takes up what was closed")
     if stems and not is_greeting(words):
         return ObjectiveRelation("switch", CLEAR, "states the first goal")
