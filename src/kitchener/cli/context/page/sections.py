@@ -206,7 +206,7 @@ def _row(place: int, placed: PlacedItem, why: str, tokens: int, text: str) -> It
 
 
 def _budget(projection: Projection) -> Bar:
-    """The budget by tier, with stubs. Today's date, or what cannot be told apart any more, is a part of its own."""
+    """The budget by tier. Stubs count with their tier; today's date, or what cannot be told apart, is a part of its own."""
     sums: dict[str, int] = {}
     for placed in (*projection.visible, *projection.suppressed()):
         if placed.tokens:
