@@ -196,7 +196,10 @@ class _Rebuild:
         config_hash = _config_hash(turn)
         nothing = TurnPrompts(self._turn_id, replays.agent_class, config_hash, (), tuple(turn.of_type(events.LLM_CALL)))
         if turn.is_erased:
-            return replace(nothing, problem=await why_unreadable(root, [each.payload for entries in turn.entries.values() for each in entries]))
+            return replace(
+                nothing,
+                problem=await why_unreadable(root, [each.payload for entries in turn.entries.values() for each in entries]),
+            )
         try:
             replays = await self._as_recorded(config_hash) or replays
         except SourcesSealed as error:
