@@ -1,6 +1,6 @@
 """Opens the HTTP client of one provider, which calls only the configured endpoint and bounds its answers.
 
-The limits are below the vendors' libraries, so they apply to every library. `bodies.py` has the limits, `redaction.py` remembers
+The limits are below the vendors' libraries, so they apply to every library. `bodies.py` has the limits, `redaction.py` knows
 the keys that were sent, and `models.py` gives the client to a library.
 """
 
