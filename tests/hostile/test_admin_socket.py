@@ -12,7 +12,7 @@ import pytest
 
 from kitchener.errors import AdminRefused, AdminUnavailable, CallerError
 from kitchener.runtime.admin.asking import ask
-from kitchener.runtime.admin.operations import OPERATIONS, EndSession, ImportOverlays, ReadStatistics
+from kitchener.runtime.admin.operations import OPERATIONS, EndSession, ImportOverlays, ImportSession, ReadStatistics
 from kitchener.runtime.admin.wire import refusal
 from tests.acceptance.stack import read_all
 from tests.hostile.kit import bystander
@@ -68,6 +68,12 @@ async def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent_and_told_w
         EndSession(agent_class="ADMIN", session_id="\udcff")
     told = orjson.loads(refusal("KitchenerError", "the file \udcff is missing")[4:])
     assert told["error"]["message"] == "the file ? is missing"
+
+
+async def test_a_path_that_is_no_unicode_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    async with listening(tmp_path) as runtime, bystander(runtime):
+        with pytest.raises(AdminUnavailable, match=r"session.import: a path is not Unicode text.*nothing was done"):
+            await ask(listening_config(tmp_path), ImportSession(folder=tmp_path / "\udcff"))
 
 
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:

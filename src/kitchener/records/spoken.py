@@ -20,21 +20,24 @@ _MARKS: Final = rf"[^\w{_BREAKS}]{{0,16}}"
 _FORGED: Final = re.compile(
     rf"[{_BREAKS}](?={_MARKS}(?:(?:{_LABELS}){_MARKS}[:\uff1a]|work order WO-|(?<=\[)(?:T|WO)-))", re.IGNORECASE
 )
+_DAYS: Final = r"today|undated|(?:mon|tue|wed|thu|fri|sat|sun)\b|\d{4}-"
+_DATED: Final = re.compile(rf"[{_BREAKS}](?={_MARKS}(?<=\[)(?:{_DAYS}))", re.IGNORECASE)
+"""A line that looks like the heading of a day, under which messages and replies stand."""
 
 
 def turn_text(message: str, response: str) -> str:
     """A turn's message and response as later turns see them."""
-    return f"{message_text(message)}\n{reply_text(response)}"
+    return f"{USER_LABEL}{as_said(message)}\n{ASSISTANT_LABEL}{as_said(response)}"
 
 
 def message_text(message: str) -> str:
-    """A message as later turns see it, apart from its reply."""
-    return f"{USER_LABEL}{as_said(message)}"
+    """A message as later turns see it, apart from its reply and under the date of its day."""
+    return f"{USER_LABEL}{_DATED.sub(_quote, as_said(message))}"
 
 
 def reply_text(response: str) -> str:
-    """A reply as later turns see it, apart from its message."""
-    return f"{ASSISTANT_LABEL}{as_said(response)}"
+    """A reply as later turns see it, apart from its message and under the date of its day."""
+    return f"{ASSISTANT_LABEL}{_DATED.sub(_quote, as_said(response))}"
 
 
 def as_said(text: str) -> str:

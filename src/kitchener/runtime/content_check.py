@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
-from kitchener.errors import PartDamaged
+from kitchener.errors import LedgerPathError, PartDamaged
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
 from kitchener.records import events
@@ -81,7 +81,11 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
 
     Raises:
         LedgerLocked: a process has the ledgers open, and may be about to name such a file
+        LedgerPathError: the directory is a link, and what is behind it may be another root's
     """
+    directory = ContentStore(config.plane_root, None).directory
+    if directory.is_symlink():
+        raise LedgerPathError(str(directory), "is a link, and files behind it may be another root's; nothing was removed")
     async with AsyncExitStack() as stack:
         for name, path in supervisors_ledgers(config).items():
             opened = LedgerClient.open(

@@ -41,8 +41,13 @@ class AdminRequest:
     """How long the client waits for the operation, seconds."""
 
     def encoded(self) -> bytes:
-        """The request's frame."""
-        return frame({"v": VERSION, "op": self.op, "args": self.args, "deadline_s": self.deadline_s})
+        """The request's frame. Raises AdminUnavailable: it has a path that is no Unicode, which JSON cannot hold."""
+        try:
+            return frame({"v": VERSION, "op": self.op, "args": self.args, "deadline_s": self.deadline_s})
+        except TypeError as error:
+            raise AdminUnavailable(
+                f"{self.op}: a path is not Unicode text, and a running process has the root open; nothing was done. Rename it"
+            ) from error
 
 
 def frame(message: dict[str, object]) -> bytes:
