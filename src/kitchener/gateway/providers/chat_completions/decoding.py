@@ -6,14 +6,14 @@ Servers differ in what they leave out, so each field is read by itself and check
 from typing import Any, Final, Literal
 
 from kitchener.errors import ProviderError
-from kitchener.gateway.providers.answers import (
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
     checked_response,
     checked_tool_use,
     estimated_usage,
 )
-from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.failures import reason_of_status, shortened, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import quoted
