@@ -10,6 +10,8 @@ import argparse
 import os
 import statistics
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import anyio
 
@@ -17,7 +19,7 @@ from benchmarks.instant_server import serving
 from benchmarks.sessions import cpu_s
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
-from kitchener.records.prompt import Message, StreamingProvider
+from kitchener.records.prompt import Message
 from kitchener.testing import prompt_request
 
 PROMPT = (
@@ -26,12 +28,12 @@ PROMPT = (
 )
 
 
-async def complete(provider: StreamingProvider) -> None:
+async def complete(provider: Any) -> None:
     """One answer as a whole."""
     await provider.complete(prompt_request("hello", messages=PROMPT, within_s=60.0))
 
 
-async def stream(provider: StreamingProvider) -> None:
+async def stream(provider: Any) -> None:
     """One streamed answer."""
     async for _ in provider.stream(prompt_request("hello", messages=PROMPT, within_s=60.0)):
         pass
@@ -63,14 +65,14 @@ async def measure(options: argparse.Namespace) -> None:
         async with build_providers(RouterConfig(providers=dict(kinds))) as providers:
             found: dict[tuple[str, str], list[float]] = {}
             for round_ in range(options.rounds + 1):  # the first one warms up
+                calls = options.calls if round_ else options.at_once
                 for kind in kinds:
-                    for way in (complete, stream):
-                        calls = options.calls if round_ else options.at_once
-                        cost = await cpu_us_per_call(lambda way=way, kind=kind: way(providers[kind]), calls, options.at_once)
+                    for name, way in (("whole", complete), ("streamed", stream)):
+                        cost = await cpu_us_per_call(partial(way, providers[kind]), calls, options.at_once)
                         if round_:
-                            found.setdefault((kind, way.__name__), []).append(cost)
-    for (kind, way), costs in found.items():
-        print(f"{kind:>17}  {way:<8}  {statistics.median(costs):>8,.0f} µs CPU a call")
+                            found.setdefault((kind, name), []).append(cost)
+    for (kind, name), costs in found.items():
+        print(f"{kind:>17}  {name:<8}  {statistics.median(costs):>8,.0f} µs CPU a call")
 
 
 def main() -> None:
