@@ -213,6 +213,23 @@ async def test_a_server_that_cannot_stream_answers_as_a_whole() -> None:
     assert (pieces, response.text) == (["all of it"], "all of it")
 
 
+async def test_whole_and_streamed_answers_leave_their_connection_open_for_the_next_call() -> None:
+    async with endpoint(chunks({"content": "a"}), completion("b"), chunks({"content": "c"})) as (server, provider):
+        assert (await streamed(provider))[0] == ["a"]
+        assert (await provider.complete(ask())).text == "b"
+        assert (await streamed(provider))[0] == ["c"]
+        await anyio.wait_all_tasks_blocked()
+        assert (len(server.hits), server.ended.is_set()) == (3, False)
+
+
+async def test_an_answer_is_whole_with_its_last_event_even_if_the_connection_then_hangs() -> None:
+    done = chunks({"content": "a"})
+    async with endpoint(Answer(done.body, content_type=done.content_type, end="hang")) as (server, provider):
+        assert (await streamed(provider))[1].text == "a"
+        with anyio.fail_after(10):
+            await server.gone.wait()
+
+
 async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
     counts = {"prompt_tokens": 20, "completion_tokens": 5}
     named = ({"prompt_tokens_details": {"cached_tokens": 0}}, {"prompt_cache_hit_tokens": 12}, {"prompt_tokens_details": None})

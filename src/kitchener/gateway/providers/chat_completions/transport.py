@@ -76,7 +76,7 @@ class ChatTransport:
         is_read = False
         try:
             reader = BodyReader(
-                encoding=headers.get("content-encoding", ""), status=status, max_bytes=self._max_bytes, check=_unchecked
+                encoding=headers.get("content-encoding", ""), status=status, max_bytes=self._max_bytes, is_checked=False
             )
             pieces = 0
             async for raw in response.content:
@@ -169,10 +169,6 @@ def _proxy(base_url: str, redaction: Redaction) -> pyqwest.Proxy | None:
     except ValueError:
         expected = "is not the address of a proxy, such as `http://proxy.example:3128`"
         raise ConfigError("environment", f"{name.upper()}_PROXY", "", expected) from None
-
-
-def _unchecked(_: bytes | bytearray) -> None:
-    """Accepts every text: the reader of the answer parses and checks it at once."""
 
 
 def _error_body(ready: list[bytes]) -> object:
