@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
@@ -444,6 +445,8 @@ class RuntimeConfig(Settings):
     """`[admin]`"""
     memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
     """`[memory]`"""
+    embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
+    """`[embeddings]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

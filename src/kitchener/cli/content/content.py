@@ -8,7 +8,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
@@ -42,7 +42,7 @@ def save(
     part: Annotated[str, Parameter(name="PART", help="A turn and a number, such as T-0a1b2c3d-000001.1.")],
     /,
     *,
-    output: Annotated[Path, Parameter(name=("--output", "-o"), help="The file to write, for its owner only.")],
+    output: Annotated[Path, Parameter(name=OUTPUT_NAMES, help="The file to write, for its owner only.")],
     options: Options = _EVERYTHING,
     json: JsonFlag = False,
 ) -> int:

@@ -46,6 +46,7 @@ from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
+from kitchener.records.embedding import Similarity
 from kitchener.records.entries import (
     ERASED,
     ConflictFlagPayload,
@@ -369,6 +370,8 @@ def rebuild(
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
+    if (scores := payload.get("similarity")) is not None:
+        ranking.similar = Similarity.from_mapping(scores)
     projector = Projector(ruleset, rank=ranking.rank)
     again = projector.project(
         state,

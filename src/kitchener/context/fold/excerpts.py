@@ -46,7 +46,7 @@ def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate
     label = next((each for each in (USER_LABEL, ASSISTANT_LABEL) if item.text.startswith(each)), "")
     end = f" [{item.entity_id}]"
     text = item.text[len(label) :]
-    passages = [*_passages(text[:MAX_CHARS])]
+    passages = [*_passages(text[:MAX_CHARS])] or [""]  # blank lines have none
     room = most_tokens - estimate(label + end + LINE)
     left, chosen = room, list[int]()
     for number in _by_worth(passages, asked):
