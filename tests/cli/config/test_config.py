@@ -77,7 +77,7 @@ def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("provider", "expected"),
     [
-        ("openai", ProviderConfig(kind="model", model="openai:big-1", api_key="env:OPENAI_API_KEY")),
+        ("openai", ProviderConfig(base_url="https://api.openai.com/v1", model="big-1", api_key="env:OPENAI_API_KEY")),
         ("anthropic", ProviderConfig(kind="model", model="anthropic:big-1", api_key="env:ANTHROPIC_API_KEY")),
         ("google", ProviderConfig(kind="model", model="google:big-1", api_key="env:GOOGLE_API_KEY")),
         ("ollama", ProviderConfig(base_url="http://127.0.0.1:11434/v1", model="big-1")),

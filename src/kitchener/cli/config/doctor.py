@@ -48,6 +48,7 @@ _PACKAGES: Final = (
     "anyio",
     "pydantic",
     "orjson",
+    "pyqwest",
     "structlog",
     "jsonschema-rs",
     "cyclopts",
