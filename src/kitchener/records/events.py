@@ -73,7 +73,7 @@ OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANG
 """Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""
 
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    TURN_STARTED: ("user_message", "acceptance"),
+    TURN_STARTED: ("user_message", "acceptance", "speaker"),
     TURN_REJECTED: ("user_message",),
     PART_ATTACHED: ("name",),
     TURN_COMPLETED: ("response", "error"),

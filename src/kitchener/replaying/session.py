@@ -357,6 +357,7 @@ async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -
         session_id=session_id,
         memory=started.get("memory", True),
         acceptance=opened(started.get("acceptance", ())) or (),
+        speaker=opened(started.get("speaker")),
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         deadline=DEADLINE_S,
     )

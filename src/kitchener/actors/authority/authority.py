@@ -408,6 +408,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         reply_reserve=config.reply_reserve,
         token_estimator=config.token_estimator,
         excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
+        speaker_weight=config.speaker_weight,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
         ruleset_hash=ruleset_hash,
@@ -418,7 +419,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
 def _chars_of(facts: Facts) -> int:
     """Returns the characters of the texts in an event's facts. The first three kinds, those of every turn, are counted fast."""
     if isinstance(facts, Asked):
-        return len(facts.message or "")
+        return len(facts.message or "") + len(facts.speaker or "")
     if isinstance(facts, Answered):
         return len(facts.response) + len(facts.message or "")
     if isinstance(facts, Brought):

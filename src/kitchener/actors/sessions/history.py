@@ -23,6 +23,8 @@ class Exchange(NamedTuple):
     """The message, or a placeholder if its text was erased."""
     response: str
     """The reply, or a placeholder if its text was erased."""
+    speaker: str | None = None
+    """The name of the person who said the message; None: the subject."""
 
 
 async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterator[Exchange]:
@@ -41,4 +43,6 @@ async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterat
         completed = payload_as(TurnCompletedPayload, payload)
         if started is not None and started["turn_id"] == completed["turn_id"]:
             said, at = text_of(started["user_message"]), started["turn_ts"]
-            yield Exchange(completed["turn_id"], at, said, text_of(completed["response"]))
+            speaker = started.get("speaker")
+            named = None if speaker is None else text_of(speaker)
+            yield Exchange(completed["turn_id"], at, said, text_of(completed["response"]), named)

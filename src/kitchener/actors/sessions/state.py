@@ -39,9 +39,11 @@ class PastTurn:
 
     __slots__ = ("_words", "exchange", "fragment", "response", "turn_id", "user_message")
 
-    def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
+    def __init__(
+        self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str, speaker: str | None = None
+    ) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
-        content = turn_text(user_message, response)
+        content = turn_text(user_message, response, speaker)
         self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
@@ -63,6 +65,8 @@ class OpenTurn:
     user_message: str
     work_orders: dict[str, str] = field(default_factory=dict)
     """Types of the open work orders, by id."""
+    speaker: str | None = None
+    """The name of the person who said the message; None: the subject."""
 
 
 @dataclass(slots=True)
@@ -117,7 +121,9 @@ def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, object],
 
 def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> None:
     state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
-    state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]))
+    speaker = payload.get("speaker")
+    named = None if speaker is None else _text(speaker)
+    state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]), speaker=named)
 
 
 def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> None:
@@ -157,9 +163,10 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
         state.cost["tool_calls"] += cost.get("tool_calls", 0)
     if direct := payload.get("direct_cost"):
         state.tokens_used += _tokens(direct)
-    said = state.open_turn.user_message if state.open_turn is not None else ""
+    said, speaker = (state.open_turn.user_message, state.open_turn.speaker) if state.open_turn is not None else ("", None)
     state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
+    response = _text(payload.get("response", ""))
+    state.window.append(PastTurn(payload["turn_id"], said, response, ref, state.estimator, speaker))
     for listed in payload.get("tool_results") or ():
         state.tool_results.append((payload["turn_id"], Ref.from_listed(listed)))
     state.open_turn = None

@@ -44,6 +44,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.parts import StoredPart
+from kitchener.records.spoken import speaker_label
 from kitchener.runtime.admin.operations import EndSession
 from kitchener.runtime.administration import administer
 
@@ -195,6 +196,8 @@ class _TurnRow:
     turn_id: str
     started_at: str
     message: SealedText
+    speaker: SealedText | None = None
+    """The name of the person who said it; None: the subject."""
     state: str = "open"
     """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`."""
     result: TurnCompletedPayload | None = None
@@ -211,6 +214,7 @@ class _TurnRow:
             "started_at": self.started_at,
             "state": self.state,
             "message": opened(self.message),
+            "speaker": self.speaker and opened(self.speaker),
             "parts": [{"part_id": part_id, **each._asdict()} for part_id, each in self.parts.items()],
             "response": result and opened(result["response"]),
             "intent_id": result and result.get("intent_id"),
@@ -246,7 +250,8 @@ class _History:
             self.ended_at, self.is_erased = entry.timestamp, events.ends_by_erasure(kind, payload)
         elif kind == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)
-            self.turns[started["turn_id"]] = _TurnRow(started["turn_id"], entry.timestamp, started["user_message"])
+            said, speaker = started["user_message"], started.get("speaker")
+            self.turns[started["turn_id"]] = _TurnRow(started["turn_id"], entry.timestamp, said, speaker)
         elif kind == events.TURN_REJECTED:
             rejected = payload_as(TurnRejectedPayload, payload)
             self.rejected.append({"at": entry.timestamp, "message": rejected["user_message"], "reason": rejected["reason"]})
@@ -292,7 +297,7 @@ class _History:
         yield f"{self.session_id} of {subject} ({self.agent_class}){external}, started {short_time(self.started_at)}{ended}"
         for turn in self.turns.values():
             yield f"\n{turn.turn_id}  {short_time(turn.started_at)}  {turn.state}"
-            yield f"  > {self._text(turn.message)}"
+            yield f"  > {label(turn.speaker)}{self._text(turn.message)}"
             for part_id, part in turn.parts.items():
                 yield f"    {part_id}  {part.described}"
             if turn.result is not None:
@@ -313,6 +318,11 @@ class _History:
         if isinstance(value, str):
             return value.replace("\n", "\n    ")
         return ERASED if self.is_erased else UNREADABLE
+
+
+def label(speaker: SealedText | None) -> str:
+    """The label of a speaker before what they said; "": it is the subject's own, or erased."""
+    return speaker_label(speaker) if isinstance(speaker, str) else ""
 
 
 def _cost(cost: CostMapping | None) -> str:

@@ -128,6 +128,8 @@ class Asked(NamedTuple):
 
     message: str | None
     """The user's message; None: the turn was aborted."""
+    speaker: str | None = None
+    """The name of the person who said it; None: the user."""
 
 
 class Brought(NamedTuple):
@@ -314,7 +316,8 @@ def _deferred(payload: Mapping[str, object]) -> Deferred:
 
 
 def _asked(payload: Mapping[str, object]) -> Asked:
-    return Asked(text_of(payload.get("user_message")))
+    speaker = payload.get("speaker")
+    return Asked(text_of(payload.get("user_message")), None if speaker is None else text_of(speaker))
 
 
 def _brought(payload: Mapping[str, object]) -> Brought:

@@ -13,7 +13,7 @@ from kitchener.context.fold.events import Answered, Asked, Brought, Declared, Ev
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_said, message_text, reply_text, turn_text
+from kitchener.records.spoken import as_said, label_of, message_text, reply_text, turn_text
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
@@ -110,7 +110,7 @@ def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, e
     if message is None or message is ERASED or response is ERASED:
         return None
     return (
-        _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message), facts, estimate),
+        _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message, asked.facts.speaker), facts, estimate),
         _part_item(event, event.entity_id, reply_text(response), facts, estimate),
     )
 
@@ -155,14 +155,15 @@ def newest_from(items: Sequence[Item], turns: int) -> int:
     return at
 
 
-def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str | None, estimate: Estimator) -> Item:
+def turn_item(event: SourceEvent, facts: Answered, asked: Asked, intent_id: str | None, estimate: Estimator) -> Item:
     """A completed turn."""
+    message = asked.message or ""
     is_erased = message is ERASED or facts.response is ERASED  # by identity: a user may write "[erased]"
     if is_erased:
         text = stub = f"[{event.entity_id}] erased"
     else:
-        text = turn_text(message, facts.response)
-        stub = f"[{event.entity_id}] user: {shortened(message)}"
+        text = turn_text(message, facts.response, asked.speaker)
+        stub = f"[{event.entity_id}] {label_of(text)}{shortened(message)}"
     item = _event_item(event, "turn", text, stub, estimate, TIER_TURN, IN_INTENT, event.ref, intent_id)
     return item._replace(session_id=facts.session_id, is_erased=is_erased)
 

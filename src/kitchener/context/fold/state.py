@@ -146,20 +146,23 @@ class FoldedEvents:
 
     def _step_part(self, event: SourceEvent, facts: ev.Brought) -> None:
         began = self.asked.get(facts.turn_id)
-        message = began.facts.message if began is not None and isinstance(began.facts, ev.Asked) else None
-        if began is None or message is None or message is ERASED:
+        if began is None or not isinstance(began.facts, ev.Asked):
             return
-        self.asked[facts.turn_id] = began._replace(facts=ev.Asked(f"{message}\n[attached: {facts.part.described}]"))
+        message = began.facts.message
+        if message is None or message is ERASED:
+            return
+        brought = f"{message}\n[attached: {facts.part.described}]"
+        self.asked[facts.turn_id] = began._replace(facts=began.facts._replace(message=brought))
         self.parts.setdefault(facts.turn_id, []).append(event)
 
     def _items_of(self, event: SourceEvent, facts: ev.Answered, asked: SourceEvent | None) -> tuple[Item, ...]:
         found = turn_items(event, facts, asked, self.estimate) if self.is_split and facts.message is None else None
         if found is not None:
             return found
-        message = facts.message
-        if message is None and asked is not None and isinstance(asked.facts, ev.Asked):
-            message = asked.facts.message
-        return (turn_item(event, facts, message or "", facts.intent_id, self.estimate),)
+        said = asked.facts if asked is not None and isinstance(asked.facts, ev.Asked) else ev.Asked(None)
+        if facts.message is not None:
+            said = ev.Asked(facts.message)
+        return (turn_item(event, facts, said, facts.intent_id, self.estimate),)
 
     def _attached_to(self, intent_id: str) -> Attached:
         attached = self.attached.get(intent_id)
