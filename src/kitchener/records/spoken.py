@@ -46,6 +46,13 @@ def said_by(speaker: str, text: str) -> str:
     return f"{speaker_label(speaker)}{_NAMED.sub(_quote, text)}"
 
 
+def imported_text(text: str, speaker: str | None, *, is_reply: bool) -> str:
+    """A message of an imported conversation as turns see it."""
+    if speaker is not None:
+        return said_by(speaker, text)
+    return reply_text(text) if is_reply else message_text(text)
+
+
 def speaker_label(speaker: str) -> str:
     """The label of a named speaker, such as `Ada: `. It has one line and no other colon, and imitates no other label."""
     name = " ".join("".join([each if each.isprintable() else " " for each in speaker.translate(_APART)]).split())

@@ -455,10 +455,12 @@ class _Replay:
         )
 
     async def _open(self) -> None:
-        """Replays `SESSION_START`, and the first intent if the session begins with one."""
+        """Replays `SESSION_START`, and the first intent if the session begins with one. A conversation of another program is
+        kept as it is."""
         first = self._tape.entries[self._tape.ho2m][0]
         is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
-        if not is_start or any(turn.is_erased for turn in self._tape.turns):
+        is_elsewhere = any(each.entry_type == events.CONVERSATION_IMPORTED for each in self._tape.opening)
+        if not is_start or is_elsewhere or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)

@@ -37,7 +37,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened
+from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened, Said
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
@@ -422,6 +422,8 @@ def _chars_of(facts: Facts) -> int:
         return len(facts.message or "") + len(facts.speaker or "")
     if isinstance(facts, Answered):
         return len(facts.response) + len(facts.message or "")
+    if isinstance(facts, Said):
+        return len(facts.text) + len(facts.speaker or "")
     if isinstance(facts, Brought):
         return len(facts.part.name)
     if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):

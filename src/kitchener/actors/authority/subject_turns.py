@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.context import Item, Ruleset, evidence_item
-from kitchener.context.fold.items import LINE, OF_MESSAGE
+from kitchener.context.fold.events import Said, read_event
+from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, opened, payload_as
@@ -130,14 +131,19 @@ class SubjectTurns:
 
 
 def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset) -> tuple[Item, ...]:
-    """A completed turn as evidence: its message and its reply, or under an older policy one item. Nothing if it was erased.
+    """What was said as evidence: an imported message, or a turn's message and reply, which an older policy shows as one item.
+    Nothing if it was erased.
 
     Args:
-        entry: the turn's `TURN_COMPLETED`
+        entry: a `MESSAGE_IMPORTED`, or the turn's `TURN_COMPLETED`
         started: the turn's `TURN_STARTED`; None: it is missing
         estimate: counts the tokens of a text
         ruleset: the policy
     """
+    event = read_event(entry) if entry.entry_type == events.MESSAGE_IMPORTED else None
+    if event is not None and isinstance(event.facts, Said):
+        said = said_item(event, event.facts, estimate)
+        return () if said.is_erased else (recalled(said),)
     message = started.payload.get("user_message") if started is not None else None
     response, session_id = entry.payload.get("response"), str(entry.payload["session_id"])
     if started is None or not isinstance(message, str) or not isinstance(response, str):

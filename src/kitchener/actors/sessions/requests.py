@@ -232,8 +232,8 @@ def check_list(what: str, texts: object) -> None:
 
 def check_name(what: str, name: str) -> None:
     """Raises CallerError unless a name chosen by the caller has 1 to 256 printable characters."""
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
-        raise CallerError(f"{what} = {quoted(name)}: expected 1 to {_MAX_NAME} printable characters")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise CallerError(f"{what} = {quoted(name)}: expected 1 to {MAX_NAME} printable characters")
 
 
 def check_speaker(what: str, name: object) -> None:
@@ -276,5 +276,5 @@ _BESIDE_THE_TEXT = 8_192
 _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000
-_MAX_NAME = 256
+MAX_NAME = 256
 _MAX_PART_NAME = 128

@@ -37,7 +37,8 @@ from kitchener.context import (
     read_chain,
 )
 from kitchener.context import recalled as recalled_item
-from kitchener.context.fold.items import LINE, OF_MESSAGE, TIER_RESULT, TIER_TURN, recent
+from kitchener.context.fold.events import Said, read_event
+from kitchener.context.fold.items import LINE, OF_MESSAGE, TIER_RESULT, TIER_TURN, recent, said_item
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
@@ -330,6 +331,8 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
     if entry is None:
         return None
     estimate = estimator(ruleset.token_estimator)
+    if (event := read_event(entry)) is not None and isinstance(event.facts, Said):
+        return recalled_item(said_item(event, event.facts, estimate))
     if ruleset.is_split:
         return _part(entry, ref, estimate)
     completed = payload_as(TurnCompletedPayload, entry.payload)

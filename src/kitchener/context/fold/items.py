@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, SourceEvent
+from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_said, label_of, message_text, reply_text, turn_text
+from kitchener.records.spoken import as_said, imported_text, label_of, message_text, reply_text, turn_text
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
@@ -115,7 +115,18 @@ def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, e
     )
 
 
-def _part_item(event: SourceEvent, name: str, text: str, facts: Answered, estimate: Estimator) -> Item:
+def said_item(event: SourceEvent, facts: Said, estimate: Estimator) -> Item:
+    """A message of an imported conversation, at the time when it was said."""
+    is_erased = facts.text is ERASED
+    text = imported_text(facts.text, facts.speaker, is_reply=facts.is_reply)
+    dated = event._replace(timestamp=facts.said_at)
+    if not is_erased:
+        return _part_item(dated, event.entity_id, text, facts, estimate)
+    erased = f"[{event.entity_id}] erased"
+    return _part_item(dated, event.entity_id, erased, facts, estimate)._replace(stub=erased, is_erased=True)
+
+
+def _part_item(event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator) -> Item:
     stub = f"[{name}] {shortened(text)}"
     return Item(
         name,

@@ -11,7 +11,7 @@ from typing import Final
 
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
-from kitchener.context.fold.items import Item, place_of, turn_item, turn_items
+from kitchener.context.fold.items import Item, place_of, said_item, turn_item, turn_items
 from kitchener.context.fold.lifecycle import (
     NOTHING,
     OF_INTENTS,
@@ -75,6 +75,8 @@ class FoldedEvents:
             self._step_turn(event, event.facts)
         elif isinstance(event.facts, ev.Brought):
             self._step_part(event, event.facts)
+        elif isinstance(event.facts, ev.Said):
+            self._step_said(said_item(event, event.facts, self.estimate))
 
     def _step_intent(self, event: SourceEvent) -> None:
         facts, intent_id = event.facts, event.entity_id
@@ -144,6 +146,12 @@ class FoldedEvents:
         if facts.is_failed is not None:
             attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
 
+    def _step_said(self, item: Item) -> None:
+        self.turns[item.entity_id] = item
+        self.has_erased = self.has_erased or item.is_erased
+        self.turn_list.append(item)
+        self.unattached.append(item)
+
     def _step_part(self, event: SourceEvent, facts: ev.Brought) -> None:
         began = self.asked.get(facts.turn_id)
         if began is None or not isinstance(began.facts, ev.Asked):
@@ -176,7 +184,7 @@ class FoldedEvents:
             return lifecycle_problem(event, self.work_orders)
         if event.kind in OF_INTENTS:
             return lifecycle_problem(event, self.intents)
-        if event.kind == ev.TURN_COMPLETED and event.entity_id in self.turns:
+        if event.kind in (ev.TURN_COMPLETED, ev.MESSAGE_IMPORTED) and event.entity_id in self.turns:
             return f"turn {event.entity_id} was completed before"
         return None
 

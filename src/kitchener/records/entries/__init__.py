@@ -71,14 +71,17 @@ from kitchener.records.entries.memory import (
     Words,
 )
 from kitchener.records.entries.sessions import (
+    ConversationImportedPayload,
     ImportedHead,
     ImportedPayload,
     ImportOrigin,
+    MessageImportedPayload,
     SealingChangedPayload,
     SessionEndPayload,
     SessionImportedPayload,
     SessionStartPayload,
     SignerDeclaredPayload,
+    SpokenRole,
     SubjectErasedPayload,
 )
 from kitchener.records.entries.sources import (
@@ -157,6 +160,7 @@ __all__ = [
     "ConflictFlagPayload",
     "ConsolidatedSignal",
     "ConstraintsMapping",
+    "ConversationImportedPayload",
     "CostMapping",
     "CostSummary",
     "CutReason",
@@ -195,6 +199,7 @@ __all__ = [
     "LifecycleVoidedPayload",
     "ListedRefMapping",
     "MemoryPayload",
+    "MessageImportedPayload",
     "ModelAnswer",
     "ModelCallPayload",
     "NamedIntent",
@@ -226,6 +231,7 @@ __all__ = [
     "SignerDeclaredPayload",
     "SourceKind",
     "SourceRecordedPayload",
+    "SpokenRole",
     "SubjectErasedPayload",
     "SuppressReason",
     "SuppressedPositions",
