@@ -272,7 +272,7 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
         "context": options.context,
         "memory": options.memory,
         **({"lines": options.lines} if options.memory else {}),
-        **({"recall": options.recall, "earlier": options.earlier} if options.recall != "intent" or options.earlier else {}),
+        **({"recall": options.recall, "earlier": options.earlier} if options.recall or options.earlier else {}),
         **({"data": options.data.name} if options.data else {}),
     }
 
@@ -288,7 +288,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     modes = ("off", "shadow", "enforce")
     parser.add_argument("--context", choices=modes, default="off", help="context mode (default off)")
     scopes = ("intent", "session", "subject")
-    parser.add_argument("--recall", choices=scopes, default="intent", help="recall_scope (default intent)")
+    parser.add_argument("--recall", choices=scopes, help="recall_scope (default: with --memory subject, otherwise intent)")
     parser.add_argument("--classify", choices=("model", "rules", "off"), default="model", help="who classifies (default model)")
     parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
     parser.add_argument("--data", type=Path, help="with --long: the users' messages, a JSON object with `message` a line")

@@ -46,8 +46,9 @@ from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import meant_key, parse_settings
-from kitchener.context import ToolResult, choose_thread, estimator, result_item
+from kitchener.context import ToolResult, choose_thread, estimator, evidence_item, result_item
 from kitchener.context.fold import tool_results
+from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -293,6 +294,11 @@ def _as_result(text: str) -> object:
     return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
 
 
+def _as_excerpt(text: str) -> object:
+    item = evidence_item("T-1", Ref("", "", ""), "", f"user: {text}", estimator("utf8/3"))
+    return [excerpted(item, asked_terms(message), 64, estimator("utf8/3")) for message in (text, "ab")]
+
+
 def _labelled(message: str, label: str) -> object:
     return classify(message, labels_vocabulary={"domain": ["travel", label]})
 
@@ -329,6 +335,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
         Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
+        Scan("an excerpt of a long message", _as_excerpt),
         Scan("a result that a reply repeats", lambda text: tool_results.is_repeated([text], text)),
     ),
     "answers": (

@@ -179,5 +179,6 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.admission": Policy("ADMIN", "newest_first", "PROJECTION_COMPUTED", "visible"),
     "agents.*.max_stubs": Policy("ADMIN", 1, "PROJECTION_COMPUTED", "suppressed"),
     "agents.*.max_failed_items": Policy("ADMIN", 0, "PROJECTION_COMPUTED", "visible"),
+    "agents.*.excerpt_tokens": Policy("ADMIN", 32, "PROJECTION_COMPUTED", "visible"),
     "agents.*.newest_turns": Policy("ADMIN", 0, "PROJECTION_COMPUTED", "visible"),
 }

@@ -11,6 +11,7 @@ from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import CONTEXT, HO2M, TALK, append, completed, configure, declared, intents, talk, turn
 from tests.cli.memory.gates import ASK, Gate
+from tests.context.history import ESTIMATE
 
 LEAVES = ["context project", "context explain", "context diff", "session repair"]
 LEAVES += [f"intent {name}" for name in ("list", "declare", "fork", "close", "abandon", "reopen")]
@@ -52,6 +53,11 @@ def test_the_list_says_of_a_command_what_its_own_help_says_first(cli: Cli, comma
     assert f" {command} " in cli("--help").out
 
 
+def said_in(*turn_ids: str) -> list[str]:
+    """The message and the reply of each turn."""
+    return [name for turn_id in turn_ids for name in (f"{turn_id}.message", turn_id)]
+
+
 class TestProject:
     def test_what_it_records_is_signed_where_a_key_is_configured(self, cli: Cli, session: str) -> None:
         assert cli("context", "project", "--session", session).code == 0
@@ -72,18 +78,28 @@ class TestProject:
         assert found.keys() == KEYS
         active = intents(cli, session)[1]["intent_id"]
         assert found["active_intent"] == active
-        assert [each["entity_id"] for each in found["eligible"]] == ["INV-1", active, turn(session, 4), turn(session, 5)]
+        assert [each["entity_id"] for each in found["eligible"]] == [
+            "INV-1",
+            active,
+            *said_in(turn(session, 4), turn(session, 5)),
+        ]
         assert found["eligible"][1]["reasons"] == ["DEFINES_INTENT"]
-        assert [each["entity_id"] for each in found["visible"]] == ["INV-1", active, turn(session, 5)]
+        assert [each["entity_id"] for each in found["visible"]] == [
+            "INV-1",
+            active,
+            f"{turn(session, 4)}.message",
+            *said_in(turn(session, 5)),
+        ]
         assert {each["form"] for each in found["visible"]} == {"FULL"}
         (left_out,) = found["suppressed"]
         assert left_out.keys() == {"entity_id", "form", "tokens", "reason"}
         assert (left_out["entity_id"], left_out["form"], left_out["reason"]) == (turn(session, 4), "STUB", "BUDGET_EVICTION")
         assert found["token_budget"] == 200
-        assert found["tokens_used"] == sum(each["tokens"] for each in (*found["visible"], left_out)) <= 200
+        told = sum(each["tokens"] for each in (*found["visible"], left_out))
+        assert found["tokens_used"] == told + ESTIMATE("[today, Fri 2026-02-20]\n\n") <= 200
         text = cli("context", "project", "--session", session, "--dry-run").out
         assert f"active intent: {active}  “By the way, I also need a hotel in Oslo for the weekend”\n" in text
-        assert f"visible: 3 items, {found['tokens_used']} of 200 tokens\n" in text
+        assert f"visible: 5 items, {found['tokens_used']} of 200 tokens\n" in text
         assert "BUDGET_EVICTION, " in text
         assert text.endswith("dry run: nothing was recorded\n")
 
@@ -108,7 +124,7 @@ class TestProject:
             return [each["entity_id"] for each in outcome.json["visible"]]
 
         first, second = (each["intent_id"] for each in intents(cli, session))
-        everything = ["INV-1", second, turn(session, 4), turn(session, 5)]
+        everything = ["INV-1", second, *said_in(turn(session, 4), turn(session, 5))]
         assert visible("--budget", "2000") == everything
         assert visible("--budget", "2000", "--message", "the hotel in Oslo") == everything
         assert visible("--budget", "0") == ["INV-1", second]  # what must be shown
@@ -202,7 +218,8 @@ class TestProject:
         found = cli("context", "project", "--session", "SES-0000beef", "--dry-run", "--json").json
         assert len(found["visible"]) == 1 + 5
         assert [each["entity_id"] for each in found["suppressed"]] == ["WO-0", "WO-1", "WO-2"]
-        assert found["tokens_used"] == sum(each["tokens"] for each in (*found["visible"], *found["suppressed"]))
+        told = sum(each["tokens"] for each in (*found["visible"], *found["suppressed"]))
+        assert found["tokens_used"] == told + ESTIMATE("[today, Fri 2026-02-20]\n\n")
         assert "3 earlier work orders failed" in cli("context", "project", "--session", "SES-0000beef", "--dry-run").out
 
     def test_without_intents_it_says_how_to_get_some(self, cli: Cli) -> None:
@@ -216,7 +233,7 @@ class TestProject:
         session = talk(cli, "hello", "which python packages are installed?")
         found = cli("context", "project", "--session", session, "--json").json
         assert found["active_intent"] is not None
-        assert [each["entity_id"] for each in found["visible"]][-2:] == [turn(session, 1), turn(session, 2)]
+        assert [each["entity_id"] for each in found["visible"]][-4:] == said_in(turn(session, 1), turn(session, 2))
         view = cli("context", "explain", "--turn", turn(session, 2), "--json").json
         assert (view["mode"], view["is_exact"]) == ("shadow", True)
         assert "shadow: this was decided beside the turn" in cli("context", "explain", "--turn", turn(session, 2)).out

@@ -1,8 +1,13 @@
-"""Real providers against a real server on loopback that misbehaves: one attempt is one request, and every end is told."""
+"""Real providers against a real server on loopback that misbehaves: one attempt is one request, and every end is told.
+
+One suite for both kinds: the adapter of our own, and the vendors' library, here with its vendor of the same format.
+"""
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +19,7 @@ from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.providers.model_errors import translated
+from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import Told, ask, read_until_error
@@ -35,15 +40,34 @@ from tests.gateway.fake_server import (
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
 
 KEY = "sk-this-must-never-be-seen"
+KINDS: dict[str, dict[str, Any]] = {
+    "openai_compatible": {"kind": "openai_compatible", "model": "m"},
+    "library": {"kind": "model", "model": "openai-chat:m", "api_key": "env:A_KEY"},
+}
+
+
+@pytest.fixture(params=KINDS, autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which adapter the test speaks to."""
+    monkeypatch.setenv("A_KEY", "sk-some-key")
+    name: str = request.param
+    _KIND.set(name)
+    return name
+
+
+_KIND: ContextVar[str] = ContextVar("kind")
+
+
+def provider(url: str, **settings: Any) -> ProviderConfig:
+    """The settings of one provider of the kind under test."""
+    return ProviderConfig(**{"base_url": url, **KINDS[_KIND.get()], **settings})
 
 
 @asynccontextmanager
 async def served(*script: Answer, **settings: Any) -> AsyncIterator[tuple[FakeServer, LLMGateway]]:
     """A server with a script and a gateway whose default provider asks it."""
     async with fake_server(*script) as server:
-        local = ProviderConfig(
-            **{"base_url": server.url, "model": "m", "max_retries": 0, "breaker_failures": 100, "timeout_s": 20.0, **settings}
-        )
+        local = provider(server.url, **{"max_retries": 0, "breaker_failures": 100, "timeout_s": 20.0, **settings})
         config = RouterConfig(default_provider="local", providers={"local": local})
         async with build_providers(config) as providers:
             yield server, LLMGateway(config, providers, jitter=lambda: 0.0)
@@ -189,7 +213,7 @@ async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> N
 
 async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
     async with fake_server(hang()) as server:
-        config = RouterConfig(providers={"it": ProviderConfig(base_url=server.url, model="m", timeout_s=0.2)})
+        config = RouterConfig(providers={"it": provider(server.url, timeout_s=0.2)})
         async with build_providers(config) as providers:
             with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
                 await providers["it"].complete(ask())
@@ -215,7 +239,7 @@ def test_what_the_library_raises_has_a_reason_and_a_short_text(raised: Exception
 
 async def test_a_provider_without_a_model_of_its_own_needs_one_in_the_request() -> None:
     async with fake_server() as server:
-        config = RouterConfig(providers={"it": ProviderConfig(base_url=server.url)})
+        config = RouterConfig(providers={"it": provider(server.url, model=None)})
         async with build_providers(config) as providers:
             with pytest.raises(ProviderError, match="names a model") as caught:
                 await providers["it"].complete(ask())
@@ -227,11 +251,12 @@ async def test_a_provider_without_a_model_of_its_own_needs_one_in_the_request() 
 async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
     async with served() as (server, _):
         url = server.url
-    config = RouterConfig(default_provider="gone", providers={"gone": ProviderConfig(base_url=url, model="m", max_retries=0)})
+    config = RouterConfig(default_provider="gone", providers={"gone": provider(url, max_retries=0)})
     async with build_providers(config) as providers:
         failed = await failure_of(LLMGateway(config, providers))
     assert failed.reason == "connection"
-    assert "ConnectError" in failed.detail
+    assert re.match(r"Connect(ion)?Error: ", failed.detail)
+    assert url not in failed.detail
 
 
 async def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:

@@ -13,7 +13,7 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.factory import read_secret
-from kitchener.gateway.providers.vendors import OWN_CLIENT_VENDORS
+from kitchener.gateway.providers.library.vendors import OWN_CLIENT_VENDORS
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import ToolSpec, Usage
 from tests.gateway.asking import Told, ask, read_until_error

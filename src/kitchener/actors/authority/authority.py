@@ -381,7 +381,7 @@ def recall_scope_of(config: HO2Config) -> RecallScope:
     return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
 
 
-_BEFORE_3: Final = {"recall_scope": "intent", "ranking_postings": 1_024}
+_BEFORE_3: Final = {"recall_scope": "intent", "recalled_turns": 50, "ranking_postings": 1_024}
 """The defaults of settings before version 3 of the policy."""
 
 

@@ -265,12 +265,15 @@ class TurnAuthority:
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
+        room = ruleset.context_budget
         for item in thread.ranking.answering(self._message):
-            if len(found) == most:
+            if len(found) == most or room <= 0:
                 break
             own = mine.get(item.entity_id)
             if own is None or own.intent_id != active:
                 found.append(recalled(item))
+                # What cannot fit beside better matches is not even offered: each offer is on record.
+                room -= min(item.tokens, ruleset.excerpt_tokens)
         return tuple(found)
 
     async def with_refs(self, anchors: Sequence[ContextFragment], memory: TurnMemory) -> Sequence[ContextFragment]:

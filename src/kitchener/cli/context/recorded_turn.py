@@ -112,7 +112,8 @@ class TurnView:
         result = next((each for each in self.kept_results if name in (each.result_id, each.ref.entry_id)), None)
         if result is not None:
             return self._of_result(name, result, self.projection)
-        known = next((e for e in (*self.past.entries, *self.later) if name in (e.entry_id, e.entity_id)), None)
+        named = (name, name.removesuffix(OF_MESSAGE))
+        known = next((e for e in (*self.past.entries, *self.later) if e.entry_id == name or e.entity_id in named), None)
         if known is None:
             raise NotOnRecord(
                 f"--entry {name!r}: no entry, intent, work order, turn, rule or learned line of session"
