@@ -12,9 +12,9 @@ project.
     python -m benchmarks.evidence --data locomo10.json --policies lexical,newest_first --json
     python -m benchmarks.evidence --data chats.json --embeddings static --weight 0.5
 
-With `--embeddings` the running turn also ranks by vectors. With `--policies` the idealised figures stand beside them: the ranking alone, which is given one message an item and knows
-speakers and dates; `newest_first` is the policy that asks nothing. Times are CPU time of this process, since machines are
-shared. With `--json` the last line of stdout is one JSON object.
+With `--embeddings` the running turn also ranks by vectors. With `--policies` the idealised figures stand beside them: the
+ranking alone, which is given one message an item and knows speakers and dates; `newest_first` is the policy that asks nothing.
+Times are CPU time of this process, since machines are shared. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Turns that are ranked by vectors as well as by words: what a user sees, what is on record, and what happens if vectors fail."""
+"""Turns that are ranked by vectors as well as by words: what a user sees, what is on record, and what a failure costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +38,7 @@ async def test_the_scores_used_are_on_record_by_entry(tmp_path: Path) -> None:
     async with opened(config(tmp_path, scored=2), Meanings()) as runtime:
         session_id = await say(runtime, DOG, *CHATTER[:3], QUESTION)
         on_record = await similarities(runtime, session_id)
-        first = [e async for e in runtime.ledgers().ho2m.read(session_id=session_id, entry_type="TURN_STARTED")][0]
+        first = await anext(aiter(runtime.ledgers().ho2m.read(session_id=session_id, entry_type="TURN_STARTED")))
     assert on_record[0] is None  # nothing was there to compare
     last = on_record[-1]
     assert (last["model"], last["weight"], last["without"]) == ("meanings/1", 0.5, 0)
@@ -220,5 +220,5 @@ async def test_a_configured_provider_is_used_where_the_program_gives_none(tmp_pa
 
 def test_what_is_on_record_reads_back() -> None:
     for problem in (None, "PAUSED"):
-        similarity = Similarity("m", 0.25, {"E-1": 7}, 3, problem)  # type: ignore[arg-type]  # mypy takes it for any text
+        similarity = Similarity("m", 0.25, {"E-1": 7}, 3, problem)
         assert Similarity.from_mapping(similarity.as_mapping()) == similarity

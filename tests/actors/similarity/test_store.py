@@ -3,9 +3,9 @@
 import sqlite3
 from pathlib import Path
 
-from kitchener import erase_subject
 from kitchener.actors.similarity.store import FILE, VectorStore
 from kitchener.actors.similarity.vectors import unit_vector
+from kitchener.runtime.erasure import erase_subject
 from kitchener.sealing import Keyring, Sealer
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say, similarities, vector
 from tests.logs import captured_logs

@@ -104,7 +104,7 @@ class ChatTransport:
 
 @asynccontextmanager
 async def open_transport(
-    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction
+    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction, *, path: str = "chat/completions"
 ) -> AsyncIterator[ChatTransport]:
     """Opens a pool of connections to an endpoint for the block.
 
@@ -113,6 +113,7 @@ async def open_transport(
         config: the provider's settings
         secret: the API key; None: no key is sent
         redaction: the password of a proxy is added to it
+        path: what is asked for, under the endpoint's root
 
     Raises:
         ConfigError: a proxy or the key cannot be used
@@ -138,7 +139,7 @@ async def open_transport(
             key = dotted_key(("router", "providers", provider_id, "api_key"))
             raise ConfigError(_SOURCE, key, "", "leads to a key with characters that no HTTP header can carry")
     try:
-        yield ChatTransport(client, f"{base.rstrip('/')}/chat/completions", headers, config.max_response_bytes)
+        yield ChatTransport(client, f"{base.rstrip('/')}/{path}", headers, config.max_response_bytes)
     finally:
         with anyio.move_on_after(CLOSING_S, shield=True):
             await client.aclose()
