@@ -99,7 +99,7 @@ class TurnWords:
     def _ranked(self, message: str, wanted: int, among: int, similar: Similarity | None) -> RankedTurns:
         ranked = self._read().rank(message, wanted=wanted, among=self._ends[among - 1])
         order, matched = ranked.order, ranked.matched
-        if similar is not None and similar.scores:
+        if similar is not None and similar.weight and similar.scores:
             order, matched = self._joined(ranked, similar, among)
         return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched)
 
