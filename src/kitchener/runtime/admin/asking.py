@@ -9,12 +9,13 @@ from typing import Final, TypeVar
 import anyio
 import anyio.to_thread
 from anyio.abc import SocketAttribute, UNIXSocketStream
+from pydantic import ValidationError
 
 from kitchener.config import RuntimeConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operations import Operation
-from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, read_answer, read_frame
+from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, no_answer, read_answer, read_frame
 
 R = TypeVar("R")
 _PAUSE_S: Final = 0.02
@@ -70,7 +71,11 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
             f"the process that has the root open gave no answer to {operation.op}; the change may have been made. Look, and"
             " repeat it if needed"
         ) from error
-    return operation.decoded(await anyio.to_thread.run_sync(read_answer, body))
+    result = await anyio.to_thread.run_sync(read_answer, body)
+    try:
+        return operation.decoded(result)
+    except ValidationError as error:
+        raise no_answer("of another form") from error
 
 
 async def _connected(path: Path, limit_s: float) -> UNIXSocketStream:

@@ -105,7 +105,7 @@ class ChatTransport:
 
 @asynccontextmanager
 async def open_transport(
-    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction
+    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction, *, path: str = "chat/completions"
 ) -> AsyncIterator[ChatTransport]:
     """Opens a pool of connections to an endpoint for the block.
 
@@ -114,6 +114,7 @@ async def open_transport(
         config: the provider's settings
         secret: the API key; None: no key is sent
         redaction: the password of a proxy is added to it
+        path: what is asked for, under the endpoint's root
 
     Raises:
         ConfigError: a proxy, the key or the certificate authorities cannot be used
@@ -136,7 +137,7 @@ async def open_transport(
         enable_otel=False,
     )
     try:
-        yield ChatTransport(client, f"{base.rstrip('/')}/chat/completions", headers, config.max_response_bytes)
+        yield ChatTransport(client, f"{base.rstrip('/')}/{path}", headers, config.max_response_bytes)
     finally:
         with anyio.move_on_after(CLOSING_S, shield=True):
             await client.aclose()
