@@ -108,7 +108,7 @@ def open_sync(
         agent_class: the agent class of the conversation
         subject_id: the subject of the conversation; None: an anonymous subject of each session
         backend: the event loop of the thread
-        admin_socket: whether commands can change the root through this runtime; None: as `[admin] socket` says, see `open_runtime`
+        admin_socket: whether commands can change the root through this runtime; None: as `[admin] socket` says
 
     Raises:
         ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
