@@ -49,6 +49,7 @@ from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfi
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
+from kitchener.context.fold.events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -208,7 +209,7 @@ def _turn(text: str) -> Any:
 
     known: Any = Known
     answer: Any = Answer
-    return turn_item(known, answer, text, None, len)
+    return turn_item(known, answer, Asked(text, text), None, len)
 
 
 TOOLS: Final = (ToolSpec("read_file", "Reads a file", {"required": ["path"], "properties": {"path": {"type": "string"}}}),)
