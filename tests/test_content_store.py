@@ -108,6 +108,18 @@ def test_a_hash_of_another_form_leads_to_no_path(tmp_path: Path, name: str) -> N
     assert sealed(tmp_path).problem("ada", name, "sha256:") == "its hash has no valid form"
 
 
+def test_what_this_process_put_stays_where_no_entry_names_it_yet(tmp_path: Path) -> None:
+    store = sealed(tmp_path)
+    store.put("ada", DATA)
+    (path,) = files(store)
+    left = path.with_name(".0a1b.new")
+    left.write_bytes(b"half")
+    assert store.remove_unnamed(files(store)) == (left,)
+    assert files(store) == [path]
+    assert sealed(tmp_path).remove_unnamed([path]) == (path,), "another process has no entry of it to come"
+    assert files(store) == []
+
+
 @pytest.mark.parametrize("seals", [True, False])
 def test_a_file_of_another_root_replaces_no_good_content(tmp_path: Path, *, seals: bool) -> None:
     """Not even with the right hash, subject and form; a true copy of a file heals a damaged one."""

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +52,7 @@ class ContentStore:
         self._sealer, self._max_bytes = sealer, max_bytes
         self._total: int | None = None
         self._writing = threading.Lock()
+        self._put = set[Path]()
 
     def path(self, subject_id: str, content_hash: str) -> Path:
         """Where content of a subject is stored, whether it is there or not."""
@@ -78,6 +79,7 @@ class ContentStore:
         content_hash = self.hash_of(subject_id, data)
         path, stored = self.path(subject_id, content_hash), self._encoded(subject_id, content_hash, data)
         with self._writing:
+            self._put.add(path)
             if _read(path) != stored:
                 self._store(path, stored)
         return content_hash, digest(stored)
@@ -149,6 +151,15 @@ class ContentStore:
                 shutil.rmtree(folder)
             sync_directory(self.directory)
         return count
+
+    def remove_unnamed(self, paths: Iterable[Path]) -> tuple[Path, ...]:
+        """Removes files that no entry named, and returns them. What `put` was given stays: an entry is about to name it."""
+        with self._writing:
+            self._total = None
+            removed = tuple(each for each in paths if each not in self._put)
+            for each in removed:
+                each.unlink(missing_ok=True)
+        return removed
 
     def files(self) -> Iterator[Path]:
         """Every file under the directory, in no order, also those that a crash left unfinished."""

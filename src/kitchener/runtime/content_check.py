@@ -97,10 +97,21 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
                 sealer=sealer_of(config),
             )
             await stack.enter_async_context(opened)
-        orphans = (await check_content(config)).orphans
-        for each in orphans:
-            await anyio.to_thread.run_sync(each.unlink)
-    return orphans
+        return await remove_orphans_beside(config, ContentStore(config.plane_root, None))
+
+
+async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> tuple[Path, ...]:
+    """Removes the files that no entry names while turns go on, and returns them.
+
+    Args:
+        config: the whole configuration
+        store: the only one that turns put content into; it keeps what an entry is about to name
+
+    Raises:
+        LedgerDamaged: a ledger cannot be read
+    """
+    orphans = (await check_content(config)).orphans
+    return await anyio.to_thread.run_sync(store.remove_unnamed, orphans)
 
 
 async def recorded_parts(config: RuntimeConfig) -> AsyncIterator[RecordedPart]:

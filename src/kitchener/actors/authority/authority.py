@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from kitchener.actors.authority.comparing import Comparing
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.authority.recorded_projections import RecordedProjections
@@ -37,7 +38,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened
+from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened, Said
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
@@ -165,12 +166,19 @@ class ContextAuthority:
         ledgers: decisions are recorded here
         signer: signs projections; None: projections are not signed
         ruleset: the policy, recorded by its hash with each decision; None: that of `config`, as if nothing is recorded
+        comparing: compares a message with earlier turns by meaning; None: their words alone count
     """
 
     def __init__(
-        self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset: Ruleset | None = None
+        self,
+        config: HO2Config,
+        ledgers: LedgerGroup,
+        signer: Signer | None = None,
+        *,
+        ruleset: Ruleset | None = None,
+        comparing: Comparing | None = None,
     ) -> None:
-        self._ledgers, self._signer = ledgers, signer
+        self._ledgers, self._signer, self.comparing = ledgers, signer, comparing
         self.is_signer_due = signer is not None
         """Whether the signer must still be declared before the first signed projection."""
         self.is_shadow = config.context_mode == "shadow"
@@ -302,6 +310,8 @@ class ContextAuthority:
             transition_refs=transition_refs,
             hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
         )
+        if (similar := thread.ranking.similar) is not None:
+            payload["similarity"] = similar.as_mapping()
         fields: dict[str, object] = {**base, **payload}
         if self._signer is not None:
             sign_projection(fields, self._signer)
@@ -408,6 +418,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         reply_reserve=config.reply_reserve,
         token_estimator=config.token_estimator,
         excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
+        speaker_weight=config.speaker_weight,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
         ruleset_hash=ruleset_hash,
@@ -418,9 +429,11 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
 def _chars_of(facts: Facts) -> int:
     """Returns the characters of the texts in an event's facts. The first three kinds, those of every turn, are counted fast."""
     if isinstance(facts, Asked):
-        return len(facts.message or "")
+        return len(facts.message or "") + len(facts.speaker or "")
     if isinstance(facts, Answered):
         return len(facts.response) + len(facts.message or "")
+    if isinstance(facts, Said):
+        return len(facts.text) + len(facts.speaker or "")
     if isinstance(facts, Brought):
         return len(facts.part.name)
     if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):

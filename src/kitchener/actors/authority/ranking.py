@@ -1,4 +1,4 @@
-"""Ranks turns against a message by the words that they share.
+"""Ranks turns against a message by the words that they share and, where there are embeddings, by recorded scores of similarity.
 
 A turn's rank depends on the other turns in the index. So the index holds all turns of the session, across intents, or all turns
 of the subject if the policy may recall them. Turns enter in the order of the ledger. So neither earlier rankings nor a restart
@@ -7,13 +7,15 @@ change the result.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
-from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.embedding import FULL_SCORE, Similarity
+from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
 
 _ASSISTANT: Final = f"\n{ASSISTANT_LABEL}"
 
@@ -33,16 +35,32 @@ class TurnWords:
     Args:
         postings: most word occurrences that one ranking reads
         excerpt_tokens: most tokens that are shown of one item; 0: all of them
+        speaker_weight: factor for what a speaker said whom the message names
     """
 
-    __slots__ = ("__weakref__", "_ends", "_excerpt_tokens", "_index", "_last", "_owners", "_postings", "tokens", "turns")
+    __slots__ = (
+        "__weakref__",
+        "_ends",
+        "_excerpt_tokens",
+        "_index",
+        "_last",
+        "_numbers",
+        "_owners",
+        "_postings",
+        "_weights",
+        "tokens",
+        "turns",
+    )
 
-    def __init__(self, postings: int, excerpt_tokens: int = 0) -> None:
+    def __init__(self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0) -> None:
         self._postings, self._excerpt_tokens = postings, excerpt_tokens
+        weights = DEFAULT_WEIGHTS if excerpt_tokens else WEIGHTS_BEFORE_3
+        self._weights = replace(weights, named=speaker_weight)
         self._index: LexicalIndex | None = None
         self._owners: list[int] = []
         self._ends: list[int] = []
-        self._last: tuple[str, int, int, RankedTurns] = ("", 0, 0, _NONE)
+        self._last: tuple[str, int, int, Similarity | None, RankedTurns] = ("", 0, 0, None, _NONE)
+        self._numbers: dict[str, int] = {}
         self.turns: list[Item] = []
         """The turns in order; a turn's number is its index in this list."""
         self.tokens = 0
@@ -63,23 +81,47 @@ class TurnWords:
 
     def release(self) -> None:
         """Drops the index. The next ranking builds the same one again from the turns."""
-        self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, _NONE)
+        self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, None, _NONE)
 
-    def rank(self, message: str, wanted: int, among: int) -> RankedTurns:
+    def rank(self, message: str, wanted: int, among: int, similar: Similarity | None = None) -> RankedTurns:
         """Ranks the first `among` turns against a message. Later turns have no effect.
 
         Args:
             message: the user's message
             wanted: how many turns are likely to be shown
             among: how many turns had been noted when the message arrived
+            similar: how similar turns are to the message; None: their words alone count
         """
-        if self._last[:3] != (message, wanted, among):  # one turn may ask for the same ranking twice
-            self._last = (message, wanted, among, self._ranked(message, wanted, among) if among else _NONE)
-        return self._last[3]
+        if self._last[:4] != (message, wanted, among, similar):  # one turn may ask for the same ranking twice
+            self._last = (message, wanted, among, similar, self._ranked(message, wanted, among, similar) if among else _NONE)
+        return self._last[4]
 
-    def _ranked(self, message: str, wanted: int, among: int) -> RankedTurns:
+    def _ranked(self, message: str, wanted: int, among: int, similar: Similarity | None) -> RankedTurns:
         ranked = self._read().rank(message, wanted=wanted, among=self._ends[among - 1])
-        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, ranked.order))], ranked.matched)
+        order, matched = ranked.order, ranked.matched
+        if similar is not None and similar.weight and similar.scores:
+            order, matched = self._joined(ranked, similar, among)
+        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched)
+
+    def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int]]:
+        """The order and the matches with what similar turns gain, as a share of the best score by words."""
+        for number in range(len(self._numbers), len(self.turns)):
+            self._numbers[self.turns[number].ref.entry_id] = number
+        scores, matched = dict(ranked.scores), dict.fromkeys(ranked.matched)
+        unit = similar.weight * (max(scores.values(), default=0.0) or 1.0) / FULL_SCORE
+        for entry_id, score in similar.scores.items():
+            number = self._numbers.get(entry_id, among)
+            if number < among:
+                for position in range(self._ends[number - 1] if number else 0, self._ends[number]):
+                    scores[position] = scores.get(position, 0.0) + unit * score
+                    matched[position] = None
+        order = sorted(scores, reverse=True)
+        order.sort(key=scores.__getitem__, reverse=True)
+        return order, [*matched]
+
+    def said(self, number: int) -> str:
+        """What was said in a turn, a message or a reply, without the names of the speakers."""
+        return "\n".join([text for _, text in _said(self.turns[number].text)])
 
     def matched(self, ranked: RankedTurns) -> Iterator[Item]:
         """The turns with a text in `ranked.matched`, best first."""
@@ -90,8 +132,7 @@ class TurnWords:
         """Returns the index after adding all turns that were noted since the last call."""
         index = self._index
         if index is None:
-            weights = DEFAULT_WEIGHTS if self._excerpt_tokens else WEIGHTS_BEFORE_3
-            index = self._index = LexicalIndex(postings=self._postings, weights=weights)
+            index = self._index = LexicalIndex(postings=self._postings, weights=self._weights)
         for number in range(len(self._ends), len(self.turns)):
             item = self.turns[number]
             tokens = self._shown_tokens(item) if self._excerpt_tokens else None
@@ -102,6 +143,11 @@ class TurnWords:
         return index
 
 
+def words_under(ruleset: Ruleset) -> TurnWords:
+    """An index without turns, for rankings under a policy."""
+    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight)
+
+
 class TurnRanking:
     """Ranks the turns of one session, in an index of these turns or of all turns of the subject.
 
@@ -109,7 +155,7 @@ class TurnRanking:
         ruleset: sets the limit of postings and the token budget of the context
     """
 
-    __slots__ = ("_among", "_is_shared", "_ruleset", "_taken", "_tokens", "_turns", "_words")
+    __slots__ = ("_among", "_is_shared", "_ruleset", "_taken", "_tokens", "_turns", "_words", "similar")
 
     def __init__(self, ruleset: Ruleset) -> None:
         self._ruleset = ruleset
@@ -117,6 +163,8 @@ class TurnRanking:
         self._words = self._no_words()
         self._taken = self._tokens = self._among = 0
         self._is_shared = False
+        self.similar: Similarity | None = None
+        """How similar the turns are to the message of the running turn; None: their words alone count."""
 
     def follow(self, state: ContextState, subject: tuple[TurnWords, int] | None = None) -> None:
         """Adds the session's new turns. Call it in each turn before any ranking.
@@ -145,12 +193,17 @@ class TurnRanking:
             self._words = self._no_words()
 
     def _no_words(self) -> TurnWords:
-        return TurnWords(self._ruleset.ranking_postings, self._ruleset.excerpt_tokens)
+        return words_under(self._ruleset)
 
     @property
     def words(self) -> TurnWords:
         """The words that it ranks by."""
         return self._words
+
+    @property
+    def among(self) -> int:
+        """How many items of `words` are ranked."""
+        return self._among
 
     def answering(self, message: str) -> Iterator[Item]:
         """The turns that share a word with the message, or have a neighbour that does, best first."""
@@ -162,7 +215,7 @@ class TurnRanking:
         if self._ruleset.is_split:
             count, tokens = len(self._words.turns), self._words.tokens
         wanted = budget * count // tokens if tokens else 0
-        return self._words.rank(message, wanted, self._among)
+        return self._words.rank(message, wanted, self._among, self.similar)
 
     def rank(self, message: str, items: Sequence[Item]) -> Iterator[int]:
         """Yields positions in `items`, best first, and then those of all turns, newest first. Some positions come twice.
@@ -195,8 +248,9 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
     if text.startswith(ASSISTANT_LABEL):
         yield "assistant", text.removeprefix(ASSISTANT_LABEL)
         return
-    user, _, assistant = text.removeprefix(USER_LABEL).partition(_ASSISTANT)
-    yield "user", user
+    label = label_of(text)
+    said, _, assistant = text.removeprefix(label).partition(_ASSISTANT)
+    yield speaker_of(label) or "user", said
     if assistant:
         yield "assistant", assistant
 

@@ -97,7 +97,7 @@ class TurnAuthority:
 
     async def open(self) -> Reply | None:
         """Ensures that the session has exactly one active intent. Returns the Authority's own answer if it cannot."""
-        self._thread.projection = None
+        self._thread.projection = self._thread.ranking.similar = None
         session = self._session
         await self._authority.follow_shared(self._thread, session.session_id, session.subject_id, self._position)
         first = self._authority.first_intent(self._thread, self._session.session_id, self._turn_id)
@@ -259,6 +259,9 @@ class TurnAuthority:
             view = await self._authority.subject_turns.of(self._session.subject_id, self._position)
             count, subject = view.known, (view.words, view.known)
         thread.ranking.follow(thread.state, subject)
+        if (comparing := self._authority.comparing) is not None:
+            words, among = thread.ranking.words, thread.ranking.among
+            thread.ranking.similar = await comparing.compare(self._session.subject_id, self._message, words, among)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)

@@ -12,7 +12,7 @@ from typing import Final
 from kitchener.context.fold.items import LINE, Item
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS
 from kitchener.context.lexical.words import KIN, terms_of, words_of
-from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.spoken import label_of
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 32_768
@@ -43,10 +43,10 @@ def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate
     """
     if item.tokens <= most_tokens or item.is_erased or item.whole:
         return item
-    label = next((each for each in (USER_LABEL, ASSISTANT_LABEL) if item.text.startswith(each)), "")
+    label = label_of(item.text)
     end = f" [{item.entity_id}]"
     text = item.text[len(label) :]
-    passages = [*_passages(text[:MAX_CHARS])]
+    passages = [*_passages(text[:MAX_CHARS])] or [""]  # blank lines have none
     room = most_tokens - estimate(label + end + LINE)
     left, chosen = room, list[int]()
     for number in _by_worth(passages, asked):
