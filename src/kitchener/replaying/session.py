@@ -455,8 +455,7 @@ class _Replay:
         )
 
     async def _open(self) -> None:
-        """Replays `SESSION_START`, and the first intent if the session begins with one. A conversation of another program is
-        kept as it is."""
+        """Replays `SESSION_START`, and an intent that begins the session. What another program had is kept as it is."""
         first = self._tape.entries[self._tape.ho2m][0]
         is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
         is_elsewhere = any(each.entry_type == events.CONVERSATION_IMPORTED for each in self._tape.opening)
