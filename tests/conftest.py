@@ -5,6 +5,7 @@ Tests under virtual time ask for trio themselves, with `trio.testing.MockClock`,
 
 import ipaddress
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Not function-scoped: Hypothesis refuses such fixtures, as one call of the fixture would serve many examples.
@@ -48,7 +52,8 @@ def refuse(target: object) -> None:
 def no_real_network() -> Iterator[None]:
     """Sockets connect to loopback or to a Unix path, and names other than `localhost` are not resolved.
 
-    This covers anything that goes through Python's `socket` module in this process; uvloop does not.
+    This covers anything that goes through Python's `socket` module in this process; uvloop does not. The HTTP client of
+    models does not either; it is told to go through a proxy where none listens, to all but loopback.
     """
     connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
 
@@ -74,4 +79,7 @@ def no_real_network() -> Iterator[None]:
         patch.setattr(socket.socket, "connect", guarded_connect)
         patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
         patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            patch.setenv(name, "http://127.0.0.1:9")
+        patch.setenv("NO_PROXY", "127.0.0.1,::1,localhost")
         yield

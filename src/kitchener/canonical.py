@@ -163,6 +163,8 @@ def _is_too_deep(value: object) -> bool:
     """Whether an acyclic value has more than `MAX_DEPTH` levels of containers."""
     level: list[Any] = [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_DEPTH):
+        if not level:
+            return False
         items = [item for each in level for item in (each.values() if type(each) is dict else each)]
         level = [item for item in items if type(item) in _CONTAINERS]
     return bool(level)

@@ -14,7 +14,8 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"),
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_of_the_page_runs_and_its_claims_hold(number: int) -> None:
+def test_a_block_of_the_page_runs_and_its_claims_hold(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its ledgers go to ./.kitchener
     code = compile(BLOCKS[number], f"{PAGE.name}#{number}", "exec")
     exec(code, {"__name__": "__main__"})
 

@@ -39,6 +39,7 @@ from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.canonical import canonical_bytes, digest
+from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
@@ -47,7 +48,7 @@ from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
-from kitchener.context.fold import tool_results
+from kitchener.context.fold import excerpts, tool_results
 from kitchener.context.fold.events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
@@ -238,6 +239,11 @@ def _as_settings(text: str) -> object:
     return parse_settings(RuntimeConfig, {"plane_root": text, "limits": {text: 1}}, "test")
 
 
+def _as_provider(text: str) -> None:
+    with contextlib.suppress(KitchenerError):
+        init(Path(tempfile.gettempdir()) / "no model is named", provider=text)
+
+
 def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], object]:
     folder = Path(tempfile.mkdtemp(prefix="linear-scans-"))
     path = folder / f"text{suffix}"
@@ -289,6 +295,12 @@ def _chosen(text: str) -> object:
     return choose_thread(text, ["a", "b"], {"a": record, "b": record})
 
 
+def _excerpt(text: str) -> object:
+    """As for the text itself, and as for words that no passage has, in little room."""
+    item = _turn(text)
+    return [excerpts.excerpted(item, excerpts.asked_terms(asked), most, len) for asked, most in ((text, 400), ("zz", 20))]
+
+
 def _as_result(text: str) -> object:
     found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", tool_results.result_text(text))
     return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
@@ -327,6 +339,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("stem", lexical_words.stem),
         Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
+        Scan("an excerpt", _excerpt),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
         Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
@@ -384,6 +397,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "files": (
         Scan("settings", _as_settings),
+        Scan("a provider's name", _as_provider),
         Scan("diff of sources", lambda text: line_diff(text.splitlines(), text[::-1].splitlines())),
         Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
         Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),

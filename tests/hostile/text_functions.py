@@ -41,6 +41,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.context.lexical.postings.LexicalTurns._note_date": "a date of ten characters",
     "kitchener.context.lexical.postings.LexicalTurns._note_speaker": "two names of speakers",
     "kitchener.context.projection.projection.Projector._ranked": "goes through items",
+    "kitchener.context.projection.projection.Projector.project": "goes through items",
     "kitchener.gateway.providers.scripted.ScriptedProvider.replies": "what a program's author writes",
     "kitchener.gateway.providers.scripted._response": "what a program's author writes",
     "kitchener.ledger.disk.file_ops.write_all": "moves on in one buffer without a copy",
@@ -54,6 +55,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
     "kitchener.runtime.portable.folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
+    "kitchener.small_files.write_private": "moves on in one buffer without a copy",
 }
 """Functions that the rule finds and no scan measures, and why."""
 SOURCE: Final = Path(kitchener.__file__).parent

@@ -17,8 +17,8 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
-from kitchener.gateway.providers.bodies import BoundedBody
-from kitchener.gateway.providers.model_messages import response_from
+from kitchener.gateway.providers.library.http_client import BoundedBody
+from kitchener.gateway.providers.library.model_messages import response_from
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.ledger.disk.scan import find_line, read_blocks
 from kitchener.ledger.format.checks import Follower, Verifier

@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
+from kitchener.actors.authority.comparing import Comparing
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.erasure import ErasureGuard
@@ -69,6 +70,8 @@ class SharedResources:
         policy_version: version of the rules that turns follow; a replay passes the recorded one
         store: has the bytes of images and files; None: messages cannot bring any
         media_types: the types of content that a provider, a model and domain tags take; a replay passes the recorded ones
+        comparing: compares messages with earlier turns by meaning; None: their words alone count. A replay passes the recorded
+            scores
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -85,6 +88,7 @@ class SharedResources:
     policy_version: int = POLICY_VERSION
     store: ContentStore | None = None
     media_types: MediaTypesOf = _text_only
+    comparing: Comparing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,7 @@ def _authority(config: HO2Config, ledgers: LedgerGroup, host: SharedResources, r
     if config.context_mode == "off":
         return None
     ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
-    return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset)
+    return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset, comparing=host.comparing)
 
 
 def _content(config: HO2Config, host: SharedResources, reply: Constraints) -> ContentIntake:

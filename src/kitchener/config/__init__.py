@@ -1,6 +1,7 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
     SIGNAL_KINDS,
@@ -42,6 +43,7 @@ __all__ = [
     "REFERENCE",
     "SIGNAL_KINDS",
     "AdminConfig",
+    "EmbeddingsConfig",
     "GateThresholds",
     "HO2Config",
     "HO3MemoryConfig",

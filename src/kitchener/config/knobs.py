@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
@@ -393,8 +394,8 @@ class ContextConfig(Settings):
     recall_scope: Literal["intent", "session", "subject"] | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""
-    recalled_turns: Annotated[int, Field(ge=0, le=1_000)] = 50
-    """Recalled turns that may compete for the budget, best matches first."""
+    recalled_turns: Annotated[int, Field(ge=0, le=1_000)] = 100
+    """Recalled turns that may compete for the budget, best matches first, up to as many as would fill it."""
     admission: Literal["lexical", "newest_first"] = "lexical"
     """Which turns are shown when not all fit: those that match the message best, or the newest."""
     excerpt_tokens: Annotated[int, Field(ge=32, le=100_000)] = 200
@@ -446,6 +447,8 @@ class RuntimeConfig(Settings):
     """`[admin]`"""
     memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
     """`[memory]`"""
+    embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
+    """`[embeddings]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

@@ -114,6 +114,8 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         router = shown_settings(settings["router"])
         shown = {key: _shown_table(value, key) for key, value in settings.items()}
         shown["router"] = {key: _with_shown_names(value) for key, value in router.items()}
+        if "embeddings" in shown:
+            shown["embeddings"] = _shown_provider(settings["embeddings"])
         if "agents" in shown:
             shown["agents"] = _with_shown_names({name: _shown_class(each) for name, each in shown["agents"].items()})
     elif "providers" in settings:

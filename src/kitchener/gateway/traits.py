@@ -4,8 +4,13 @@ A provider states it in an attribute `traits`. Without that attribute, it is tre
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kitchener.records.prompt import Provider
+
+TEXT_FILES: Final = ("text/*",)
+"""What every model takes, because the content of such a file is text."""
+ALL_CONTENT: Final = ("image/*", "application/pdf", *TEXT_FILES)
 
 
 @dataclass(frozen=True, slots=True)

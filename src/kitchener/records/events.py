@@ -140,7 +140,10 @@ not); the Context Authority shows the newest turns (1: not); a turn without toke
 failed).
 
 Version 3: the Context Authority takes a turn's message and reply as items of their own, shows an excerpt of a long one, and
-puts turns under the dates of their days (2: a turn was one item, without a date).
+puts turns under the dates of their days (2: a turn was one item, without a date). It recalls from the subject's other sessions
+where memory is on, and from twice as many turns; a standing statement begins a clause; a ranking reads more words (2: defaults
+and weights of then). A reply meets the criteria of the tools that the model called for it (2: only of one that ran before it),
+and a retry is given their results (2: not).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

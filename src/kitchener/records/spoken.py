@@ -25,6 +25,9 @@ _MARKS: Final = rf"[^\w{_BREAKS}]{{0,16}}"
 _FORGED: Final = re.compile(
     rf"[{_BREAKS}](?={_MARKS}(?:(?:{_LABELS}){_MARKS}[:\uff1a]|work order WO-|(?<=\[)(?:T|WO)-))", re.IGNORECASE
 )
+_DAYS: Final = r"today|undated|(?:mon|tue|wed|thu|fri|sat|sun)\b|\d{4}-"
+_DATED: Final = re.compile(rf"[{_BREAKS}](?={_MARKS}(?<=\[)(?:{_DAYS}))", re.IGNORECASE)
+"""A line that looks like the heading of a day, under which messages and replies stand."""
 _NAMED: Final = re.compile(
     rf"[{_BREAKS}](?={_MARKS}(?:\w[^{_BREAKS}:\uff1a]{{0,63}}[:\uff1a](?!//)|work order WO-|(?<=\[)(?:T|WO)-))", re.IGNORECASE
 )
@@ -33,17 +36,18 @@ _NAMED: Final = re.compile(
 
 def turn_text(message: str, response: str, speaker: str | None = None) -> str:
     """A turn's message and response as later turns see them."""
-    return f"{message_text(message, speaker)}\n{reply_text(response)}"
+    said = f"{USER_LABEL}{as_said(message)}" if speaker is None else said_by(speaker, message)
+    return f"{said}\n{ASSISTANT_LABEL}{as_said(response)}"
 
 
 def message_text(message: str, speaker: str | None = None) -> str:
-    """A message as later turns see it, apart from its reply. Without a speaker it is the user's."""
-    return f"{USER_LABEL}{as_said(message)}" if speaker is None else said_by(speaker, message)
+    """A message as later turns see it, apart from its reply and under its day. Without a speaker it is the user's."""
+    return f"{USER_LABEL}{_DATED.sub(_quote, as_said(message))}" if speaker is None else said_by(speaker, message)
 
 
 def said_by(speaker: str, text: str) -> str:
     """A text of a named speaker, with every line marked that could be another speaker's."""
-    return f"{speaker_label(speaker)}{_NAMED.sub(_quote, text)}"
+    return f"{speaker_label(speaker)}{_DATED.sub(_quote, _NAMED.sub(_quote, text))}"
 
 
 def imported_text(text: str, speaker: str | None, *, is_reply: bool) -> str:
@@ -72,8 +76,8 @@ def speaker_of(label: str) -> str:
 
 
 def reply_text(response: str) -> str:
-    """A reply as later turns see it, apart from its message."""
-    return f"{ASSISTANT_LABEL}{as_said(response)}"
+    """A reply as later turns see it, apart from its message and under the date of its day."""
+    return f"{ASSISTANT_LABEL}{_DATED.sub(_quote, as_said(response))}"
 
 
 def as_said(text: str) -> str:

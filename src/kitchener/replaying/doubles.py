@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypedDict, Unpack
 
+from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
@@ -22,7 +23,8 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
-from kitchener.records.entries import Json, WorkOrderPlannedPayload, payload_as
+from kitchener.records.embedding import Similarity
+from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
@@ -240,6 +242,20 @@ class RecordedDirectCall:
             return await self._call(work_order, calls_before=calls_before)
         end = self._tape.turn.end if self._tape.turn is not None else None
         return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)
+
+
+class RecordedScores:
+    """The scores of similarity that the turn used; a replay needs no model and no vectors."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
+        """See `Comparing`."""
+        for entry in self._tape.of_turn(events.PROJECTION_COMPUTED):
+            fields = payload_as(ProjectionPayload, entry.payload).get("similarity")
+            return Similarity.from_mapping(fields) if fields is not None else None
+        return None
 
 
 class _ReadScope(TypedDict, total=False):

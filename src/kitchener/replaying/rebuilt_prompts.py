@@ -191,12 +191,15 @@ class _Rebuild:
         self._has_sources = False
 
     async def run(self) -> TurnPrompts:
+        root = self._recorded.readers[self._recorded.ho2m]
         replays, self._tape, turn = await self._find()
         config_hash = _config_hash(turn)
         nothing = TurnPrompts(self._turn_id, replays.agent_class, config_hash, (), tuple(turn.of_type(events.LLM_CALL)))
         if turn.is_erased:
-            ho2m, started = self._recorded.readers[self._recorded.ho2m], turn.started
-            return replace(nothing, problem=await why_unreadable(ho2m, turn.start.get("subject_id"), started.seq))
+            return replace(
+                nothing,
+                problem=await why_unreadable(root, [each.payload for entries in turn.entries.values() for each in entries]),
+            )
         try:
             replays = await self._as_recorded(config_hash) or replays
         except SourcesSealed as error:

@@ -43,6 +43,7 @@ from kitchener.replaying.doubles import (
     RecordedGateway,
     RecordedLearning,
     RecordedMemory,
+    RecordedScores,
     RecordedTools,
 )
 from kitchener.replaying.recorded.before_import import ledgers_before_import
@@ -307,6 +308,7 @@ class Replays:
                 sources=self.sources.of(memory),
                 policy_version=policy_version_of(tape),
                 media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
+                comparing=RecordedScores(tape),
             ),
         )
 

@@ -16,6 +16,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.runtime.admin.asking import NobodyListens, ask
 from kitchener.runtime.admin.operations import Operation
+from kitchener.runtime.content_check import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.ledger_paths import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config
@@ -98,6 +99,10 @@ class FreeRoot:
     async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
         """Adds an exported session."""
         return await import_session(folder, config=self._config, public_key=public_key)
+
+    async def clean_content(self) -> tuple[Path, ...]:
+        """Removes the stored files that no entry names."""
+        return await remove_orphans(self._config)
 
     async def import_conversations(
         self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool

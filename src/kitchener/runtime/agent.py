@@ -22,6 +22,7 @@ from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry, load_tools
 from kitchener.actors.turn.services import DegradedCall
@@ -35,6 +36,7 @@ from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
+from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.memories import memory_of
@@ -57,6 +59,7 @@ class RuntimeArguments:
     degraded_call: DegradedCall | None
     clock: Clock
     ids: IdSource | None
+    embeddings: EmbeddingProvider | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class RuntimeParts:
     sealer: Sealer | None
     signer: Signer | None
     content: ContentStore
+    embeddings: Embeddings | None
     memories: Mapping[str, HO3Memory]
     """Agent class to its long-term memory; classes without one are left out."""
     tasks: TaskGroup
@@ -111,6 +115,7 @@ class Agent:
             signer=shared.signer,
             store=shared.content,
             media_types=shared.gateway.media_types,
+            comparing=shared.embeddings,
         )
         prompts = PromptLibrary.load(config.prompt_dir)
         executor = HO1Executor(

@@ -1,9 +1,9 @@
 """Erases a subject: destroys the subject's key, deactivates what was learned, and records both in every ledger.
 
 The order makes it safe. First a note in the keyring marks the erasure as started; from then on the key counts as destroyed.
-Then the key is destroyed, images and files are removed, the ledgers record the erasure, and the note is removed. No ledger thus
-records an erasure while the data can still be read. The next start or the next call completes an interrupted erasure.
-Explained in `docs/erasure.md`.
+Then the key is destroyed, images, files and vectors of embeddings are removed, the ledgers record the erasure, and the note is
+removed. No ledger thus records an erasure while the data can still be read. The next start or the next call completes an
+interrupted erasure. Explained in `docs/erasure.md`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.sessions.state import COSTS
+from kitchener.actors.similarity.store import erase_vectors
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
@@ -61,13 +62,15 @@ class ErasureReport:
 
 
 class Stores(NamedTuple):
-    """The keyring, the ledgers that may contain data of a subject, open for writing, and the images and files."""
+    """The keyring, the ledgers that may contain data of a subject, open for writing, the images and files, and the vectors."""
 
     keyring: Keyring
     supervisors: Mapping[str, LedgerClient]
     """Agent class to its HO2m ledger."""
     memories: Sequence[HO3Memory]
     content: ContentStore
+    indexes: Path
+    """The directory with the kept vectors of embeddings."""
 
 
 def keyring_of(sealer: Sealer | None) -> Keyring:
@@ -131,7 +134,7 @@ async def open_stores(
             if where not in {path.parent for path in unique}:
                 memory = HO3Memory.open(root, own, ledger_config=config.ledger, clock=clock, sealer=sealer)
                 all_memories.append(await stack.enter_async_context(memory))
-        yield Stores(keyring, found, all_memories, content or ContentStore(root, sealer))
+        yield Stores(keyring, found, all_memories, content or ContentStore(root, sealer), index_dir(config))
 
 
 class ErasureGuards:
@@ -226,10 +229,11 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
 
 
 async def _finish(begun: Erasure, stores: Stores) -> ErasureReport:
-    """Destroys the key, removes images and files, records the erasure, and removes the note, in this order."""
+    """Destroys the key, removes images, files and vectors, records the erasure, and removes the note, in this order."""
     subject_id = begun.subject_id
     await anyio.to_thread.run_sync(stores.keyring.destroy, subject_id)
     files = await anyio.to_thread.run_sync(stores.content.erase, subject_id)
+    await anyio.to_thread.run_sync(erase_vectors, stores.indexes, subject_id)
     held = {name: await _sessions_of(begun, ho2m) for name, ho2m in stores.supervisors.items()}
     sessions = [session for each in held.values() for session in each]
     namespaces = [memory_namespace(name, subject_id) for name in held]

@@ -34,7 +34,7 @@ from kitchener.config import (
 from kitchener.config.settings import MAX_SETTINGS_BYTES
 from kitchener.errors import CallerError, ConfigError
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES
-from kitchener.gateway.providers.vendors import check_vendors
+from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.plain_names import is_plain_name, quoted

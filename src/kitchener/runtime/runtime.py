@@ -18,6 +18,7 @@ from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.requests import check_is_text
+from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
@@ -27,18 +28,20 @@ from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
+from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
 from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
+from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.running_root import RunningRoot
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.ledger_paths import agent_of, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.sealed_root import check_place
@@ -239,7 +242,7 @@ class Runtime:
 
 
 @asynccontextmanager
-async def open_runtime(
+async def open_runtime(  # noqa: PLR0913  what a program may bring along; all but the settings by keyword
     config: RuntimeConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
@@ -249,6 +252,7 @@ async def open_runtime(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     admin_socket: bool | None = None,
+    embeddings: EmbeddingProvider | None = None,
 ) -> AsyncIterator[Runtime]:
     """Starts a Kitchener and closes it when the block ends.
 
@@ -264,6 +268,7 @@ async def open_runtime(
         ids: source of new session ids; None: random ids
         admin_socket: whether commands such as `kitchener subject erase` can change the root through this runtime, by a local
             socket that only the owner can use. None: as `[admin] socket` says, and without it no
+        embeddings: gives vectors of texts, by which turns are also ranked; None: the one of `[embeddings]`, if any
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
@@ -272,7 +277,7 @@ async def open_runtime(
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
     """
     loaded = _load(config, root, providers or {})
-    injected = RuntimeArguments(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids)
+    injected = RuntimeArguments(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings)
     limits, listener = loaded.config.limits, None
     body_error: Exception | None = None
     try:
@@ -315,12 +320,16 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,
+                open_embeddings(config, given=injected.embeddings) as vectors,
                 anyio.create_task_group() as tasks,
             ):
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
                 text = ActiveText(limits.max_active_chars)
                 content = ContentStore(config.plane_root, sealer, limits.max_content_bytes)
-                shared = RuntimeParts(config, injected, gateway, limiter, text, sealer, signer, content, memories, tasks, scope)
+                similar = Embeddings(vectors, config.embeddings, index_dir(config), sealer) if vectors is not None else None
+                shared = RuntimeParts(
+                    config, injected, gateway, limiter, text, sealer, signer, content, similar, memories, tasks, scope
+                )
                 task_status.started(Runtime(shared))
                 try:
                     with ends_when_told("the task that holds the runtime"):

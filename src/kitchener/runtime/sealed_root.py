@@ -4,6 +4,7 @@ Each agent class's HO2m names the key of the operator's sources in `SEALING_CHAN
 keyring, so a keyring without it is lost, incomplete or another root's. Explained in `docs/erasure.md`.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import anyio.to_thread
@@ -17,7 +18,7 @@ from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import SealingChangedPayload, payload_as
 from kitchener.runtime.ledger_paths import keyring_dir
-from kitchener.sealing import Keyring, Sealer
+from kitchener.sealing import MARK, Keyring, Sealer, is_sealed
 
 
 def check_place(config: RuntimeConfig) -> None:
@@ -86,16 +87,27 @@ def _key_id(change: StoredEntry | None) -> str | None:
     return None if change is None else payload_as(SealingChangedPayload, change.payload)["key_id"]
 
 
-async def why_unreadable(ho2m: LedgerReads, subject_id: str | None, since_seq: int) -> str:
-    """Why a sealed text of a subject cannot be read: they were erased, which is on record, or their key is missing.
+async def why_unreadable(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]]) -> str:
+    """Why sealed texts cannot be read: the erasure of their key is on record, or the key is missing. "": none is sealed.
 
     Args:
-        ho2m: the supervisor's ledger
-        subject_id: whose text it is; None: the ledger does not say so
-        since_seq: the position of the entry with the text
+        ho2m: the supervisor's ledger in this root, also for imported texts: an erasure counts in the root where it happened
+        payloads: the payloads with the texts
     """
-    erased = await ho2m.last(key=events.erased_index_key(subject_id)) if subject_id is not None else []
-    if erased and erased[-1].seq > since_seq:
-        return f"its subject was erased ({erased[-1].entry_id}), so what was said and asked cannot be read any more"
-    whose = quoted(subject_id, 80) if subject_id is not None else "its subject"
-    return f"the key of {whose} is missing here and no erasure is on record: restore the keys from their backup"
+    why = ""
+    for subject_id, kid in dict.fromkeys(each for payload in payloads for each in _sealed_with(payload)):
+        erased = ho2m.read(key=events.erased_index_key(subject_id)) if subject_id is not None else None
+        records = [each async for each in erased if each.payload.get("key_id") == kid] if erased is not None else []
+        if not records:
+            whose = quoted(subject_id, 80) if subject_id is not None else "its subject"
+            return f"the key of {whose} is missing here and no erasure is on record: restore the keys from their backup"
+        why = f"its subject was erased ({records[-1].entry_id}), so what was said and asked cannot be read any more"
+    return why
+
+
+def _sealed_with(payload: Mapping[str, object]) -> Iterator[tuple[str | None, object]]:
+    subject_id = payload.get("subject_id")
+    for value in payload.values():
+        if isinstance(value, dict) and is_sealed(value):
+            sealed = value[MARK]
+            yield subject_id if isinstance(subject_id, str) else None, sealed.get("kid") if isinstance(sealed, dict) else None

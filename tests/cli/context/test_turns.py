@@ -27,6 +27,11 @@ def verdicts(outcome: Any) -> dict[str, str]:
     return {each["entity_id"]: each["verdict"] for each in outcome.json["explanations"]}
 
 
+def both(turn_id: str) -> list[str]:
+    """A turn's message and its reply."""
+    return [f"{turn_id}.message", turn_id]
+
+
 class TestExplain:
     def test_it_goes_through_everything_there_was(self, cli: Cli, session: str) -> None:
         outcome = cli("context", "explain", "--turn", turn(session, 5), "--json")
@@ -53,7 +58,10 @@ class TestExplain:
         assert found["short_by"] > 0
         text = cli(*arguments).out
         assert f"suppressed: {turn(session, 4)} (turn)\n  --> HO2M:ADMIN E-" in text
-        assert "   | user: By the way, I also need a hotel in Oslo for the weekend.\n" in text
+        assert "   | assistant: " in text
+        message = cli(*arguments[:-1], f"{turn(session, 4)}.message").out
+        assert "   | user: By the way, I also need a hotel in Oslo for the weekend.\n" in message
+        assert f"its message, {turn(session, 4)}.message, is " in text
         assert f"was {found['short_by']} short of the budget of 160 tokens" in text
         assert f"= help: with context_budget = {160 + found['short_by']} it would have been shown in full" in text
 
@@ -183,13 +191,14 @@ class TestDiff:
         first, second = (each["intent_id"] for each in intents(cli, session))
         found = cli("context", "diff", turn(session, 3), turn(session, 5), "--json").json
         assert (found["before"], found["after"]) == (turn(session, 3), turn(session, 5))
-        assert [each["entity_id"] for each in found["came_in"]] == [second, turn(session, 4)]
-        assert [each["entity_id"] for each in found["went_out"]] == [first, turn(session, 2)]
+        assert [each["entity_id"] for each in found["came_in"]] == [second, *both(turn(session, 4))]
+        assert [each["entity_id"] for each in found["went_out"]] == [first, turn(session, 1), *both(turn(session, 2))]
         assert all("was not there yet" in each["why"] for each in found["came_in"])
-        assert all(f"{first}" in each["why"] and "not live" in each["why"] for each in found["went_out"])
+        gone = [each["why"] for each in found["went_out"] if each["entity_id"] != turn(session, 1)]
+        assert [why for why in gone if first not in why or "not live" not in why] == []
         assert found["notes"] == [f"intent: {first} before, {second} after"]
         text = cli("context", "diff", turn(session, 3), turn(session, 5)).out
-        assert f"came in: 2\n  + {second} (intent)\n      before: {second} was not there yet" in text
+        assert f"came in: 3\n  + {second} (intent)\n      before: {second} was not there yet" in text
         assert f"  - {first} (intent)\n      after: {first} is not live: superseded by" in text
 
     def test_a_turn_without_projection_is_said_to_have_none(self, cli: Cli) -> None:
@@ -211,7 +220,7 @@ class TestChat:
         outcome = cli("chat", stdin="/why\n{}\n{}\n/why\n".format(*TALK).encode())
         assert outcome.code == 0
         assert "no session yet" in outcome.out
-        assert "visible: 3 items, " in outcome.out
+        assert "visible: 4 items, " in outcome.out
         assert "user: " not in outcome.out.split("visible: ")[1]
         assert "= more: kitchener context explain T-" in outcome.out
 

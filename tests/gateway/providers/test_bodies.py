@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.gateway.providers.bodies import BoundedBody, UnusableAnswer, check_json, is_deeper
+from kitchener.gateway.providers.bodies import UnusableAnswer, check_json, is_deeper
+from kitchener.gateway.providers.library.http_client import BoundedBody
 
 LIMIT = 10_000
 

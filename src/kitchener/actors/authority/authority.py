@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from kitchener.actors.authority.comparing import Comparing
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.authority.recorded_projections import RecordedProjections
@@ -165,12 +166,19 @@ class ContextAuthority:
         ledgers: decisions are recorded here
         signer: signs projections; None: projections are not signed
         ruleset: the policy, recorded by its hash with each decision; None: that of `config`, as if nothing is recorded
+        comparing: compares a message with earlier turns by meaning; None: their words alone count
     """
 
     def __init__(
-        self, config: HO2Config, ledgers: LedgerGroup, signer: Signer | None = None, *, ruleset: Ruleset | None = None
+        self,
+        config: HO2Config,
+        ledgers: LedgerGroup,
+        signer: Signer | None = None,
+        *,
+        ruleset: Ruleset | None = None,
+        comparing: Comparing | None = None,
     ) -> None:
-        self._ledgers, self._signer = ledgers, signer
+        self._ledgers, self._signer, self.comparing = ledgers, signer, comparing
         self.is_signer_due = signer is not None
         """Whether the signer must still be declared before the first signed projection."""
         self.is_shadow = config.context_mode == "shadow"
@@ -302,6 +310,8 @@ class ContextAuthority:
             transition_refs=transition_refs,
             hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
         )
+        if (similar := thread.ranking.similar) is not None:
+            payload["similarity"] = similar.as_mapping()
         fields: dict[str, object] = {**base, **payload}
         if self._signer is not None:
             sign_projection(fields, self._signer)
@@ -371,7 +381,7 @@ def recall_scope_of(config: HO2Config) -> RecallScope:
     return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
 
 
-_BEFORE_3: Final = {"recall_scope": "intent", "ranking_postings": 1_024}
+_BEFORE_3: Final = {"recall_scope": "intent", "recalled_turns": 50, "ranking_postings": 1_024}
 """The defaults of settings before version 3 of the policy."""
 
 

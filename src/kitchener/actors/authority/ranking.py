@@ -1,4 +1,4 @@
-"""Ranks turns against a message by the words that they share.
+"""Ranks turns against a message by the words that they share and, where there are embeddings, by recorded scores of similarity.
 
 A turn's rank depends on the other turns in the index. So the index holds all turns of the session, across intents, or all turns
 of the subject if the policy may recall them. Turns enter in the order of the ledger. So neither earlier rankings nor a restart
@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
+from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
 
 _ASSISTANT: Final = f"\n{ASSISTANT_LABEL}"
@@ -43,6 +44,7 @@ class TurnWords:
         "_excerpt_tokens",
         "_index",
         "_last",
+        "_numbers",
         "_owners",
         "_postings",
         "_weights",
@@ -57,7 +59,8 @@ class TurnWords:
         self._index: LexicalIndex | None = None
         self._owners: list[int] = []
         self._ends: list[int] = []
-        self._last: tuple[str, int, int, RankedTurns] = ("", 0, 0, _NONE)
+        self._last: tuple[str, int, int, Similarity | None, RankedTurns] = ("", 0, 0, None, _NONE)
+        self._numbers: dict[str, int] = {}
         self.turns: list[Item] = []
         """The turns in order; a turn's number is its index in this list."""
         self.tokens = 0
@@ -78,23 +81,47 @@ class TurnWords:
 
     def release(self) -> None:
         """Drops the index. The next ranking builds the same one again from the turns."""
-        self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, _NONE)
+        self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, None, _NONE)
 
-    def rank(self, message: str, wanted: int, among: int) -> RankedTurns:
+    def rank(self, message: str, wanted: int, among: int, similar: Similarity | None = None) -> RankedTurns:
         """Ranks the first `among` turns against a message. Later turns have no effect.
 
         Args:
             message: the user's message
             wanted: how many turns are likely to be shown
             among: how many turns had been noted when the message arrived
+            similar: how similar turns are to the message; None: their words alone count
         """
-        if self._last[:3] != (message, wanted, among):  # one turn may ask for the same ranking twice
-            self._last = (message, wanted, among, self._ranked(message, wanted, among) if among else _NONE)
-        return self._last[3]
+        if self._last[:4] != (message, wanted, among, similar):  # one turn may ask for the same ranking twice
+            self._last = (message, wanted, among, similar, self._ranked(message, wanted, among, similar) if among else _NONE)
+        return self._last[4]
 
-    def _ranked(self, message: str, wanted: int, among: int) -> RankedTurns:
+    def _ranked(self, message: str, wanted: int, among: int, similar: Similarity | None) -> RankedTurns:
         ranked = self._read().rank(message, wanted=wanted, among=self._ends[among - 1])
-        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, ranked.order))], ranked.matched)
+        order, matched = ranked.order, ranked.matched
+        if similar is not None and similar.weight and similar.scores:
+            order, matched = self._joined(ranked, similar, among)
+        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched)
+
+    def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int]]:
+        """The order and the matches with what similar turns gain, as a share of the best score by words."""
+        for number in range(len(self._numbers), len(self.turns)):
+            self._numbers[self.turns[number].ref.entry_id] = number
+        scores, matched = dict(ranked.scores), dict.fromkeys(ranked.matched)
+        unit = similar.weight * (max(scores.values(), default=0.0) or 1.0) / FULL_SCORE
+        for entry_id, score in similar.scores.items():
+            number = self._numbers.get(entry_id, among)
+            if number < among:
+                for position in range(self._ends[number - 1] if number else 0, self._ends[number]):
+                    scores[position] = scores.get(position, 0.0) + unit * score
+                    matched[position] = None
+        order = sorted(scores, reverse=True)
+        order.sort(key=scores.__getitem__, reverse=True)
+        return order, [*matched]
+
+    def said(self, number: int) -> str:
+        """What was said in a turn, a message or a reply, without the names of the speakers."""
+        return "\n".join([text for _, text in _said(self.turns[number].text)])
 
     def matched(self, ranked: RankedTurns) -> Iterator[Item]:
         """The turns with a text in `ranked.matched`, best first."""
@@ -128,7 +155,7 @@ class TurnRanking:
         ruleset: sets the limit of postings and the token budget of the context
     """
 
-    __slots__ = ("_among", "_is_shared", "_ruleset", "_taken", "_tokens", "_turns", "_words")
+    __slots__ = ("_among", "_is_shared", "_ruleset", "_taken", "_tokens", "_turns", "_words", "similar")
 
     def __init__(self, ruleset: Ruleset) -> None:
         self._ruleset = ruleset
@@ -136,6 +163,8 @@ class TurnRanking:
         self._words = self._no_words()
         self._taken = self._tokens = self._among = 0
         self._is_shared = False
+        self.similar: Similarity | None = None
+        """How similar the turns are to the message of the running turn; None: their words alone count."""
 
     def follow(self, state: ContextState, subject: tuple[TurnWords, int] | None = None) -> None:
         """Adds the session's new turns. Call it in each turn before any ranking.
@@ -171,6 +200,11 @@ class TurnRanking:
         """The words that it ranks by."""
         return self._words
 
+    @property
+    def among(self) -> int:
+        """How many items of `words` are ranked."""
+        return self._among
+
     def answering(self, message: str) -> Iterator[Item]:
         """The turns that share a word with the message, or have a neighbour that does, best first."""
         return self._words.matched(self._best(message))
@@ -181,7 +215,7 @@ class TurnRanking:
         if self._ruleset.is_split:
             count, tokens = len(self._words.turns), self._words.tokens
         wanted = budget * count // tokens if tokens else 0
-        return self._words.rank(message, wanted, self._among)
+        return self._words.rank(message, wanted, self._among, self.similar)
 
     def rank(self, message: str, items: Sequence[Item]) -> Iterator[int]:
         """Yields positions in `items`, best first, and then those of all turns, newest first. Some positions come twice.

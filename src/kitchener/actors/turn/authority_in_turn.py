@@ -97,7 +97,7 @@ class TurnAuthority:
 
     async def open(self) -> Reply | None:
         """Ensures that the session has exactly one active intent. Returns the Authority's own answer if it cannot."""
-        self._thread.projection = None
+        self._thread.projection = self._thread.ranking.similar = None
         session = self._session
         await self._authority.follow_shared(self._thread, session.session_id, session.subject_id, self._position)
         first = self._authority.first_intent(self._thread, self._session.session_id, self._turn_id)
@@ -259,15 +259,21 @@ class TurnAuthority:
             view = await self._authority.subject_turns.of(self._session.subject_id, self._position)
             count, subject = view.known, (view.words, view.known)
         thread.ranking.follow(thread.state, subject)
+        if (comparing := self._authority.comparing) is not None:
+            words, among = thread.ranking.words, thread.ranking.among
+            thread.ranking.similar = await comparing.compare(self._session.subject_id, self._message, words, among)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
+        room = ruleset.context_budget
         for item in thread.ranking.answering(self._message):
-            if len(found) == most:
+            if len(found) == most or room <= 0:
                 break
             own = mine.get(item.entity_id)
             if own is None or own.intent_id != active:
                 found.append(recalled(item))
+                # What cannot fit beside better matches is not even offered: each offer is on record.
+                room -= min(item.tokens, ruleset.excerpt_tokens)
         return tuple(found)
 
     async def with_refs(self, anchors: Sequence[ContextFragment], memory: TurnMemory) -> Sequence[ContextFragment]:

@@ -17,7 +17,7 @@ from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
-from kitchener.actors.turn.reply_check import apology_after, judge_reply
+from kitchener.actors.turn.reply_check import apology_after, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -351,7 +351,8 @@ class Turn:
             )
             if isinstance(wo, Reply):
                 return wo
-            verdict = await judge_reply(self._services, self._chain, self._message, wo)
+            acceptance = constants.with_criteria_of(wo.cost.tool_ids_used, acceptance)
+            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance)
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
@@ -370,6 +371,8 @@ class Turn:
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
+            if constants.policy_version > 2 and wo.cost.tool_calls:
+                prior = [*prior, *results_of(self._chain.trace, wo.wo_id)]
             if acceptance:
                 inputs = {**inputs, "instructions": told_criteria(constants.instructions, acceptance, verdict.unmet)}
 

@@ -17,6 +17,7 @@ from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import counted, one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.context import ContextState, Resolution, resolve_active
+from kitchener.context.fold.items import count_turns
 from kitchener.context.projection.explanation import closer_words
 from kitchener.errors import NotOnRecord
 from kitchener.memory import HO3Memory
@@ -135,7 +136,7 @@ def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
         yield f"{len(resolution.competing)} threads compete; /intents keep N goes on with one of them:"
         yield from thread_lines([state.intents[each] for each in resolution.competing], state)
     elif resolution.active is not None:
-        turns = len(state.attached(resolution.active).turns)
+        turns = count_turns(state.attached(resolution.active).turns)
         yield f"active: {intent_words(state, resolution.active)}  {counted(turns, 'turn')}"
     else:
         yield "no thread is active; the next message begins one"

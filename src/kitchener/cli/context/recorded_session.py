@@ -155,7 +155,7 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
 
 async def _why_unreadable(paths: LedgerPaths, past: RecordedSession) -> str:
     async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
-        return await why_unreadable(ho2m, past.subject_id, past.entries[0].seq) if ho2m is not None else ""
+        return await why_unreadable(ho2m, [each.payload for each in past.entries]) if ho2m is not None else ""
 
 
 async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Path | None = None) -> RecordedSession:

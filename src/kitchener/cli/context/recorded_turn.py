@@ -47,6 +47,7 @@ from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
+from kitchener.records.embedding import Similarity
 from kitchener.records.entries import (
     ERASED,
     ConflictFlagPayload,
@@ -114,7 +115,8 @@ class TurnView:
         result = next((each for each in self.kept_results if name in (each.result_id, each.ref.entry_id)), None)
         if result is not None:
             return self._of_result(name, result, self.projection)
-        known = next((e for e in (*self.past.entries, *self.later) if name in (e.entry_id, e.entity_id)), None)
+        named = (name, name.removesuffix(OF_MESSAGE))
+        known = next((e for e in (*self.past.entries, *self.later) if e.entry_id == name or e.entity_id in named), None)
         if known is None:
             raise NotOnRecord(
                 f"--entry {name!r}: no entry, intent, work order, turn, rule or learned line of session"
@@ -377,6 +379,8 @@ def rebuild(
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
+    if (scores := payload.get("similarity")) is not None:
+        ranking.similar = Similarity.from_mapping(scores)
     projector = Projector(ruleset, rank=ranking.rank)
     again = projector.project(
         state,

@@ -8,6 +8,7 @@ from kitchener.cli.context.project import ProjectionPreview
 from kitchener.cli.terminal.output import counted, one_line, short_time, table_lines
 from kitchener.config import toml_key
 from kitchener.context import ContextState, Flag, PlacedItem, Projection
+from kitchener.context.fold.items import count_turns
 from kitchener.context.fold.lifecycle import IntentRecord
 
 MOST: Final = 20
@@ -66,7 +67,7 @@ def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
     """The whole answer of `context project`, where nothing stands in the way."""
     past, state, projection = projected.past, projected.state, projected.projection
     assert projection is not None
-    yield f"{past.name} ({past.agent_class}): {counted(len(state.turns), 'turn')} on record"
+    yield f"{past.name} ({past.agent_class}): {counted(count_turns(state.turns.values()), 'turn')} on record"
     yield f"active intent: {intent_words(state, projected.resolution.active)}"
     if not state.intents:
         hint = f"; {how_to_turn_on(past.agent_class)}" if past.config.context_mode == "off" else ""
@@ -92,7 +93,7 @@ def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterat
     for number, record in enumerate(records, 1):
         attached = state.attached(record.intent_id)
         work = f", {counted(len(attached.work_orders), 'work order')} open" if attached.work_orders else ""
-        yield f"  {number}. {intent_words(state, record.intent_id)}  {counted(len(attached.turns), 'turn')}{work}"
+        yield f"  {number}. {intent_words(state, record.intent_id)}  {counted(count_turns(attached.turns), 'turn')}{work}"
 
 
 def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
+from kitchener.context.fold.items import count_turns
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
@@ -267,7 +268,7 @@ class SessionThreads:
                 "status": status,
                 "closed_by": record.closed_by,
                 "scope": record.facts.scope,
-                "turns": len(self.state.attached(record.intent_id).turns),
+                "turns": count_turns(self.state.attached(record.intent_id).turns),
                 "parent": record.facts.parent_id,
                 "superseded_by": record.superseded_by,
                 "objective": one_line(record.facts.objective, _WIDTH),

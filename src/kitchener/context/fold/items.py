@@ -155,6 +155,11 @@ def turn_of(item: Item) -> str:
     return item.entity_id.removesuffix(OF_MESSAGE)
 
 
+def count_turns(items: Iterable[Item]) -> int:
+    """The number of turns that items are of."""
+    return len({turn_of(item) for item in items})
+
+
 def newest_from(items: Sequence[Item], turns: int) -> int:
     """The position from which on items of the newest turns stand, among items of turns by age."""
     at = len(items)

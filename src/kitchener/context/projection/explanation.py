@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.fold.events import SourceEvent
-from kitchener.context.fold.items import TIER_TURN, Item, Reasons
+from kitchener.context.fold.items import OF_MESSAGE, TIER_TURN, Item, Reasons
 from kitchener.context.fold.lifecycle import IntentRecord, InvalidEvent
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
@@ -57,7 +57,13 @@ def explain(name: str, state: ContextState, projection: Projection) -> Explanati
             return _of_invalid(state.invalid[event.ref])
         name = event.entity_id
         placed = find_placed(projection, name)
+    message = find_placed(projection, f"{name}{OF_MESSAGE}")
+    if placed is None and message is not None and name not in state.turns:  # of a recalled turn only the message was offered
+        return _of_placed(message, projection)
     found = _of_placed(placed, projection) if placed is not None else _of_others(name, state, projection)
+    if message is not None:
+        told = "visible" if message.form == "FULL" else "suppressed"
+        found = found._replace(text=f"{found.text}; its message, {message.item.entity_id}, is {told}")
     return _with_evidence(found, state)
 
 
@@ -105,6 +111,7 @@ def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
     facts = (item.reasons, item.tokens)
     if placed.form == "FULL":
         shape = " in its shortest form, as what must be shown takes more than the budget" if placed.is_compact else ""
+        shape = f"{shape} as an excerpt" if item.whole else shape
         text = f"{item.entity_id} is visible{shape}, {placed.tokens} tokens: {', '.join(item.reasons)}"
         return Explanation(item.entity_id, "visible", text, "FULL", *facts, since=item.proof)
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"

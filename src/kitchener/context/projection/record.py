@@ -8,11 +8,13 @@ eligible list. The size of an entry therefore does not grow with the length of t
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
+
+import orjson
 
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import IN_INTENT, Item, place_of
+from kitchener.context.fold.items import IN_INTENT, Item, Reasons, place_of
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.context.projection.rendering import Rendering
@@ -199,6 +201,12 @@ def _listed(ref: Ref) -> ListedRefMapping:
     return ref.as_listed()
 
 
+@lru_cache(64)
+def _reasons(reasons: Reasons) -> Sequence[str]:
+    """Reasons as JSON. Cached, because there are few, and each item has some."""
+    return cast(Sequence[str], orjson.Fragment(orjson.dumps(reasons)))
+
+
 def _key(ref: Ref) -> str:
     return f"{ref.ledger_id}/{ref.entry_id}"
 
@@ -217,7 +225,7 @@ def _full_lists(projection: Projection) -> _FullLists:
         "eligible_refs": [_listed(item.ref) for item in every],
         "visible_refs": [_listed(each.item.ref) for each in projection.visible],
         "suppressed_refs": [_suppressed(each) for each in projection.suppressed()],
-        "eligibility_reasons": {_key(item.ref): item.reasons for item in (*every, *projection.recalled)},
+        "eligibility_reasons": {_key(item.ref): _reasons(item.reasons) for item in (*every, *projection.recalled)},
     }
 
 
@@ -253,7 +261,7 @@ def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges 
         "eligible_refs": {"base": base.ref.as_mapping(), "edits": edits},
         "visible_refs": {"eligible": runs_of(visible), "recalled": [_listed(ref) for ref in recalled_visible]},
         "suppressed_refs": hidden,
-        "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): item.reasons for item in named}},
+        "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): _reasons(item.reasons) for item in named}},
     }
 
 

@@ -1,17 +1,14 @@
 """Bounds the body of an HTTP answer in size, depth and number of parts, because its sender controls it.
 
-The body is checked while it is read and before anything parses it. The first breach of a limit closes the connection. This
-module knows HTTP and JSON, but no vendor and no vendor's library. `http_client.py` applies it to every answer. Explained in
-`docs/gateway.md`.
+The body is checked while it is read. The first breach of a limit is an error, after which the caller closes the connection.
+This module knows HTTP and JSON, but no vendor and no HTTP client. `chat_completions/transport.py` and `library/http_client.py`
+read every answer with it. Explained in `docs/gateway.md`.
 """
 
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-import anyio.lowlevel
-import httpx
-import httpx2
 import orjson
 
 from kitchener.errors import ProviderReason
@@ -51,69 +48,68 @@ class UnusableAnswer(Exception):
         super().__init__(detail)
 
 
-class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
-    """The body of one response, decompressed and bounded.
+class BodyReader:
+    """Decompresses and bounds the body of one response. The caller reads the bytes and passes them on.
 
-    Yields a stream of events event by event, without comments, and any other body as a whole. Of an error's body it reads only
+    Gives a stream of events event by event, without comments, and any other body as a whole. Of an error's body it takes only
     the beginning.
 
     Args:
-        body: the received bytes, still compressed
         encoding: the response's `Content-Encoding`
         status: the response's HTTP status
         max_bytes: limit of a body that is not an error's, both as received and decompressed
+        is_checked: whether `check_json` sees the body, or each event's data; False if the caller parses it by `parsed_json`
+
+    Attributes:
+        ready: events or bodies that are complete and not taken yet
+        is_over: whether nothing more is read
     """
 
-    def __init__(
-        self, body: httpx2.AsyncByteStream | httpx.AsyncByteStream, *, encoding: str, status: int, max_bytes: int
-    ) -> None:
-        self._body, self._source = body, body.__aiter__()
+    def __init__(self, *, encoding: str, status: int, max_bytes: int, is_checked: bool = True) -> None:
         self._is_error = status >= 300  # redirects are not followed
         self._max_bytes = min(max_bytes, MAX_ERROR_BYTES) if self._is_error else max_bytes
-        self._is_over = False
+        self._is_checked = is_checked
+        self.is_over = False
+        self.ready: list[bytes] = []
         self._inflater = self._inflater_for(encoding)
-        self._received = self._inflated = self._pieces = 0
+        self._received = self._inflated = 0
         self._whole = bytearray()
         self._events: _Events | None = None
-        self._ready: list[bytes] = []
         self._has_begun = False
 
-    def __aiter__(self) -> "BoundedBody":
-        return self
+    @property
+    def has_events(self) -> bool:
+        """Whether the body is a stream of events."""
+        return self._events is not None
 
-    async def __anext__(self) -> bytes:
-        """Returns the next event, or once the whole body.
+    def take(self, raw: bytes) -> None:
+        """Takes received bytes; what they complete is in `ready`.
 
         Raises:
-            UnusableAnswer: the body passed a limit; the connection was closed
+            UnusableAnswer: the body passed a limit
         """
         try:
-            while not self._ready and not self._is_over:
-                try:
-                    raw = await anext(self._source)
-                except StopAsyncIteration:
-                    self._end()
-                else:
-                    self._take(raw)
-                    self._pieces += 1
-                    if self._pieces % PIECES_AT_ONCE == 0:
-                        await anyio.lowlevel.checkpoint()
-        except UnusableAnswer:
-            await self.aclose()
-            if not self._is_error:
-                raise
-            self._finish_error()
-        if self._ready:
-            return self._ready.pop(0)
-        raise StopAsyncIteration
+            self._take(raw)
+        except UnusableAnswer as error:
+            self._refuse(error)
 
-    async def aclose(self) -> None:
-        """Returns the connection to the pool, or closes it if the body was not read to its end."""
-        self._is_over = True
-        close = getattr(self._source, "aclose", None)
-        if close is not None:
-            await close()
-        await self._body.aclose()
+    def end(self) -> None:
+        """Ends the body; its rest is in `ready`.
+
+        Raises:
+            UnusableAnswer: the body passed a limit or is not whole
+        """
+        try:
+            self._end()
+        except UnusableAnswer as error:
+            self._refuse(error)
+
+    def _refuse(self, error: UnusableAnswer) -> None:
+        """Raises the error, unless the body is that of an error answer, of which the beginning suffices."""
+        self.is_over = True
+        if not self._is_error:
+            raise error
+        self._finish_error()
 
     def _take(self, raw: bytes) -> None:
         self._received += len(raw)
@@ -151,21 +147,22 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
                 return
             self._has_begun = True
             if piece[0] in _BEGINS_EVENTS and not self._is_error:
-                self._events = _Events()
+                self._events = _Events(is_checked=self._is_checked)
         if self._events is None:
             self._whole += piece
         else:
-            self._ready += self._events.take(piece)
+            self.ready += self._events.take(piece)
 
     def _end(self) -> None:
         if self._inflater is not None and not self._inflater.eof and self._received:
             raise UnusableAnswer("malformed", "the answer ends in the middle of its compressed body")
         if self._events is not None:
-            self._ready += self._events.rest()
+            self.ready += self._events.rest()
         elif self._whole:
-            check_json(self._whole)
-            self._ready.append(bytes(self._whole))
-        self._is_over = True
+            if self._is_checked:
+                check_json(self._whole)
+            self.ready.append(bytes(self._whole))
+        self.is_over = True
 
     def _finish_error(self) -> None:
         """Returns the part of an error's body that could be read. The status alone says what failed."""
@@ -174,7 +171,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         except UnusableAnswer:
             return
         if self._whole:
-            self._ready.append(bytes(self._whole))
+            self.ready.append(bytes(self._whole))
 
     def _inflater_for(self, encoding: str) -> "zlib._Decompress | None":
         name = encoding.strip().lower()
@@ -183,14 +180,15 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         if name not in ("", "identity"):
             if not self._is_error:
                 raise UnusableAnswer("malformed", f"the answer comes in the encoding {name[:40]!r}, which was not requested")
-            self._is_over = True
+            self.is_over = True
         return None
 
 
 class _Events:
     """Cuts a stream of server-sent events at its blank lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_checked: bool) -> None:
+        self._is_checked = is_checked
         self._buffer = bytearray()
         self._searched = self._number = 0
         self._ends_in_return = False
@@ -228,8 +226,39 @@ class _Events:
         self._number += 1
         if self._number > MAX_EVENTS:
             raise UnusableAnswer("malformed", f"the stream has more than {MAX_EVENTS:,} events")
-        check_json(b"\n".join([line.removeprefix(b"data:") for line in lines if line.startswith(b"data:")]))
-        return b"\n".join(lines)
+        whole = b"\n".join(lines)
+        if self._is_checked:
+            check_json(event_data(whole))
+        return whole
+
+
+def event_data(event: bytes) -> bytes:
+    """Returns the data of a server-sent event."""
+    event = event.rstrip(b"\n")
+    if b"\n" not in event:
+        return event[5:] if event.startswith(b"data:") else b""
+    return b"\n".join([line.removeprefix(b"data:") for line in event.split(b"\n") if line.startswith(b"data:")])
+
+
+def parsed_json(text: bytes | bytearray) -> Any:
+    """Parses the body or an event of an answer, within the limits of `check_json`.
+
+    Raises:
+        UnusableAnswer: the text is not JSON, nests too deep, or has too many values or a negative count
+    """
+    brackets = text.count(b"[") + text.count(b"{")
+    marks = brackets + text.count(b",")
+    if marks > MAX_COUNTED:
+        raise UnusableAnswer("malformed", f"the answer holds more than {MAX_COUNTED:,} commas and brackets")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UnusableAnswer("malformed", f"the answer is not valid JSON: {error.msg:.100}") from error
+    if brackets > MAX_DEPTH or marks > MAX_VALUES:
+        _check_shape(value)
+    if b'"usage' in text and isinstance(value, dict):
+        _check_usage(value)
+    return value
 
 
 def check_json(text: bytes | bytearray) -> None:

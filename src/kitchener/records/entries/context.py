@@ -19,6 +19,8 @@ FlagKind = Literal[
 ]
 SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED", "UNSUPPORTED"]
 """Why an eligible item was not shown in full."""
+EmbeddingProblem = Literal["DEADLINE", "FAILED", "PAUSED"]
+"""Why texts have no vectors: the wait ended, the provider failed, or nobody was asked so soon after a failure."""
 Runs = list[list[int]]
 """Positions in a list, as `[first, end)` pairs."""
 
@@ -78,6 +80,20 @@ class SuppressedPositions(TypedDict):
     UNSUPPORTED: NotRequired[Runs]
 
 
+class SimilarityMapping(TypedDict):
+    """The scores that a ranking took from embeddings."""
+
+    model: str
+    """The model of the vectors."""
+    weight: float
+    """What a score of 1,000 adds, as a share of the best score by words."""
+    scores: Mapping[str, int]
+    """By entry id of a message or a reply: thousandths, rounded; entries that are not named gained nothing."""
+    without: int
+    """Texts that had no vector."""
+    problem: NotRequired[EmbeddingProblem]
+
+
 class ProjectionPayload(CommonPayload):
     """`PROJECTION_COMPUTED`: which entries a model may see, and why. Long lists are a change of an earlier projection."""
 
@@ -99,6 +115,8 @@ class ProjectionPayload(CommonPayload):
     eligibility_reasons: Mapping[str, Sequence[str]]
     """By `{ledger_id}/{entry_id}`; `*` stands for all others."""
     proof_refs: list[ListedRefMapping]
+    similarity: NotRequired[SimilarityMapping]
+    """Left out where no embeddings are configured, or nothing was there to compare."""
 
 
 class ConflictFlagPayload(CommonPayload):

@@ -79,6 +79,10 @@ class AdminRoot(Protocol):
         """Adds an exported session; see `import_session`."""
         ...
 
+    async def clean_content(self) -> tuple[Path, ...]:
+        """Removes the stored images and files that no entry names, and returns them."""
+        ...
+
     async def import_conversations(
         self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
     ) -> ConversationsImport:
@@ -391,6 +395,16 @@ class ImportOverlays(Operation[dict[str, list[str]]]):
         return taken
 
 
+class CleanContent(Operation[tuple[Path, ...]]):
+    """Removes the stored images and files that no entry names, and returns them."""
+
+    op = "content.clean"
+    result = TypeAdapter(tuple[Path, ...])
+
+    async def run(self, root: AdminRoot) -> tuple[Path, ...]:
+        return await root.clean_content()
+
+
 class ReadStatistics(Operation[dict[str, Any]]):
     """Reads the present state of queues."""
 
@@ -414,6 +428,7 @@ _KINDS: Final[tuple[type[Operation[Any]], ...]] = (
     DeactivateArtifact,
     QuarantineTarget,
     ImportOverlays,
+    CleanContent,
     ReadStatistics,
 )
 OPERATIONS: Final[Mapping[str, type[Operation[Any]]]] = {each.op: each for each in _KINDS}

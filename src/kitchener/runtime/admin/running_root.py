@@ -15,6 +15,7 @@ from kitchener.memory import HO3Memory
 from kitchener.memory.reader import memory_dir
 from kitchener.records import events
 from kitchener.runtime.agent import Agent, RuntimeParts
+from kitchener.runtime.content_check import remove_orphans_beside
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.ledger_paths import LedgerName, agent_of
 from kitchener.runtime.memories import memory_config
@@ -111,6 +112,10 @@ class RunningRoot:
             agent.supervisor.outside.read_again(subject_id)
             if memory is not None:
                 await memory.read_again(memory_namespace(agent_class, subject_id))
+
+    async def clean_content(self) -> tuple[Path, ...]:
+        """Removes the stored files that no entry names; what a turn has just stored stays."""
+        return await remove_orphans_beside(self._parts.config, self._parts.content)
 
     async def import_conversations(
         self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool

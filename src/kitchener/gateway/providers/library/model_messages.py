@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import orjson
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -24,18 +23,17 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
-from kitchener.canonical import MAX_DEPTH
-from kitchener.errors import ProviderError
-from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.checked_answers import (
+    MAX_PARTS,
+    ReadAnswer,
+    checked_response,
+    checked_tool_use,
+    estimated_usage,
+)
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
 from kitchener.records.prompt import Message, PromptRequest, PromptResponse, ToolUse, Usage
-from kitchener.records.tokens import tokens_of_bytes
-
-MAX_PARTS = 1_000
-"""Texts, thoughts and tool requests in one answer."""
-MAX_NAME_CHARS = 256
-"""Of a tool's name, of a request's id, and of what an answer calls its model."""
 
 _FINISH_REASONS: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -140,56 +138,22 @@ def response_from(
     if len(answer.parts) > MAX_PARTS:
         raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
     text = redaction.text("".join(part.content for part in answer.parts if isinstance(part, TextPart)))
-    tool_uses = tuple(_tool_use(part, redaction) for part in answer.parts if isinstance(part, ToolCallPart))
-    if not text and not tool_uses:
-        if answer.finish_reason == "content_filter":
-            raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
-        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {answer.finish_reason!r:.40})")
-    return PromptResponse(
-        provider_id=provider_id,
-        model_id=asked,
-        served_model=_served_model(answer.model_name, asked, redaction),
+    read = ReadAnswer(
         text=text,
-        structured=redaction.value(_object(text)) if request.output_schema is not None else None,
-        tool_uses=tool_uses,
+        tool_uses=tuple(_tool_use(part, redaction) for part in answer.parts if isinstance(part, ToolCallPart)),
         usage=_usage(answer, request, text),
-        finish_reason="tool_use" if tool_uses else _FINISH_REASONS.get(answer.finish_reason, "other"),
+        finish_reason=_FINISH_REASONS.get(answer.finish_reason, "other"),
+        served_model=answer.model_name,
     )
-
-
-def _served_model(name: str | None, asked: str, redaction: Redaction) -> str | None:
-    if not name or name == asked or asked.endswith(f":{name}"):
-        return None
-    shown = redaction.text(name)
-    return "".join(each if each.isprintable() else "\ufffd" for each in shown[:MAX_NAME_CHARS])
+    return checked_response(read, request, provider_id, asked, redaction)
 
 
 def _tool_use(part: ToolCallPart, redaction: Redaction) -> ToolUse:
-    for what, name in (("name", part.tool_name), ("id", part.tool_call_id)):
-        if len(name) > MAX_NAME_CHARS or not name.isprintable():
-            raise UnusableAnswer(
-                "malformed", f"the {what} of a tool request is not a name of up to {MAX_NAME_CHARS} characters"
-            )
-    arguments = _object(part.args or "{}") if part.args is None or isinstance(part.args, str) else dict(part.args)
-    if arguments is None or is_deeper(arguments, MAX_DEPTH):
-        expected = f"a JSON object of up to {MAX_DEPTH} levels"
-        raise UnusableAnswer("malformed", f"the arguments for tool {part.tool_name!r} are not {expected}")
-    return ToolUse(redaction.text(part.tool_call_id), redaction.text(part.tool_name), redaction.value(arguments))
-
-
-def _object(text: str) -> dict[str, object] | None:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) and not is_deeper(value, MAX_DEPTH) else None
+    return checked_tool_use(part.tool_call_id, part.tool_name, part.args, redaction)
 
 
 def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     counted = answer.usage
     if not counted.input_tokens and not counted.output_tokens:
-        # Some servers do not count. An estimate keeps budgets working; none at all would make such a model look free.
-        sent = sum(len(message.content.encode()) for message in request.messages)
-        content = sum(each.stored.tokens for message in request.messages for each in message.parts)
-        return Usage(tokens_of_bytes(sent) + content, tokens_of_bytes(len(text.encode())))
+        return estimated_usage(request, text)
     return Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens or None)

@@ -13,38 +13,39 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
-from openai import AsyncOpenAI
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider as VendorProvider
 from pydantic_ai.providers import infer_provider_class
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
 from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.providers.http_client import open_former_http_client, open_http_client
-from kitchener.gateway.providers.model_errors import VENDOR_ERRORS, hide, translated
-from kitchener.gateway.providers.model_messages import check_part, parameters_for, response_from, text_of, vendor_messages
-from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
-from kitchener.gateway.providers.vendors import (
-    ALL_CONTENT,
+from kitchener.gateway.providers.authorities import read_authorities
+from kitchener.gateway.providers.failures import hide
+from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
+from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
+from kitchener.gateway.providers.library.model_messages import (
+    check_part,
+    parameters_for,
+    response_from,
+    text_of,
+    vendor_messages,
+)
+from kitchener.gateway.providers.library.vendors import (
     ASYNCIO_ONLY_VENDORS,
     FORMER_HTTPX_VENDORS,
     OWN_CLIENT_VENDORS,
-    TEXT_FILES,
     VENDORS_WITH_CONTENT,
     unbounded_vendor,
 )
+from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.routing import URL_NOT_TAKEN
-from kitchener.gateway.traits import ProviderTraits
+from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
-OPENAI_HOSTS = ("api.openai.com", "openai.azure.com")
 
 _SOURCE = "configuration"
 _NOT_TAKEN = {
@@ -152,8 +153,8 @@ async def open_model_provider(provider_id: str, config: ProviderConfig, secret: 
 
     Args:
         provider_id: the provider's id in the configuration
-        config: the provider's settings, of kind `openai_compatible` or `model`
-        secret: the API key; None: no key is sent (`openai_compatible`), or that of the vendor's environment variable (`model`)
+        config: the provider's settings, of kind `model`
+        secret: the API key; None: that of the vendor's environment variable
 
     Raises:
         ConfigError: the vendor is unknown, the key is missing, or the vendor's library works neither on this event loop nor
@@ -161,30 +162,7 @@ async def open_model_provider(provider_id: str, config: ProviderConfig, secret: 
         ImportError: the vendor's package is not installed
     """
     async with AsyncExitStack() as stack:
-        if config.kind == "openai_compatible":
-            yield await _open_endpoint(stack, provider_id, config, secret)
-        else:
-            yield await _open_vendor(stack, provider_id, config, secret)
-
-
-async def _open_endpoint(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
-    redaction = Redaction(secret)
-    http_client = await stack.enter_async_context(open_http_client(config, redaction, withhold_key=secret is None))
-    # Never an empty key, because the library would then look for one in the environment.
-    client = AsyncOpenAI(base_url=config.base_url, api_key=secret or "no-key", http_client=http_client, max_retries=0)
-    host = urlsplit(config.base_url or "").hostname or ""
-    profile = OpenAIModelProfile(
-        # Only OpenAI itself requires the newer field; many other endpoints accept only the older one.
-        openai_chat_supports_max_completion_tokens=host.endswith(OPENAI_HOSTS),
-        # Without it, a reply that was cut off between two pieces would count as complete.
-        openai_chat_streaming_requires_finish_reason=True,
-    )
-    vendor = OpenAIProvider(openai_client=client)
-
-    def build(name: str) -> Model:
-        return OpenAIChatModel(name, provider=vendor, profile=profile)
-
-    return ModelProvider(provider_id, build, model_id=config.model, settings={}, redaction=redaction)
+        yield await _open_vendor(stack, provider_id, config, secret)
 
 
 async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
@@ -203,7 +181,9 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     if "http_client" not in signature(vendor_class.__init__).parameters:
         raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
-    client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(config, redaction)
+    client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(
+        config, redaction, read_authorities(provider_id, config)
+    )
     vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
     await stack.enter_async_context(client)
     await stack.enter_async_context(vendor)

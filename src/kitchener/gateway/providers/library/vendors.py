@@ -20,9 +20,6 @@ OWN_CLIENT_VENDORS: Final = {
 }
 """Vendors whose library takes no HTTP client, each with the vendor's OpenAI-compatible endpoint."""
 
-TEXT_FILES: Final = ("text/*",)
-"""What every model takes, because the content of such a file is text."""
-ALL_CONTENT: Final = ("image/*", "application/pdf", *TEXT_FILES)
 VENDORS_WITH_CONTENT: Final = frozenset(
     ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai", "openai-chat", "openai-responses")
 )

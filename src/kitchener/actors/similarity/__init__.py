@@ -1,0 +1,1 @@
+"""Compares what was said with a message, by vectors."""

@@ -1,0 +1,186 @@
+"""Finds out how similar earlier turns are to a message, with vectors from an `EmbeddingProvider`.
+
+Only texts without a vector are embedded: in most turns the message and the last reply. A turn waits for vectors until a
+deadline of its own; what has none by then is ranked by its words. A provider that fails is not asked again for a while.
+`vectors.py` compares vectors, `store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
+`docs/context.md`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+from weakref import ref
+
+import anyio
+import anyio.to_thread
+
+from kitchener.actors.authority.ranking import TurnWords
+from kitchener.actors.similarity.store import VectorStore
+from kitchener.actors.similarity.vectors import Vector, scores_of, unit_vector
+from kitchener.cancellation import is_own_failure
+from kitchener.config import EmbeddingsConfig
+from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
+from kitchener.records.embedding import EmbeddingProvider, Similarity
+from kitchener.records.entries import EmbeddingProblem
+from kitchener.sealing import Sealer
+
+_log = get_logger(__name__)
+
+
+_FIRST: Final = 3
+"""Texts that are embedded first: the message, and the last message and reply."""
+_READ_AT_ONCE: Final = 500
+"""Kept vectors that are read in one go."""
+
+
+class _Held:
+    """The vectors of one history in memory, by the number of the item."""
+
+    __slots__ = ("read_to", "vectors", "words")
+
+    def __init__(self, words: "ref[TurnWords]") -> None:
+        self.words, self.vectors = words, list[Vector | None]()
+        self.read_to: int | None = None
+        """Items up to here were looked up before; None: not all of them."""
+
+
+class _VectorSearch:
+    """The search for the vectors of one message and of the items of its history."""
+
+    __slots__ = ("found", "made", "message", "problem")
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        self.found = dict[str, Vector]()
+        self.made = dict[str, Vector]()
+        """Those of `found` that are not kept yet."""
+        self.problem: EmbeddingProblem | None = None
+
+
+class Embeddings:
+    """Compares messages with earlier turns, for all agent classes of a runtime.
+
+    Args:
+        provider: gives vectors
+        config: weight, limits and deadline
+        directory: the directory of the indexes, where vectors are kept
+        sealer: seals kept vectors; None: they are stored in plain form
+    """
+
+    def __init__(self, provider: EmbeddingProvider, config: EmbeddingsConfig, directory: Path, sealer: Sealer | None) -> None:
+        self._provider, self._config = provider, config
+        self._store = VectorStore(directory, sealer, config.max_stored)
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._total = 0
+        """Places for vectors in `_held`."""
+        self._batch, self._paused_until, self._has_failed = config.batch, 0.0, False
+
+    async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
+        """See `Comparing`. Never fails: what could not be had is told in the result."""
+        if not among:
+            return None
+        first, held = max(0, among - self._config.max_cached), self._history(words, among)
+        search = _VectorSearch(self._cut(message))
+        wanted = {n: self._cut(words.said(n)) for n in range(among - 1, first - 1, -1) if held.vectors[n] is None}
+        await self._search(subject_id, search, wanted, held.read_to)
+        if search.problem is None or held.read_to is not None:
+            held.read_to = among
+        for n, text in wanted.items():
+            held.vectors[n] = search.found.get(text)
+        known, asked = held.vectors[first:among], search.found.get(search.message)
+        scores = scores_of(asked, known, self._config.scored) if asked is not None else {}
+        named = {words.turns[first + n].ref.entry_id: score for n, score in sorted(scores.items())}
+        without = first + sum([each is None for each in known])
+        return Similarity(self._provider.model_id, self._config.weight, named, without, search.problem)
+
+    async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
+        """Finds vectors, newest first, until the deadline, and keeps those that were made."""
+        with anyio.move_on_after(self._config.deadline_s) as scope:
+            try:
+                await self._find_all(subject_id, search, wanted, read_to)
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
+                search.problem = self._failed("FAILED", origin_of(error))
+        if scope.cancelled_caught:
+            self._batch = max(1, self._batch // 2)
+            search.problem = "DEADLINE"
+            if search.message not in search.found:
+                self._failed("DEADLINE", f"no vector within {self._config.deadline_s:g} s")
+        elif search.problem is None:
+            self._batch, self._has_failed = min(self._config.batch, self._batch * 2), False
+        if search.made:
+            await anyio.to_thread.run_sync(self._store.put, subject_id, self._provider.model_id, search.made)
+
+    async def _find_all(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
+        # The message comes first, and with it the last turn: without the message, nothing can be compared.
+        newest = [*dict.fromkeys((search.message, *wanted.values()))][:_FIRST]
+        await self._find(subject_id, search, newest)
+        await self._embed(search, newest)
+        if search.message not in search.found:
+            return
+        unread = [*dict.fromkeys(text for n, text in wanted.items() if read_to is None or n >= read_to)]
+        for start in range(0, len(unread), _READ_AT_ONCE):
+            await self._find(subject_id, search, unread[start : start + _READ_AT_ONCE])
+        await self._embed(search, wanted.values())
+
+    async def _find(self, subject_id: str, search: _VectorSearch, texts: Sequence[str]) -> None:
+        """Adds the kept vectors of texts."""
+        asked = [text for text in texts if text not in search.found]
+        read = partial(self._store.find, subject_id, self._provider.model_id, asked)
+        vectors = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+        search.found.update((text, each) for text, each in zip(asked, vectors, strict=True) if each is not None)
+
+    async def _embed(self, search: _VectorSearch, texts: Iterable[str]) -> None:
+        """Adds new vectors of texts that have none."""
+        missing = [*dict.fromkeys(text for text in texts if text not in search.found)]
+        if missing and anyio.current_time() < self._paused_until:
+            search.problem = "PAUSED"
+            return
+        while missing:
+            batch, missing = missing[: self._batch], missing[self._batch :]
+            made = dict(zip(batch, await self._vectors_of(batch), strict=True))
+            search.found.update(made)
+            search.made.update(made)
+
+    async def _vectors_of(self, texts: Sequence[str]) -> list[Vector]:
+        vectors = await self._provider.embed(texts)
+        if len(vectors) != len(texts):
+            raise ValueError(f"{len(vectors):,} vectors for {len(texts):,} texts")
+        units = [unit_vector(each) for each in vectors]
+        if len({len(each.numbers) for each in units}) > 1:
+            raise ValueError("vectors of different sizes")
+        return units
+
+    def _failed(self, problem: EmbeddingProblem, detail: str) -> EmbeddingProblem:
+        self._paused_until = anyio.current_time() + self._config.pause_s
+        if not self._has_failed:  # once, until it works again
+            self._has_failed = True
+            _log.warning("no embeddings", model=self._provider.model_id, problem=problem, detail=detail)
+        return problem
+
+    def _cut(self, text: str) -> str:
+        return text[: self._config.max_text_chars]
+
+    def _history(self, words: TurnWords, among: int) -> _Held:
+        """The vectors of a history. While there are too many, drops those of the histories that were used longest ago."""
+        key = id(words)
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = _Held(ref(words, lambda _: self._drop(key)))
+        self._held.move_to_end(key)
+        more = max(0, among - len(held.vectors))
+        held.vectors += [None] * more
+        self._total += more
+        if (old := among - self._config.max_cached) > 0:
+            held.vectors[:old] = [None] * old
+        while self._total > self._config.max_cached and len(self._held) > 1:
+            self._drop(next(iter(self._held)))
+        return held
+
+    def _drop(self, key: int) -> None:
+        dropped = self._held.pop(key, None)
+        self._total -= len(dropped.vectors) if dropped is not None else 0

@@ -1,0 +1,1 @@
+"""Providers of vectors for texts, by which earlier turns are ranked."""

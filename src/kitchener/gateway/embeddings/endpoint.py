@@ -1,0 +1,96 @@
+"""Gets vectors from an OpenAI-compatible `/embeddings` endpoint.
+
+Vectors are asked for as base64, because a list of numbers takes four times the bytes; both are read. The client is that of the
+chat endpoints: it bounds answers and follows no redirect. An error never quotes a key or a text.
+"""
+
+from array import array
+from base64 import b64decode
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from kitchener.config import EmbeddingsConfig, ProviderConfig
+from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.chat_completions.transport import (
+    TRANSPORT_ERRORS,
+    ChatTransport,
+    StatusError,
+    open_transport,
+)
+from kitchener.gateway.providers.redaction import Redaction
+
+MAX_ANSWER_BYTES: Final = 64 * 1_048_576
+"""Longest answer, bytes. 2,048 vectors of 3,072 numbers take 34 MiB as base64."""
+_ID: Final = "embeddings"
+
+
+class EndpointEmbeddings:
+    """An `EmbeddingProvider` over HTTP. Made by `open_endpoint`.
+
+    Args:
+        transport: posts to the endpoint
+        model: the model to ask for
+    """
+
+    def __init__(self, transport: ChatTransport, model: str) -> None:
+        self._transport, self._model = transport, model
+        # With the host, because two servers may have different models of one name.
+        self.model_id = f"{urlsplit(transport.url).netloc}/{model}"
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """See `EmbeddingProvider`.
+
+        Raises:
+            ProviderError: there was no usable answer
+        """
+        request = orjson.dumps({"model": self._model, "input": list(texts), "encoding_format": "base64"})
+        body = bytearray()
+        try:
+            async with aclosing(self._transport.post(request)) as pieces:
+                async for piece, _ in pieces:
+                    body += piece
+        except StatusError as error:
+            reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
+            raise ProviderError(_ID, reason, f"the endpoint answered with status {error.status}") from None
+        except UnusableAnswer as error:
+            raise ProviderError(_ID, error.reason, error.detail) from None
+        except TRANSPORT_ERRORS as error:
+            raise ProviderError(_ID, "connection", type(error).__name__) from None
+        return _vectors(bytes(body), len(texts))
+
+
+@asynccontextmanager
+async def open_endpoint(config: EmbeddingsConfig, secret: str | None) -> AsyncIterator[EndpointEmbeddings]:
+    """Opens a pool of connections of its own for the block.
+
+    Args:
+        config: the settings, of kind `openai_compatible`
+        secret: the API key; None: no key is sent
+    """
+    provider = ProviderConfig(base_url=config.base_url, timeout_s=config.deadline_s, max_response_bytes=MAX_ANSWER_BYTES)
+    async with open_transport(_ID, provider, secret, Redaction(secret), path="embeddings") as transport:
+        yield EndpointEmbeddings(transport, config.model or "")
+
+
+def _vectors(body: bytes, count: int) -> list[Sequence[float]]:
+    """The vectors of an answer, in the order of the texts."""
+    found: dict[int, Sequence[float]] = {}
+    try:
+        for place, each in enumerate(orjson.loads(body)["data"]):
+            found[int(each.get("index", place))] = _numbers(each["embedding"])
+        return [found[place] for place in range(count)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ProviderError(_ID, "malformed", f"the answer does not have the form of {count} vectors") from None
+
+
+def _numbers(value: object) -> Sequence[float]:
+    if isinstance(value, str):
+        return array("f", b64decode(value, validate=True))
+    if isinstance(value, list):
+        return value
+    raise TypeError("neither a list nor base64")

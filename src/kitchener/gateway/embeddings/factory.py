@@ -1,0 +1,51 @@
+"""Opens the provider of vectors that the settings name, and closes it at the end."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio.to_thread
+
+from kitchener.config import RuntimeConfig, address_problem
+from kitchener.errors import ConfigError
+from kitchener.gateway.embeddings.hashing import HashingEmbeddings
+from kitchener.gateway.embeddings.static import open_static
+from kitchener.gateway.providers.factory import read_secret
+from kitchener.records.embedding import EmbeddingProvider
+
+_SOURCE: Final = "configuration"
+
+
+@asynccontextmanager
+async def open_embeddings(
+    config: RuntimeConfig, *, given: EmbeddingProvider | None = None
+) -> AsyncIterator[EmbeddingProvider | None]:
+    """Opens the configured provider for the block; None: there is none, or model calls are not allowed.
+
+    Asks nobody for anything.
+
+    Args:
+        config: the settings
+        given: a provider of the program, which takes the place of the configured one
+
+    Raises:
+        ConfigError: a library is missing, the address cannot be used, or the reference to the key points to nothing
+    """
+    settings = config.embeddings
+    if given is not None:
+        yield given
+    elif settings.kind == "hashing":
+        yield HashingEmbeddings()
+    elif settings.kind == "static":
+        yield await anyio.to_thread.run_sync(open_static)
+    elif settings.kind == "openai_compatible" and config.router.allow_model_calls:
+        if (problem := address_problem(settings.base_url or "")) is not None:
+            raise ConfigError(_SOURCE, "embeddings.base_url", "", problem)
+        secret = read_secret(settings.api_key, "embeddings.api_key")
+        # Imported here because most runtimes need no client for it.
+        from kitchener.gateway.embeddings.endpoint import open_endpoint
+
+        async with open_endpoint(settings, secret) as endpoint:
+            yield endpoint
+    else:
+        yield None

@@ -1,0 +1,261 @@
+"""Reads answers in OpenAI's chat-completions format, whole or event by event. Nothing is sent from here.
+
+Servers differ in what they leave out, so each field is read by itself and checked. A model's thoughts are counted and not kept.
+"""
+
+from typing import Any, Final, Literal
+
+from kitchener.errors import ProviderError
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.checked_answers import (
+    MAX_PARTS,
+    ReadAnswer,
+    checked_response,
+    checked_tool_use,
+    estimated_usage,
+)
+from kitchener.gateway.providers.failures import reason_of_status, shortened, told_by
+from kitchener.gateway.providers.redaction import Redaction
+from kitchener.plain_names import quoted
+from kitchener.records.entries import FinishReason
+from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+
+_FINISH_REASONS: Final[dict[str, FinishReason]] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+}
+_THOUGHTS: Final = ("reasoning_content", "reasoning")
+"""Fields in which servers send a model's thoughts."""
+_BEGIN: Final = "<think>"
+_END: Final = "</think>"
+_MAX_HELD: Final = 200
+"""White space before an answer that is held back at most, characters."""
+
+
+class _Call:
+    """A tool request, of which a stream sends one part after the other."""
+
+    __slots__ = ("arguments", "name", "use_id")
+
+    def __init__(self) -> None:
+        self.use_id = self.name = ""
+        self.arguments: list[str] | dict[str, Any] = []
+
+    def take(self, call: dict[str, Any]) -> None:
+        function = _dict(call.get("function"), "a function")
+        self.use_id = self.use_id or _text(call.get("id"))
+        self.name = self.name or _text(function.get("name"))
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            self.arguments = arguments
+        elif isinstance(self.arguments, list):
+            self.arguments.append(_text(arguments))
+
+
+class AnswerReader:
+    """Gathers one answer out of the parsed body, or out of the events of a stream.
+
+    Args:
+        request: what was asked
+        provider_id: who was asked
+        asked: the model that was asked for
+        redaction: the keys
+    """
+
+    def __init__(self, request: PromptRequest, provider_id: str, asked: str, redaction: Redaction) -> None:
+        self._request, self._provider_id, self._asked, self._redaction = request, provider_id, asked, redaction
+        self._texts: list[str] = []
+        self._refusals: list[str] = []
+        self._calls: dict[object, _Call] = {}
+        self._call = _Call()
+        self._finish: str | None = None
+        self._model = ""
+        self._usage: Usage | None = None
+        self._thoughts = _Thoughts()
+        self._has_choice = False
+
+    def take(self, body: object, *, streams: bool) -> str:
+        """Takes the whole body of an answer or the next event, and returns the text that it brings.
+
+        Raises:
+            ProviderError: the answer is the report of an error
+            UnusableAnswer: it has not the format
+        """
+        answer = _dict(body, "the answer")
+        if answer.get("error"):
+            raise self._reported(answer["error"])
+        if not self._model:
+            self._model = _text(answer.get("model"))
+        if usage := answer.get("usage"):
+            self._usage = _usage(_dict(usage, "usage"))
+        choices = answer.get("choices")
+        if not choices:
+            return ""
+        if not isinstance(choices, list):
+            raise UnusableAnswer("malformed", "`choices` is no list")
+        self._has_choice = True
+        choice = _dict(choices[0], "a choice")
+        self._finish = _text(choice.get("finish_reason")) or self._finish
+        said = _dict(choice.get("delta" if streams else "message"), "a message")
+        return self._say(said)
+
+    def rest(self) -> str:
+        """Returns text that was held back, after the last event."""
+        if rest := self._thoughts.rest():
+            self._texts.append(rest)
+        return rest
+
+    def response(self, *, streamed: bool) -> PromptResponse:
+        """Returns the whole answer.
+
+        Raises:
+            ProviderError: it holds neither text nor a tool request
+            UnusableAnswer: it was cut off, or its tool requests are unusable
+        """
+        if not self._has_choice:
+            raise ProviderError(self._provider_id, "empty", "the answer holds no choices")
+        if streamed and self._finish is None:
+            raise UnusableAnswer("malformed", "the stream ended without a finish reason, so the answer may be cut off")
+        text = self._redaction.text("".join(self._texts))
+        if self._refusals and not text and not self._calls:
+            raise ProviderError(self._provider_id, "refused", shortened("".join(self._refusals), self._redaction))
+        usage = self._usage
+        if usage is None or not (usage.input_tokens or usage.output_tokens):
+            usage = estimated_usage(self._request, "".join((text, *self._thoughts.texts)))
+        read = ReadAnswer(
+            text=text,
+            tool_uses=tuple(
+                checked_tool_use(
+                    call.use_id or f"call-{self._request.call}-{number}",
+                    call.name,
+                    "".join(call.arguments) if isinstance(call.arguments, list) else call.arguments,
+                    self._redaction,
+                )
+                for number, call in enumerate(self._calls.values(), 1)
+            ),
+            usage=usage,
+            finish_reason=_FINISH_REASONS.get(self._finish or "stop", "other"),
+            served_model=self._model,
+        )
+        return checked_response(read, self._request, self._provider_id, self._asked, self._redaction)
+
+    def _say(self, said: dict[str, Any]) -> str:
+        for name in _THOUGHTS:
+            if thought := said.get(name):
+                self._thoughts.texts.append(_text(thought))
+        if refusal := said.get("refusal"):
+            self._refusals.append(_text(refusal))
+        if calls := said.get("tool_calls"):
+            self._take_calls(calls)
+        content = said.get("content")
+        if not content:
+            return ""
+        text = self._thoughts.without(content if isinstance(content, str) else _text_of_parts(content))
+        if text:
+            self._texts.append(text)
+        return text
+
+    def _take_calls(self, calls: object) -> None:
+        if not isinstance(calls, list):
+            raise UnusableAnswer("malformed", "`tool_calls` is no list")
+        for each in calls:
+            call = _dict(each, "a tool request")
+            key = call.get("index")
+            if type(key) is not int:
+                # Some servers number nothing: a new id, or a name, begins a new request.
+                begins = call.get("id") or _dict(call.get("function"), "a function").get("name")
+                key = f"#{len(self._calls)}" if begins or not self._calls else next(reversed(self._calls))
+            if key not in self._calls:
+                if len(self._calls) >= MAX_PARTS:
+                    raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
+                self._calls[key] = _Call()
+            self._calls[key].take(call)
+
+    def _reported(self, error: object) -> ProviderError:
+        """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if type(code) is int and 400 <= code < 600 else 500
+        detail = shortened(told_by(status, {"error": error}), self._redaction)
+        return ProviderError(self._provider_id, reason_of_status(status), detail, status=status)
+
+
+class _Thoughts:
+    """Separates the thoughts that some models write in `<think>` before their text."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._held = ""
+        self._state: Literal["start", "thought", "gap", "text"] = "start"
+
+    def without(self, text: str) -> str:
+        """Returns what of the next piece of text is no thought. Holds back what may be the beginning of a mark."""
+        if self._state == "start":
+            self._held += text
+            begun = self._held.lstrip()
+            if len(begun) < len(_BEGIN) and _BEGIN.startswith(begun) and len(self._held) < _MAX_HELD:
+                return ""
+            if not begun.startswith(_BEGIN):
+                return self.rest()
+            text, self._held, self._state = begun[len(_BEGIN) :], "", "thought"
+        if self._state == "thought":
+            thought, mark, text = (self._held + text).partition(_END)
+            kept = len(thought) if mark else max(0, len(thought) - len(_END) + 1)
+            self.texts.append(thought[:kept])
+            self._held = thought[kept:]
+            if not mark:
+                return ""
+            self._state = "gap"
+        if self._state == "gap":
+            text = text.lstrip()
+            self._state = "text" if text else "gap"
+        return text
+
+    def rest(self) -> str:
+        """Returns text that was held back and is no thought."""
+        if self._state != "start":
+            return ""
+        held, self._held, self._state = self._held, "", "text"
+        return held
+
+
+def _dict(value: object, what: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise UnusableAnswer("malformed", f"{what} is no JSON object")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise UnusableAnswer("malformed", "a text of the answer is no text")
+
+
+def _text_of_parts(parts: object) -> str:
+    """Returns the text of content that comes in parts, without the parts that are thoughts."""
+    if not isinstance(parts, list):
+        raise UnusableAnswer("malformed", "the content of the answer is neither text nor parts")
+    found = [_dict(each, "a part") for each in parts]
+    return "".join(_text(each.get("text")) for each in found if each.get("type") == "text")
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
+    return Usage(
+        _count("input_tokens", usage.get("prompt_tokens")),
+        _count("output_tokens", usage.get("completion_tokens")),
+        None if cached is None else _count("cached_tokens", cached),
+    )
+
+
+def _count(name: str, value: object) -> int:
+    if value is None:
+        return 0
+    if type(value) is int:
+        return value
+    raise UnusableAnswer("malformed", f"usage.{name} = {quoted(value)}: expected a whole number")

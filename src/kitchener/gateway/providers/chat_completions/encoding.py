@@ -1,0 +1,114 @@
+"""Writes a request as the JSON body of OpenAI's chat-completions format. Pure."""
+
+from base64 import b64encode
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
+
+import orjson
+
+from kitchener.media import IMAGES
+from kitchener.records.parts import MessagePart
+from kitchener.records.prompt import Message, PromptRequest, ToolSpec
+
+OptionalField = Literal["response_format", "temperature", "max_tokens", "stream_options"]
+"""A field that some endpoints or models refuse."""
+
+_STRICT_KEYWORDS: Final = frozenset(
+    ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "description", "title")
+)
+"""Keywords of schemas that OpenAI's strict mode is known to take."""
+
+
+def request_body(request: PromptRequest, model: str, *, streams: bool, without: Collection[OptionalField] = ()) -> bytes:
+    """Returns the body of a request.
+
+    Args:
+        request: what is asked
+        model: who is asked
+        streams: whether the answer comes as a stream of events
+        without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`
+    """
+    body: dict[str, object] = {"model": model, "stream": streams, "messages": [_message(each) for each in request.messages]}
+    body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = request.max_tokens
+    if "temperature" not in without:
+        body["temperature"] = request.temperature
+    if streams and "stream_options" not in without:
+        body["stream_options"] = {"include_usage": True}
+    if request.tools:
+        body["tools"] = [_tool(each) for each in request.tools]
+        body["tool_choice"] = "auto"
+    if request.output_schema is not None and "response_format" not in without:
+        body["response_format"] = _response_format(request.output_schema)
+    return orjson.dumps(body)
+
+
+def _message(message: Message) -> dict[str, object]:
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.tool_use_id or "", "content": message.content}
+    if message.parts:
+        return {"role": message.role, "content": _content(message)}
+    if not message.tool_uses:
+        return {"role": message.role, "content": message.content}
+    calls = [
+        {
+            "id": use.use_id,
+            "type": "function",
+            "function": {"name": use.tool_id, "arguments": orjson.dumps(use.arguments).decode()},
+        }
+        for use in message.tool_uses
+    ]
+    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+
+
+def _content(message: Message) -> list[dict[str, object]]:
+    """Returns the text, and after it each image or file behind a line with its name."""
+    content = [_text(message.content)]
+    for each in message.parts:
+        content += [_text(f"[{each.stored.described}]"), _part(each)]
+    return content
+
+
+def _text(text: str) -> dict[str, object]:
+    return {"type": "text", "text": text}
+
+
+def _part(part: MessagePart) -> dict[str, object]:
+    name, media_type = part.stored.name, part.stored.media_type
+    if media_type.startswith("text/"):  # every endpoint takes a text, few take files
+        return _text(f"-----BEGIN FILE-----\n{part.data.decode(errors='replace')}\n-----END FILE-----")
+    url = f"data:{media_type};base64,{b64encode(part.data).decode()}"
+    if media_type in IMAGES:
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"filename": name, "file_data": url}}
+
+
+def _tool(tool: ToolSpec) -> dict[str, object]:
+    function = {"name": tool.tool_id, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _response_format(schema: Mapping[str, object]) -> dict[str, object]:
+    answer: dict[str, object] = {"name": "answer", "schema": schema}
+    if _is_strict(schema):
+        answer["strict"] = True
+    return {"type": "json_schema", "json_schema": answer}
+
+
+def _is_strict(schema: Mapping[str, object]) -> bool:
+    """Whether OpenAI's strict mode takes a schema: every object requires all of its properties and allows no others."""
+    waiting: list[object] = [schema]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, Mapping) or not _STRICT_KEYWORDS.issuperset(each):
+            return False
+        properties = each.get("properties", {})
+        if each.get("type") == "object" or properties:
+            required = each.get("required", ())
+            if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
+                return False
+            if each.get("additionalProperties") is not False or set(required) != set(properties):
+                return False
+            waiting += properties.values()
+        if "items" in each:
+            waiting.append(each["items"])
+    return True

@@ -1,0 +1,212 @@
+"""Calls the models of one endpoint that speaks OpenAI's chat-completions format, over an HTTP client of our own.
+
+One attempt is one HTTP request; the gateway retries, because it records each attempt. The one exception: if an endpoint refuses
+an optional field, the request is sent again without it, and later requests for that model leave it out. `encoding.py` and
+`decoding.py` have the format. Explained in `docs/gateway.md`.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final, get_args
+from urllib.parse import urlsplit
+
+import anyio
+
+from kitchener.config import ProviderConfig
+from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway.providers.bodies import UnusableAnswer, event_data, parsed_json
+from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
+from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.transport import (
+    TRANSPORT_ERRORS,
+    ChatTransport,
+    StatusError,
+    open_transport,
+)
+from kitchener.gateway.providers.failures import hide, reason_of_status, shortened, told_by
+from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
+from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
+from kitchener.logs import get_logger
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
+
+AFTER_END_S: Final = 0.5
+"""Longest wait for the end of a connection's answer after its last event, seconds."""
+REMEMBERED_MODELS: Final = 64
+"""Models of which an endpoint's refusals are remembered."""
+OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
+
+_OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
+_NAMES: Final = {"response_format": ("response_format", "json_schema")}
+"""Words that name a field in an error text, if they are not the field's own name."""
+
+_log = get_logger(__name__)
+
+
+class ChatEndpoint:
+    """One configured endpoint. `open_chat_endpoint` opens it and closes it at the end of its block.
+
+    Args:
+        provider_id: the provider's id in the configuration, for responses and errors
+        transport: the connections to the endpoint
+        model_id: the model of requests that name none; None: such requests fail
+        redaction: removes the API key from answers and error texts
+        is_openai: whether it is OpenAI's own endpoint, whose models take images, and `max_completion_tokens` only
+    """
+
+    def __init__(
+        self, provider_id: str, transport: ChatTransport, *, model_id: str | None, redaction: Redaction, is_openai: bool
+    ) -> None:
+        self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
+        self._from_start: frozenset[OptionalField] = frozenset(("max_tokens",)) if is_openai else frozenset()
+        self._refused: OrderedDict[str, frozenset[OptionalField]] = OrderedDict()
+        self.traits = ProviderTraits(model_id=model_id, media_types=ALL_CONTENT if is_openai else TEXT_FILES)
+
+    def __repr__(self) -> str:
+        return f"ChatEndpoint({self._provider_id!r}, model_id={self._model_id!r})"
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        """Returns the answer to one request. Does not retry.
+
+        Raises:
+            ProviderError: there was no usable answer
+        """
+        reader = self._reader(request)
+        try:
+            async with aclosing(self._bodies(request, streams=False)) as bodies:
+                async for body, is_event in bodies:
+                    if is_event:
+                        raise UnusableAnswer("malformed", "the answer is a stream of events, which was not requested")
+                    reader.take(parsed_json(body), streams=False)
+            reader.rest()
+            return reader.response(streamed=False)
+        except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
+            raise self._failure(error) from hide(error, self._redaction)
+
+    async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
+        """Yields the text of the answer to one request in pieces, then the whole response.
+
+        Raises:
+            ProviderError: there was no usable answer, or it was cut off
+        """
+        reader, pieces, is_streamed = self._reader(request), RedactedPieces(self._redaction), True
+        try:
+            async with aclosing(self._bodies(request, streams=True)) as bodies:
+                async for body, is_event in bodies:
+                    is_streamed = is_event  # some servers answer as a whole
+                    data = event_data(body).strip() if is_event else body
+                    if not data:
+                        continue
+                    if data == b"[DONE]":
+                        await _read_to_end(bodies)
+                        break
+                    if text := pieces.take(reader.take(parsed_json(data), streams=is_event)):
+                        yield TextPiece(1, text)
+            if text := pieces.take(reader.rest()) + pieces.rest():
+                yield TextPiece(1, text)
+            yield reader.response(streamed=is_streamed)
+        except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
+            raise self._failure(error) from hide(error, self._redaction)
+
+    def _reader(self, request: PromptRequest) -> AnswerReader:
+        asked = request.model_id or self._model_id
+        if asked is None:
+            raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
+        return AnswerReader(request, self._provider_id, asked, self._redaction)
+
+    async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """Yields what the endpoint answers. Sends the request again for each optional field that it refuses."""
+        asked = request.model_id or self._model_id or ""
+        known = without = self._refused.get(asked, self._from_start)
+        while True:
+            content = request_body(request, asked, streams=streams, without=without)
+            try:
+                async with aclosing(self._transport.post(content)) as bodies:
+                    async for each in bodies:
+                        if without is not known:
+                            # Remembered only now, because a text that one user caused may name a field by chance.
+                            self._remember(asked, without)
+                            known = without
+                        yield each
+                return
+            except StatusError as error:
+                field = _refused_field(error, content)
+                if field is None or field in without:
+                    raise
+                without = without | {field}
+
+    def _remember(self, model: str, refused: frozenset[OptionalField]) -> None:
+        if model not in self._refused and len(self._refused) >= REMEMBERED_MODELS:
+            self._refused.popitem(last=False)
+        self._refused[model] = refused
+        _log.info("model refuses fields", provider_id=self._provider_id, model_id=model, fields=sorted(refused))
+
+    def _failure(self, error: Exception) -> ProviderError:
+        if isinstance(error, UnusableAnswer):
+            return ProviderError(self._provider_id, error.reason, self._redaction.text(error.detail))
+        if isinstance(error, StatusError):
+            return ProviderError(
+                self._provider_id,
+                reason_of_status(error.status),
+                shortened(_told(error), self._redaction),
+                status=error.status,
+                retry_after_s=error.retry_after_s,
+            )
+        reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
+        detail = f"{type(error).__name__}: {error}".replace(self._transport.url, "the endpoint")
+        return ProviderError(self._provider_id, reason, shortened(detail, self._redaction))
+
+
+async def _read_to_end(bodies: AsyncIterator[object]) -> None:
+    """Reads what follows the last event of a whole answer, so that its connection can be used again; not for long."""
+    with anyio.move_on_after(AFTER_END_S), suppress(UnusableAnswer, *TRANSPORT_ERRORS):
+        async for _ in bodies:
+            pass
+
+
+def _told(error: StatusError) -> str:
+    if 300 <= error.status < 400:
+        return f"HTTP {error.status}: the endpoint redirects, which is not followed; set `base_url` to the final address"
+    return told_by(error.status, error.body)
+
+
+def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
+    """Returns the optional field of a request that an error names as its cause; None: none of them."""
+    if error.status not in (400, 422):
+        return None
+    body = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
+    named = body.get("param") if isinstance(body, dict) else None
+    text = told_by(error.status, error.body)
+    for field in _OPTIONAL:
+        if f'"{field}":'.encode() in content and (named == field or any(_is_named(each, text) for each in _words_for(field))):
+            return field
+    return None
+
+
+def _words_for(field: OptionalField) -> tuple[str, ...]:
+    return _NAMES.get(field, (field,))
+
+
+def _is_named(word: str, text: str) -> bool:
+    """Whether an error text names a field: as an identifier, or in quotation marks if it is an ordinary word."""
+    return word in text if "_" in word else any(f"{mark}{word}{mark}" in text for mark in "'\"`")
+
+
+@asynccontextmanager
+async def open_chat_endpoint(provider_id: str, config: ProviderConfig, secret: str | None) -> AsyncIterator[ChatEndpoint]:
+    """Opens an endpoint with a pool of connections of its own for the block, and yields it.
+
+    Args:
+        provider_id: the provider's id in the configuration
+        config: the provider's settings, of kind `openai_compatible`
+        secret: the API key; None: no key is sent
+
+    Raises:
+        ConfigError: the key, the proxy or the certificates cannot be used
+    """
+    redaction = Redaction(secret)
+    host = urlsplit(config.base_url or "").hostname or ""
+    async with open_transport(provider_id, config, secret, redaction) as transport:
+        yield ChatEndpoint(
+            provider_id, transport, model_id=config.model, redaction=redaction, is_openai=host.endswith(OPENAI_HOSTS)
+        )

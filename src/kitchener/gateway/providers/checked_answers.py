@@ -1,0 +1,109 @@
+"""Checks the parts of an answer and makes the response, for every kind of real provider. Nothing is sent from here."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import orjson
+
+from kitchener.canonical import MAX_DEPTH
+from kitchener.errors import ProviderError
+from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
+from kitchener.gateway.providers.redaction import Redaction
+from kitchener.records.entries import FinishReason
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.tokens import tokens_of_bytes
+
+MAX_PARTS: Final = 1_000
+"""Texts, thoughts and tool requests in one answer."""
+MAX_NAME_CHARS: Final = 256
+"""Of a tool's name, of a request's id, and of what an answer calls its model."""
+
+
+class ReadAnswer(NamedTuple):
+    """An answer in our types, without keys in its text and tool requests."""
+
+    text: str
+    tool_uses: tuple[ToolUse, ...]
+    usage: Usage
+    finish_reason: FinishReason
+    served_model: str | None
+    """What the answer calls its model."""
+
+
+def checked_response(
+    answer: ReadAnswer, request: PromptRequest, provider_id: str, asked: str, redaction: Redaction
+) -> PromptResponse:
+    """Returns the response to a request.
+
+    Args:
+        answer: what the provider answered
+        request: what was asked
+        provider_id: who was asked
+        asked: the model that was asked for
+        redaction: the keys
+
+    Raises:
+        ProviderError: it holds neither text nor a tool request (`empty`, `refused`)
+    """
+    text, tool_uses, usage, finish_reason, served_model = answer
+    if not text and not tool_uses:
+        if finish_reason == "content_filter":
+            raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
+        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})")
+    return PromptResponse(
+        provider_id=provider_id,
+        model_id=asked,
+        served_model=_served_model(served_model, asked, redaction),
+        text=text,
+        structured=redaction.value(object_in(text)) if request.output_schema is not None else None,
+        tool_uses=tool_uses,
+        usage=usage,
+        finish_reason="tool_use" if tool_uses else finish_reason,
+    )
+
+
+def _served_model(name: str | None, asked: str, redaction: Redaction) -> str | None:
+    if not name or name == asked or asked.endswith(f":{name}"):
+        return None
+    shown = redaction.text(name)
+    return "".join(each if each.isprintable() else "\ufffd" for each in shown[:MAX_NAME_CHARS])
+
+
+def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redaction) -> ToolUse:
+    """Returns a tool request without keys.
+
+    Args:
+        use_id: the provider's id of the request
+        name: the tool
+        arguments: a JSON object, as a text or parsed; None or "": no arguments
+        redaction: the keys
+
+    Raises:
+        UnusableAnswer: the names are none, or the arguments are no JSON object
+    """
+    for what, given in (("name", name), ("id", use_id)):
+        if len(given) > MAX_NAME_CHARS or not given.isprintable():
+            raise UnusableAnswer(
+                "malformed", f"the {what} of a tool request is not a name of up to {MAX_NAME_CHARS} characters"
+            )
+    read = object_in(arguments or "{}") if arguments is None or isinstance(arguments, str) else arguments
+    if not isinstance(read, Mapping) or is_deeper(read, MAX_DEPTH):
+        expected = f"a JSON object of up to {MAX_DEPTH} levels"
+        raise UnusableAnswer("malformed", f"the arguments for tool {name!r} are not {expected}")
+    return ToolUse(redaction.text(use_id), redaction.text(name), redaction.value(dict(read)))
+
+
+def object_in(text: str) -> dict[str, object] | None:
+    """Returns the JSON object that a text is; None: it is none, or nests too deep."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) and not is_deeper(value, MAX_DEPTH) else None
+
+
+def estimated_usage(request: PromptRequest, text: str) -> Usage:
+    """Estimates the counts of a server that does not count. Without them, budgets would take such a model for free."""
+    sent = sum(len(message.content.encode()) for message in request.messages)
+    content = sum(each.stored.tokens for message in request.messages for each in message.parts)
+    return Usage(tokens_of_bytes(sent) + content, tokens_of_bytes(len(text.encode())))

@@ -1,0 +1,53 @@
+"""Turns what an endpoint answers in place of a reply into reasons and short texts, for every kind of real provider."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kitchener.errors import ProviderReason
+from kitchener.gateway.providers.redaction import Redaction
+
+MAX_DETAIL_CHARS: Final = 500
+
+_REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
+    401: "authentication",
+    402: "rate_limited",
+    403: "authentication",
+    408: "timeout",
+    409: "server_error",
+    425: "server_error",
+    429: "rate_limited",
+}
+
+
+def reason_of_status(status: int) -> ProviderReason:
+    """Returns the reason for an HTTP status that is not a success."""
+    known = _REASON_OF_STATUS.get(status)
+    return known if known is not None else "server_error" if status >= 500 else "bad_request"
+
+
+def told_by(status: int, body: object) -> str:
+    """Returns the error text for an HTTP status and the parsed body of the answer."""
+    body = body.get("error", body) if isinstance(body, dict) else body
+    message = body.get("message", body) if isinstance(body, dict) else body
+    return f"HTTP {status}: {message or 'no further explanation'}"
+
+
+def shortened(text: str, redaction: Redaction) -> str:
+    """Returns the text in one line of at most `MAX_DETAIL_CHARS` characters, without keys."""
+    line = redaction.text(" ".join(text.split()))
+    return line if len(line) <= MAX_DETAIL_CHARS else line[: MAX_DETAIL_CHARS - 1] + "…"
+
+
+def hide(error: Exception, redaction: Redaction) -> Exception | None:
+    """Returns the error as a cause to chain; None if its text or that of its own causes holds a key."""
+    return None if any(redaction.is_in(f"{each} {each!r}") for each in chain_of(error)) else error
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields the error and its causes."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__

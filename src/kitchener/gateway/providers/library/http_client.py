@@ -1,0 +1,132 @@
+"""Opens the HTTP client of one provider, which calls only the configured endpoint and bounds its answers.
+
+The limits are below the vendors' libraries, so they apply to every library. `bodies.py` has the limits, `redaction.py`
+remembers the keys that were sent, and `models.py` gives the client to a library.
+"""
+
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import ModuleType
+from typing import Any, Final
+
+import anyio.lowlevel
+import httpx
+import httpx2
+
+from kitchener.config import ProviderConfig
+from kitchener.gateway.providers.bodies import PIECES_AT_ONCE, BodyReader, UnusableAnswer
+from kitchener.gateway.providers.redaction import Redaction
+
+CONNECT_TIMEOUT_S: Final = 10.0
+
+_KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+
+
+def open_http_client(config: ProviderConfig, redaction: Redaction, authorities: bytes | None = None) -> httpx2.AsyncClient:
+    """Returns a client, to be opened with `async with`.
+
+    Args:
+        config: the provider's settings; with a `base_url`, a request to any other host fails before it is sent
+        redaction: remembers each key that is sent
+        authorities: PEM certificates of authorities to trust beside the library's own; None: only its own
+    """
+    return httpx2.AsyncClient(**_options(config, redaction, httpx2, authorities))
+
+
+def open_former_http_client(
+    config: ProviderConfig, redaction: Redaction, authorities: bytes | None = None
+) -> httpx.AsyncClient:
+    """Like `open_http_client`, with `httpx` in place of `httpx2`, for vendors whose library takes no other client."""
+    return httpx.AsyncClient(**_options(config, redaction, httpx, authorities))
+
+
+class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
+    """The body of one response, decompressed and bounded: the events of a stream one by one, and any other body as a whole.
+
+    Args:
+        body: the received bytes, still compressed
+        encoding: the response's `Content-Encoding`
+        status: the response's HTTP status
+        max_bytes: limit of a body that is not an error's, both as received and decompressed
+    """
+
+    def __init__(
+        self, body: httpx2.AsyncByteStream | httpx.AsyncByteStream, *, encoding: str, status: int, max_bytes: int
+    ) -> None:
+        self._body, self._source = body, body.__aiter__()
+        self._reader = BodyReader(encoding=encoding, status=status, max_bytes=max_bytes)
+        self._pieces = 0
+
+    def __aiter__(self) -> "BoundedBody":
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Returns the next event, or once the whole body.
+
+        Raises:
+            UnusableAnswer: the body passed a limit; the connection was closed
+        """
+        reader = self._reader
+        try:
+            while not reader.ready and not reader.is_over:
+                try:
+                    raw = await anext(self._source)
+                except StopAsyncIteration:
+                    reader.end()
+                else:
+                    reader.take(raw)
+                    self._pieces += 1
+                    if self._pieces % PIECES_AT_ONCE == 0:
+                        await anyio.lowlevel.checkpoint()
+        finally:
+            if reader.is_over:
+                await self._close()
+        if reader.ready:
+            return reader.ready.pop(0)
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Returns the connection to the pool, or closes it if the body was not read to its end."""
+        self._reader.is_over = True
+        await self._close()
+
+    async def _close(self) -> None:
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+        await self._body.aclose()
+
+
+def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, authorities: bytes | None) -> dict[str, Any]:
+    """Returns the arguments of a client; both libraries take the same."""
+    only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
+
+    async def prepare(request: httpx2.Request | httpx.Request) -> None:
+        if only is not None and _origin(request.url) != only:
+            raise UnusableAnswer("bad_request", f"a request to {request.url.host!r} was stopped: `base_url` names another host")
+        request.headers["Accept-Encoding"] = "gzip"  # only encodings that can be decompressed piece by piece
+        for name in _KEY_HEADERS:
+            if value := request.headers.get(name):
+                redaction.note(value.rpartition(" ")[2])
+
+    async def bound(response: httpx2.Response | httpx.Response) -> None:
+        body = response.stream
+        if not isinstance(body, httpx2.AsyncByteStream | httpx.AsyncByteStream):
+            raise TypeError(f"an asynchronous body was expected, not {type(body).__name__}")
+        encoding = response.headers.pop("Content-Encoding", "")
+        response.stream = BoundedBody(body, encoding=encoding, status=response.status_code, max_bytes=config.max_response_bytes)
+
+    trusted: dict[str, Any] = {}
+    if authorities is not None:
+        trusted["verify"] = library.create_ssl_context()
+        trusted["verify"].load_verify_locations(cadata=authorities.decode("ascii"))
+    return {
+        **trusted,
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill a cookie jar without limit
+        "event_hooks": {"request": [prepare], "response": [bound]},
+        "timeout": library.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
+        "limits": library.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
+    }
+
+
+def _origin(url: httpx2.URL | httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
