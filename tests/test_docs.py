@@ -179,6 +179,8 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
         events.WO_DEFERRED,
         events.WO_REOPENED,
         events.SESSION_IMPORTED,
+        events.CONVERSATION_IMPORTED,
+        events.MESSAGE_IMPORTED,
         *events.IMPORTED_TYPES,
     )
     foreign = {("HO2m", each) for each in elsewhere}

@@ -208,6 +208,11 @@ def test_a_source_is_found_by_its_hash() -> None:
     assert events.index_keys(events.SOURCE_RECORDED, payload) == (events.source_index_key("sha256:00"),)
 
 
+def test_an_imported_message_is_found_with_the_turns_of_its_subject() -> None:
+    payload = {"session_id": SESSION, "subject_id": SUBJECT, "turn_id": "T-1", "role": "user", "text": "hello"}
+    assert events.index_keys(events.MESSAGE_IMPORTED, payload) == (events.subject_index_key(SUBJECT),)
+
+
 def test_an_erasure_is_found_by_its_subject() -> None:
     payload = {"subject_id": SUBJECT, "key_id": "0a"}
     assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)
@@ -221,6 +226,7 @@ KEYED = {
     "SESSION_END",
     "TURN_STARTED",
     "TURN_COMPLETED",
+    "MESSAGE_IMPORTED",
     "SUBJECT_ERASED",
     "LIFECYCLE_VOIDED",
 }

@@ -152,6 +152,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.attention_window_turns": Policy("RESIDENT:off", 3, "WO_PLANNED", "attention.cut_by"),
     "agents.*.attention_matches": Policy("RESIDENT:off", 0, "WO_PLANNED", "attention.cut_by"),
     "agents.*.recent_turns": Policy("RESIDENT:off", 1, "WO_PLANNED", "attention.fragment_refs"),
+    "agents.*.speaker_weight": "decides in sessions with speakers: tests/acceptance/sessions/test_speakers.py",
     "agents.*.recent_parts": "decides in sessions with images and files: tests/acceptance/test_images_and_files.py",
     "agents.*.recalled_results": Policy("ADMIN", 0, "TURN_COMPLETED", "tool_results"),
     "agents.*.result_tokens": Policy("ADMIN", 64, "PROJECTION_COMPUTED", "visible"),

@@ -462,12 +462,10 @@ class _Replay:
         )
 
     async def _open(self) -> None:
-        """Replays `SESSION_START`, and the first intent if the session begins with one. A conversation of another program is
-        kept as it is."""
+        """Replays `SESSION_START`, and an intent that begins the session. What another program had is kept as it is."""
         first = self._tape.entries[self._tape.ho2m][0]
         is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
-        is_elsewhere = any(each.entry_type == events.CONVERSATION_IMPORTED for each in self._tape.opening)
-        if not is_start or is_elsewhere or any(turn.is_erased for turn in self._tape.turns):
+        if not is_start or self._tape.is_continued or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)
@@ -494,11 +492,9 @@ class _Replay:
 
     async def _note_changes(self, turn: TurnTape) -> None:
         if not self._changes:
-            recorded = self._replays.recorded
+            sources, config_hash = self._replays.recorded.sources, turn.start.get("config_hash", "")
             with suppress(SourcesSealed):
-                self._changes = await self._replays.sources.changes_since(
-                    recorded.sources, turn.start.get("config_hash", ""), self._memory
-                )
+                self._changes = await self._replays.sources.changes_since(sources, config_hash, self._memory)
 
     def _note_policy(self, turn: TurnTape | None) -> None:
         recorded = turn.start.get("ruleset_hash") if turn is not None else None

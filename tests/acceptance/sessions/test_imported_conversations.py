@@ -1,6 +1,7 @@
 """Conversations of other programs become sessions: whole or not at all, once, with times and speakers (docs/sessions.md)."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ async def test_what_is_no_file_no_subject_or_no_class_is_refused(tmp_path: Path)
         await import_conversations(tmp_path / "none.jsonl", subject_id="ada", config=settings)
     file = written(tmp_path / "c.jsonl", CHOIR)
     with pytest.raises(CallerError):
-        await import_conversations(file, subject_id="session:SES-00000001", config=settings)
+        await import_conversations(file, subject_id="anon-SES-00000001", config=settings)
     with pytest.raises(CallerError, match="NOBODY"):
         await import_conversations(file, subject_id="ada", agent_class="NOBODY", config=settings)
 
@@ -211,3 +212,24 @@ async def test_a_running_process_imports_and_its_next_turn_recalls(tmp_path: Pat
         assert looked.conversations[0].was_there
         await runtime.supervisor().handle_turn("when does the choir sing?", subject_id="ada")
     assert "Adalbert: The choir sings on Mondays" in "\n".join(each.content for each in replies(provider)[-1].messages)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3, 5])
+async def test_after_a_crash_a_conversation_is_not_there_and_can_be_imported(tmp_path: Path, lines: int) -> None:
+    """The process ended while the entries of the conversation were written."""
+    settings, file = config(tmp_path / "root", seal=False), written(tmp_path / "c.jsonl", *FLAT)
+    await import_conversations(file, subject_id="ada", config=settings)
+    (ledger,) = (tmp_path / "root").rglob("*ho2m*.jsonl")
+    before = len(ledger.read_bytes().splitlines())
+    shutil.copytree(tmp_path / "root", tmp_path / "before")
+    file = written(tmp_path / "c.jsonl", CHOIR)
+    await import_conversations(file, subject_id="ada", config=settings)
+    kept = ledger.read_bytes().splitlines(keepends=True)[: before + lines]
+    shutil.rmtree(tmp_path / "root")
+    shutil.copytree(tmp_path / "before", tmp_path / "root")
+    ledger.write_bytes(b"".join(kept)[:-7] if lines else b"".join(kept))
+    async with running(settings) as runtime:
+        assert [each.external_id for each in await runtime.sessions(subject_id="ada")] == ["chat-2"]
+    again = await import_conversations(file, subject_id="ada", config=settings)
+    assert not again.conversations[0].was_there
+    assert len(await entries(settings, events.MESSAGE_IMPORTED)) == 6

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kitchener import replay_session
+from kitchener import HO2Config, replay_session
+from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import words_under
 from kitchener.context import Ruleset, evidence_item, fold
 from kitchener.context.fold.items import LINE
@@ -82,6 +83,7 @@ def test_a_message_of_a_speaker_has_no_line_of_another(line: str) -> None:
 
 
 def test_what_the_named_speaker_said_comes_first() -> None:
+    assert [ruleset_of(HO2Config(**given)).speaker_weight for given in ({}, {"speaker_weight": 2})] == [1.3, 2]
     texts = ["Bo: the choir sings on Monday", "Ada: the choir sings on Monday", "Bo: the choir sings on Monday"]
     found = {}
     for weight in (1.0, 1.3):

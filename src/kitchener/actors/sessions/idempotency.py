@@ -29,7 +29,7 @@ class KeyOwner(NamedTuple):
     """The session id or the subject id."""
 
 
-class Message(NamedTuple):
+class KeyedMessage(NamedTuple):
     """What the calls of one key must have in common."""
 
     text: str
@@ -43,7 +43,7 @@ class KeyUse:
 
     __slots__ = ("done", "message", "result", "session_id")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: KeyedMessage) -> None:
         self.message = message
         self.session_id: str | None = None
         """The session that runs the key's turn; None before it is known."""
@@ -84,7 +84,7 @@ class IdempotencyKeys:
             SubjectErased: the key's turn was erased with its subject
             Overloaded: the running turn did not finish before the deadline
         """
-        message = Message(text, call.speaker, call.parts)
+        message = KeyedMessage(text, call.speaker, call.parts)
         while (running := self._running.get((owner, key))) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
@@ -105,7 +105,7 @@ class IdempotencyKeys:
             del self._running[owner, key]
             mine.done.set()
 
-    async def _finished(self, key: str, message: Message, owner: KeyOwner) -> TurnResult | None:
+    async def _finished(self, key: str, message: KeyedMessage, owner: KeyOwner) -> TurnResult | None:
         """Returns the recorded result, or None if the key may run a new turn."""
         for start in reversed(await self._starts(key, owner)):
             turn_id = start.payload["turn_id"]

@@ -156,6 +156,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     begun = next(
         (n for n, e in enumerate(past.entries) if e.entity_id == turn_id and e.entry_type == events.TURN_STARTED), None
     )
+    if begun is None and any(e.entity_id == turn_id and e.entry_type == events.MESSAGE_IMPORTED for e in past.entries):
+        raise NotOnRecord(f"{turn_id!r} is an imported message: no turn ran for it here, and no model was shown anything")
     if begun is None:
         raise NotOnRecord(f"turn {turn_id!r} is not on record; `kitchener session show {session_id}` lists the turns there are")
     cut = next((n for n in range(begun + 1, len(past.entries)) if _is_after(past.entries[n])), len(past.entries))

@@ -39,7 +39,7 @@ class SpokenMessage(NamedTuple):
     """ISO time, UTC; "": not known."""
 
 
-class Conversation(NamedTuple):
+class SpokenConversation(NamedTuple):
     """A conversation, in the order in which it was had."""
 
     name: str | None
@@ -79,7 +79,7 @@ class ConversationFile:
         """Closes the file."""
         self._file.close()
 
-    def __iter__(self) -> Iterator[Conversation]:
+    def __iter__(self) -> Iterator[SpokenConversation]:
         """Yields each conversation from the beginning of the file.
 
         Raises:
@@ -129,7 +129,7 @@ class ConversationFile:
             self._bad(number, "session", "", "expected the session of a message, or a conversation with `messages`")
         return record
 
-    def _whole(self, number: int, record: Mapping[str, Any], name: str | None) -> Conversation:
+    def _whole(self, number: int, record: Mapping[str, Any], name: str | None) -> SpokenConversation:
         given = record["messages"]
         if not isinstance(given, list) or not 1 <= len(given) <= MAX_MESSAGES:
             self._bad(number, "messages", quoted(given), f"expected a list of 1 to {MAX_MESSAGES:,} messages")
@@ -141,7 +141,7 @@ class ConversationFile:
             self._only(number, f"{at}.", each, _OF_MESSAGE)
             found.append(self._message(number, f"{at}.", each, before))
             before = found[-1].said_at
-        return Conversation(name, self._text(number, "title", record.get("title"), MAX_NAME), tuple(found))
+        return SpokenConversation(name, self._text(number, "title", record.get("title"), MAX_NAME), tuple(found))
 
     def _continued(
         self, earlier: "_Open | None", number: int, line: bytes, record: Mapping[str, Any], name: str | None
@@ -216,6 +216,6 @@ class _Open:
         self.name, self.title, self.size = name, cast("str | None", None), 0
         self.messages: list[SpokenMessage] = []
 
-    def made(self) -> Conversation:
+    def made(self) -> SpokenConversation:
         """The whole conversation."""
-        return Conversation(self.name, self.title, tuple(self.messages))
+        return SpokenConversation(self.name, self.title, tuple(self.messages))

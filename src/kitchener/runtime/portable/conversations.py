@@ -29,7 +29,7 @@ from kitchener.records.entries import (
 )
 from kitchener.runtime.ledger_paths import INDEX_KEYS, index_dir, ledger_ids, ledger_paths, open_reader, sealer_of, settings_of
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.portable.conversation_file import Conversation, ConversationFile
+from kitchener.runtime.portable.conversation_file import ConversationFile, SpokenConversation
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 
@@ -147,7 +147,7 @@ class ConversationsToAdd:
     ) -> None:
         self._path, self._subject_id, self._agent_class = path, subject_id, agent_class
         self._config, self._sealer, self._now = config, sealer, now
-        self._conversations: Iterator[Conversation] = iter(())
+        self._conversations: Iterator[SpokenConversation] = iter(())
 
     async def open(self, stack: ExitStack) -> None:
         """Opens and checks the file, which `stack` closes.
@@ -191,7 +191,7 @@ class ConversationsToAdd:
             subject_id=self._subject_id, agent_class=self._agent_class, is_dry_run=is_dry_run, conversations=tuple(found)
         )
 
-    def _hashes(self, conversation: Conversation, *, is_keyed: bool) -> list[str]:
+    def _hashes(self, conversation: SpokenConversation, *, is_keyed: bool) -> list[str]:
         """The hashes by which a conversation may be here; new entries have the first. Without a keyring also the plain one.
 
         Where content is sealed, nobody without the key can test guesses by the hash.
@@ -209,7 +209,7 @@ class ConversationsToAdd:
                 return session_id
         return None
 
-    def _entries(self, conversation: Conversation, session_id: SessionId, content_hash: str) -> list[LedgerEntry]:
+    def _entries(self, conversation: SpokenConversation, session_id: SessionId, content_hash: str) -> list[LedgerEntry]:
         base: CommonPayload = {"v": events.VERSION, "session_id": session_id, "subject_id": self._subject_id}
         start: SessionStartPayload = {"agent_class": self._agent_class}
         if conversation.name is not None:
@@ -241,7 +241,7 @@ def _session_id(content_hash: str) -> SessionId:
     return SessionId(f"SES-{content_hash.rpartition(':')[2][:_ID_DIGITS]}")
 
 
-def _result(conversation: Conversation, session_id: SessionId, *, was_there: bool) -> ImportedConversation:
+def _result(conversation: SpokenConversation, session_id: SessionId, *, was_there: bool) -> ImportedConversation:
     return ImportedConversation(
         session_id=session_id,
         external_id=conversation.name,
