@@ -116,6 +116,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
     "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),
+    "router.providers.*.ca_file": Seen(None, "missing.pem", with_settings(parts.opened, "ca_file")),
     "router.providers.*.media_types": Seen(
         (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
     ),

@@ -192,7 +192,7 @@ def state_of(recorded: Recorded, session_id: str) -> ContextState:
         for e in recorded.ho2m
         if e.session_id == session_id
     ]
-    return fold([each for each in made if each is not None], estimator("utf8/3"), session_id)
+    return fold([each for each in made if each is not None], estimator("utf8/3"), session_id, is_split=True)
 
 
 def _consolidations(recorded: Recorded) -> Iterator[str]:

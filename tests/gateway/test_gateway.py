@@ -322,5 +322,7 @@ async def test_a_bug_in_a_provider_is_its_failure_and_frees_its_slot() -> None:
 
 
 def test_traits_are_those_of_a_remote_service_unless_stated() -> None:
-    assert ScriptedProvider([]).traits == ProviderTraits(built_in=True, needs_timeout=False, model_id="scripted-1")
+    every_kind = ("image/*", "application/pdf", "text/*")
+    scripted = ProviderTraits(built_in=True, needs_timeout=False, model_id="scripted-1", media_types=every_kind)
+    assert ScriptedProvider([]).traits == scripted
     assert ScriptedProvider([], latency_s=1.0).traits.needs_timeout

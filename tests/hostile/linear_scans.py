@@ -39,6 +39,7 @@ from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.canonical import canonical_bytes, digest
+from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
@@ -46,9 +47,9 @@ from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
 from kitchener.config.settings import meant_key, parse_settings
-from kitchener.context import ToolResult, choose_thread, estimator, evidence_item, result_item
-from kitchener.context.fold import tool_results
-from kitchener.context.fold.excerpts import asked_terms, excerpted
+from kitchener.context import ToolResult, choose_thread, estimator, result_item
+from kitchener.context.fold import excerpts, tool_results
+from kitchener.context.fold.events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -208,7 +209,7 @@ def _turn(text: str) -> Any:
 
     known: Any = Known
     answer: Any = Answer
-    return turn_item(known, answer, text, None, len)
+    return turn_item(known, answer, Asked(text, text), None, len)
 
 
 TOOLS: Final = (ToolSpec("read_file", "Reads a file", {"required": ["path"], "properties": {"path": {"type": "string"}}}),)
@@ -236,6 +237,11 @@ def _offline(wo_type: WorkOrderType, variables: Callable[[str], Mapping[str, Any
 
 def _as_settings(text: str) -> object:
     return parse_settings(RuntimeConfig, {"plane_root": text, "limits": {text: 1}}, "test")
+
+
+def _as_provider(text: str) -> None:
+    with contextlib.suppress(KitchenerError):
+        init(Path(tempfile.gettempdir()) / "no model is named", provider=text)
 
 
 def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], object]:
@@ -289,14 +295,15 @@ def _chosen(text: str) -> object:
     return choose_thread(text, ["a", "b"], {"a": record, "b": record})
 
 
+def _excerpt(text: str) -> object:
+    """As for the text itself, and as for words that no passage has, in little room."""
+    item = _turn(text)
+    return [excerpts.excerpted(item, excerpts.asked_terms(asked), most, len) for asked, most in ((text, 400), ("zz", 20))]
+
+
 def _as_result(text: str) -> object:
     found = ToolResult(Ref("", "", ""), "", "T-1", "WO-1", 1, "look_up", tool_results.result_text(text))
     return [result_item(found, message, 64, estimator("utf8/3")) for message in (text, "ab")]
-
-
-def _as_excerpt(text: str) -> object:
-    item = evidence_item("T-1", Ref("", "", ""), "", f"user: {text}", estimator("utf8/3"))
-    return [excerpted(item, asked_terms(message), 64, estimator("utf8/3")) for message in (text, "ab")]
 
 
 def _labelled(message: str, label: str) -> object:
@@ -332,10 +339,10 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("stem", lexical_words.stem),
         Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
+        Scan("an excerpt", _excerpt),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
         Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
-        Scan("an excerpt of a long message", _as_excerpt),
         Scan("a result that a reply repeats", lambda text: tool_results.is_repeated([text], text)),
     ),
     "answers": (
@@ -390,6 +397,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "files": (
         Scan("settings", _as_settings),
+        Scan("a provider's name", _as_provider),
         Scan("diff of sources", lambda text: line_diff(text.splitlines(), text[::-1].splitlines())),
         Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
         Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),

@@ -33,6 +33,7 @@ POLICY_MODULES: Final = (
     "kitchener.criteria",
     "kitchener.gateway.routing",
     "kitchener.ids",
+    "kitchener.media",
     "kitchener.memory.bias",
     "kitchener.memory.gate",
     "kitchener.memory.learned_lines",

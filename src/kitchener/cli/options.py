@@ -115,8 +115,8 @@ LAST: Final = "last"
 """Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
 
 
-_PREFIXES: Final = {"session": ("SES-",), "turn": ("T-", "WO-")}
-"""How ids begin. The work order of a consolidation stands for a turn in some commands."""
+_PREFIXES: Final = {"session": ("SES-", "CONS-"), "turn": ("T-", "WO-")}
+"""How ids begin. In some commands the pseudo-session of a consolidation stands for a session, and its work order for a turn."""
 
 
 class MayBeLast(NamedTuple):

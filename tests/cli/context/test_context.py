@@ -6,12 +6,14 @@ import pytest
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.app import build_app
+from kitchener.context import estimator
+from kitchener.context.fold.items import SEPARATOR
+from kitchener.context.projection.days import heading_of_today
 from kitchener.signing import is_signed, make_key
 from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import CONTEXT, HO2M, TALK, append, completed, configure, declared, intents, talk, turn
 from tests.cli.memory.gates import ASK, Gate
-from tests.context.history import ESTIMATE
 
 LEAVES = ["context project", "context explain", "context diff", "session repair"]
 LEAVES += [f"intent {name}" for name in ("list", "declare", "fork", "close", "abandon", "reopen")]
@@ -27,9 +29,18 @@ KEYS = {
 }
 
 
+DATE_TOKENS = estimator("utf8/3")(heading_of_today("2026-02-20") + SEPARATOR)
+"""What the date of the running turn takes, which is always shown and no item."""
+
+
+def both(session_id: str, number: int) -> tuple[str, str]:
+    """The items of a session's n-th turn: its message and its reply."""
+    return (f"{turn(session_id, number)}.message", turn(session_id, number))
+
+
 @pytest.fixture
 def session(cli: Cli) -> str:
-    """A session of five turns under two intents, with room for about two turns."""
+    """A session of five turns under two intents, with room for less than two turns."""
     configure(context_budget="200")
     return talk(cli, *TALK)
 
@@ -53,11 +64,6 @@ def test_the_list_says_of_a_command_what_its_own_help_says_first(cli: Cli, comma
     assert f" {command} " in cli("--help").out
 
 
-def said_in(*turn_ids: str) -> list[str]:
-    """The message and the reply of each turn."""
-    return [name for turn_id in turn_ids for name in (f"{turn_id}.message", turn_id)]
-
-
 class TestProject:
     def test_what_it_records_is_signed_where_a_key_is_configured(self, cli: Cli, session: str) -> None:
         assert cli("context", "project", "--session", session).code == 0
@@ -78,25 +84,16 @@ class TestProject:
         assert found.keys() == KEYS
         active = intents(cli, session)[1]["intent_id"]
         assert found["active_intent"] == active
-        assert [each["entity_id"] for each in found["eligible"]] == [
-            "INV-1",
-            active,
-            *said_in(turn(session, 4), turn(session, 5)),
-        ]
+        assert [each["entity_id"] for each in found["eligible"]] == ["INV-1", active, *both(session, 4), *both(session, 5)]
         assert found["eligible"][1]["reasons"] == ["DEFINES_INTENT"]
-        assert [each["entity_id"] for each in found["visible"]] == [
-            "INV-1",
-            active,
-            f"{turn(session, 4)}.message",
-            *said_in(turn(session, 5)),
-        ]
+        message_of_4, reply_of_4 = both(session, 4)
+        assert [each["entity_id"] for each in found["visible"]] == ["INV-1", active, message_of_4, *both(session, 5)]
         assert {each["form"] for each in found["visible"]} == {"FULL"}
         (left_out,) = found["suppressed"]
         assert left_out.keys() == {"entity_id", "form", "tokens", "reason"}
-        assert (left_out["entity_id"], left_out["form"], left_out["reason"]) == (turn(session, 4), "STUB", "BUDGET_EVICTION")
+        assert (left_out["entity_id"], left_out["form"], left_out["reason"]) == (reply_of_4, "STUB", "BUDGET_EVICTION")
         assert found["token_budget"] == 200
-        told = sum(each["tokens"] for each in (*found["visible"], left_out))
-        assert found["tokens_used"] == told + ESTIMATE("[today, Fri 2026-02-20]\n\n") <= 200
+        assert found["tokens_used"] == sum(each["tokens"] for each in (*found["visible"], left_out)) + DATE_TOKENS <= 200
         text = cli("context", "project", "--session", session, "--dry-run").out
         assert f"active intent: {active}  “By the way, I also need a hotel in Oslo for the weekend”\n" in text
         assert f"visible: 5 items, {found['tokens_used']} of 200 tokens\n" in text
@@ -124,7 +121,7 @@ class TestProject:
             return [each["entity_id"] for each in outcome.json["visible"]]
 
         first, second = (each["intent_id"] for each in intents(cli, session))
-        everything = ["INV-1", second, *said_in(turn(session, 4), turn(session, 5))]
+        everything = ["INV-1", second, *both(session, 4), *both(session, 5)]
         assert visible("--budget", "2000") == everything
         assert visible("--budget", "2000", "--message", "the hotel in Oslo") == everything
         assert visible("--budget", "0") == ["INV-1", second]  # what must be shown
@@ -218,8 +215,7 @@ class TestProject:
         found = cli("context", "project", "--session", "SES-0000beef", "--dry-run", "--json").json
         assert len(found["visible"]) == 1 + 5
         assert [each["entity_id"] for each in found["suppressed"]] == ["WO-0", "WO-1", "WO-2"]
-        told = sum(each["tokens"] for each in (*found["visible"], *found["suppressed"]))
-        assert found["tokens_used"] == told + ESTIMATE("[today, Fri 2026-02-20]\n\n")
+        assert found["tokens_used"] == sum(each["tokens"] for each in (*found["visible"], *found["suppressed"])) + DATE_TOKENS
         assert "3 earlier work orders failed" in cli("context", "project", "--session", "SES-0000beef", "--dry-run").out
 
     def test_without_intents_it_says_how_to_get_some(self, cli: Cli) -> None:
@@ -233,17 +229,21 @@ class TestProject:
         session = talk(cli, "hello", "which python packages are installed?")
         found = cli("context", "project", "--session", session, "--json").json
         assert found["active_intent"] is not None
-        assert [each["entity_id"] for each in found["visible"]][-4:] == said_in(turn(session, 1), turn(session, 2))
+        assert [each["entity_id"] for each in found["visible"]][-4:] == [*both(session, 1), *both(session, 2)]
         view = cli("context", "explain", "--turn", turn(session, 2), "--json").json
         assert (view["mode"], view["is_exact"]) == ("shadow", True)
         assert "shadow: this was decided beside the turn" in cli("context", "explain", "--turn", turn(session, 2)).out
 
 
-def test_reading_works_beside_a_running_process_and_writing_names_it(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("listens", [False, True], ids=["deaf", "listening"])
+def test_reading_works_beside_a_running_process_and_writing_names_it(cli: Cli, tmp_path: Path, listens: bool) -> None:
+    """A process that does not take commands is named. One that does answers as the command does alone (docs/runtime.md)."""
     configure()
     session = talk(cli, *TALK[:2])
     append(HO2M, ("INTENT_CLOSED", "INT-0", {"session_id": session, "intent_id": "INT-0"}))
-    gate = Gate(tmp_path)
+    gate = Gate(tmp_path)  # writes settings without intents
+    with Path("kitchener.toml").open("a", encoding="utf-8") as settings:
+        settings.write(f"[admin]\nsocket = {str(listens).lower()}\n")
     process = start("chat", cwd=tmp_path)
     try:
         assert process.stdin is not None
@@ -261,17 +261,24 @@ def test_reading_works_beside_a_running_process_and_writing_names_it(cli: Cli, t
         assert cli("context", "explain", "--turn", turn(session, 2)).code == 0
         assert cli("session", "repair", session).code == 4
         intent = intents(cli, session)[0]["intent_id"]
-        for command in (
-            ("intent", "close", intent),
-            ("intent", "declare", "more", "--session", session),
-            ("session", "repair", session, "--all", "--reason", "a test"),
-        ):
-            locked = cli(*command)
+        changes = (("intent", "close", intent), ("intent", "declare", "more", "--session", session))
+        repair = ("session", "repair", session, "--all", "--reason", "a test")
+        if listens:
+            refused = [cli(*each) for each in changes]
+            assert [(each.code, each.out) for each in refused] == [(2, "")] * 2
+            assert all("intents need context_mode" in each.err for each in refused)
+            assert cli(*repair).code == 0
+        for each in () if listens else (*changes, repair):
+            locked = cli(*each)
             assert (locked.code, locked.out) == (7, "")
             assert f"in use by process {process.pid}" in locked.err
     finally:
         gate.let_pass()
-    assert finish(process).code == 0
+        ended = finish(process)
+    assert ended.code == 0
+    if listens:
+        assert [cli(*each) for each in changes] == refused, "it says the same where no process runs"
+        assert cli("session", "repair", session).code == 0, "nothing is left to repair"
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,16 @@ def test_an_excerpt_keeps_to_its_size(text: str, message: str, most: int) -> Non
     assert (cut is item) == (item.tokens <= most)
 
 
+@pytest.mark.parametrize("text", ["\n" * 400, "\n" * 40_000 + "flute", ". " * 400])
+def test_a_long_text_of_blank_lines_has_an_excerpt_too(text: str) -> None:
+    """Models repeat line breaks up to their limit, and every later turn has such a reply before it."""
+    projection = project(talk(text, "fine"), Ruleset(excerpt_tokens=40, context_budget=90), "what does the flute cost?")
+    assert shown(projection)[-2:] == ["T-2.message", "T-2"]
+    (cut,) = [each.item for each in projection.placed if each.item.entity_id == "T-1"]
+    assert cut.text.endswith(" [T-1]")
+    assert cut.tokens <= 40
+
+
 def test_turns_stand_under_the_dates_of_their_days_and_today_comes_last() -> None:
     state = talk("reply")  # of 2026-02-18
     recalled = [

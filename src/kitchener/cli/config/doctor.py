@@ -49,6 +49,7 @@ _PACKAGES: Final = (
     "anyio",
     "pydantic",
     "orjson",
+    "pyqwest",
     "structlog",
     "jsonschema-rs",
     "cyclopts",

@@ -132,7 +132,7 @@ async def project_session(
         paths: where ledgers are
         past: the session
         chosen: what is to be different from the settings
-        as_of: ISO time for learned lines; None: now
+        as_of: ISO time of the turn, for learned lines and dates; None: now
 
     Raises:
         NotOnRecord: the intent that is asked for was never declared
@@ -154,8 +154,8 @@ async def project_session(
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
         started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]
         taken = payload_as(TurnStartedPayload, started[-1]).get("media_types", ()) if started else ()
-        now = to_datetime(SystemClock().time_us()).isoformat()
-        learned = await _learned(paths, past, as_of)
+        moment = as_of if as_of is not None else to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
+        learned = await _learned(paths, past, moment)
         projection = projector.project(
             state,
             resolution,
@@ -164,12 +164,12 @@ async def project_session(
             results=results,
             mode=mode,
             media_types=taken,
-            turn_ts=now,
+            turn_ts=moment,
         )
     return ProjectionPreview(past, state, ruleset, resolution, projection)
 
 
-async def _learned(paths: LedgerPaths, past: RecordedSession, as_of: str | None) -> list[Item]:
+async def _learned(paths: LedgerPaths, past: RecordedSession, as_of_ts: str) -> list[Item]:
     """The learned lines that a turn is shown whatever its message is about. Others need the labels of a message."""
     if past.subject_id is None or not past.config.ho3_enabled:
         return []
@@ -178,9 +178,8 @@ async def _learned(paths: LedgerPaths, past: RecordedSession, as_of: str | None)
         if reader is None:
             return []
         namespace = memory.namespace(past.subject_id)
-        moment = as_of if as_of is not None else to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
-        active = await reader.read_active_biases(moment, namespace=namespace)
-        chosen = select_biases(active, None, past.config.ho3_bias_budget, moment)
+        active = await reader.read_active_biases(as_of_ts, namespace=namespace)
+        chosen = select_biases(active, None, past.config.ho3_bias_budget, as_of_ts)
         refs = await reader.read_refs([each.key for each in chosen], namespace=namespace)
     return [bias_item(each.key, *refs[each.key], each.line, estimate) for each in chosen if each.key in refs]
 

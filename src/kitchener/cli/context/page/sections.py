@@ -206,7 +206,7 @@ def _row(place: int, placed: PlacedItem, why: str, tokens: int, text: str) -> It
 
 
 def _budget(projection: Projection) -> Bar:
-    """The budget by tier. Stubs count with their tier; what cannot be told apart any more is a part of its own."""
+    """The budget by tier. Stubs count with their tier; today's date, or what cannot be told apart, is a part of its own."""
     sums: dict[str, int] = {}
     for placed in (*projection.visible, *projection.suppressed()):
         if placed.tokens:
@@ -214,9 +214,9 @@ def _budget(projection: Projection) -> Bar:
     if projection.counted is not None:
         name = _TIERS[items.TIER_FAILED]
         sums[name] = sums.get(name, 0) + projection.counted.stub_tokens
-    unknown = projection.tokens_used - sum(sums.values())
-    if unknown > 0:
-        sums["no longer known"] = unknown
+    rest = projection.tokens_used - sum(sums.values())
+    if rest > 0:
+        sums["today's date" if projection.today else "no longer known"] = rest
     return bar_of(sums.items(), projection.token_budget)
 
 
