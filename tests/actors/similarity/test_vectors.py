@@ -27,9 +27,9 @@ def test_the_most_similar_get_scores_in_the_order_of_their_cosines(
     if scores:
         assert max(scores.values()) == 1_000
         least = min(cosines[n] for n in scores)
-        assert sum(each > least + 1e-6 for each in cosines.values()) < scored + 1 or len(cosines) > 3 * scored
+        assert sum(each > least + 1e-6 for each in cosines.values()) < scored + 1
         mean = math.fsum(cosines.values()) / len(cosines)
-        assert len(cosines) == 1 or all(cosines[n] > mean - 1e-6 for n in scores) or len(cosines) > 3 * scored
+        assert len(cosines) == 1 or all(cosines[n] > mean - 1e-6 for n in scores)
 
 
 @given(NUMBERS, st.floats(0.01, 100))

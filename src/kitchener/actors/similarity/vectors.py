@@ -1,7 +1,7 @@
 """Compares vectors: which texts are most similar to a message, and how much.
 
-All vectors are compared by sketches, the signs of their numbers, which takes little time. Only the best few are compared by
-their numbers. This module knows no texts, no files and no clock.
+All vectors are compared by sketches: which of their numbers are above their mean. That takes little time. Only the best few are
+compared by their numbers. This module knows no texts, no files and no clock.
 """
 
 from array import array
@@ -18,6 +18,8 @@ MAX_DIMENSIONS: Final = 8_192
 """Most numbers of a vector."""
 _PER_SCORED: Final = 3
 """Texts per scored one that are compared by their numbers."""
+_LEAST_COMPARED: Final = 128
+"""Texts that are compared by their numbers in any case."""
 
 
 _FAR: Final = (1 << 2 * MAX_DIMENSIONS) - 1
@@ -28,7 +30,7 @@ class Vector(NamedTuple):
 
     numbers: "array[float]"
     sketch: int
-    """A bit for each number: whether it is above zero."""
+    """A bit for each number: whether it is above the mean of all."""
 
 
 class VectorList:
@@ -90,7 +92,8 @@ def unit_vector(numbers: Iterable[float]) -> Vector:
 
 def from_unit(values: "array[float]") -> Vector:
     """Returns a vector whose length is 1 already."""
-    return Vector(values, int("".join(["1" if each > 0 else "0" for each in values]), 2))
+    mean = sum(values) / len(values)  # of a model without negative numbers, all signs would be equal
+    return Vector(values, int("".join(["1" if each > mean else "0" for each in values]), 2))
 
 
 def scores_of(message: Vector, vectors: VectorList, scored: int) -> dict[int, int]:
@@ -103,7 +106,7 @@ def scores_of(message: Vector, vectors: VectorList, scored: int) -> dict[int, in
         vectors: the vectors; those of another size are left out
         scored: most positions that get a score
     """
-    size, most = len(message.numbers), _PER_SCORED * scored
+    size, most = len(message.numbers), max(_LEAST_COMPARED, _PER_SCORED * scored)
     chosen: Iterable[int] = range(len(vectors))
     if len(vectors) > most:
         sketch = message.sketch
