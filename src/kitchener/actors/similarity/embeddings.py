@@ -2,7 +2,7 @@
 
 Only texts without a vector are embedded: in most turns the message and the last reply. A turn waits for vectors until a
 deadline of its own; what has none by then is ranked by its words. A provider that fails is not asked again for a while.
-`vectors.py` compares vectors, `store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
+`vectors.py` compares vectors, `vector_store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
 `docs/context.md`.
 """
 
@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.authority.ranking import TurnWords
-from kitchener.actors.similarity.store import VectorStore
+from kitchener.actors.similarity.vector_store import VectorStore
 from kitchener.actors.similarity.vectors import Vector, VectorList, scores_of, unit_vector
 from kitchener.cancellation import is_own_failure
 from kitchener.config import EmbeddingsConfig
