@@ -289,14 +289,7 @@ class Replays:
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
         direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self.prompts, clock=clock, config=agent)
-        executor = HO1Executor(
-            ledgers=ledgers,
-            gateway=gateway,
-            prompts=self.prompts,
-            tools=tools,
-            clock=clock,
-            config=agent,
-        )
+        executor = HO1Executor(ledgers=ledgers, gateway=gateway, prompts=self.prompts, tools=tools, clock=clock, config=agent)
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
