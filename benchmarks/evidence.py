@@ -10,10 +10,11 @@ project.
     python -m benchmarks.evidence --data locomo10.json
     python -m benchmarks.evidence --data chats.json --budgets 1000,2000 --sample 100
     python -m benchmarks.evidence --data locomo10.json --policies lexical,newest_first --json
+    python -m benchmarks.evidence --data chats.json --embeddings static --weight 0.5
 
-With `--policies` the idealised figures stand beside them: the ranking alone, which is given one message an item and knows
-speakers and dates; `newest_first` is the policy that asks nothing. Times are CPU time of this process, since machines are
-shared. With `--json` the last line of stdout is one JSON object.
+With `--embeddings` the running turn also ranks by vectors. With `--policies` the idealised figures stand beside them: the
+ranking alone, which is given one message an item and knows speakers and dates; `newest_first` is the policy that asks nothing.
+Times are CPU time of this process, since machines are shared. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import anyio
 
 from benchmarks.conversations import Conversation, Question, Said, read_conversations
 from kitchener import HO2Config, RuntimeConfig, open_runtime
-from kitchener.config import LedgerConfig, RouterConfig
+from kitchener.config import EmbeddingsConfig, LedgerConfig, RouterConfig
 from kitchener.context import (
     ContextState,
     Item,
@@ -87,10 +88,11 @@ class Player:
     Args:
         root: an empty directory
         conversation: what is played
+        embeddings: gives vectors
     """
 
-    def __init__(self, root: str, conversation: Conversation) -> None:
-        self._root, self._conversation = root, conversation
+    def __init__(self, root: str, conversation: Conversation, embeddings: EmbeddingsConfig) -> None:
+        self._root, self._conversation, self._embeddings = root, conversation, embeddings
         self._model, self._clock = Model(), FakeClock()
         self._refs: list[Ref] = []
         """The entry of each message, by its position."""
@@ -108,6 +110,7 @@ class Player:
             ledger=LedgerConfig(seal=False, durability="none", accept_clock_jump=True),
             router=RouterConfig(default_provider="scripted"),
             agents={"ADMIN": agent},
+            embeddings=self._embeddings,
         )
         model = ScriptedProvider(self._model.answer, record=False)
         return open_runtime(config, providers={"scripted": model}, clock=self._clock)
@@ -188,7 +191,9 @@ def sampled(conversation: Conversation, share: float) -> list[Question]:
     return [each for n, each in enumerate(questions) if int((n + 1) * share) > int(n * share)]
 
 
-async def measure_running(conversations: Sequence[Conversation], budgets: Sequence[int], share: float) -> dict[str, Any]:
+async def measure_running(
+    conversations: Sequence[Conversation], budgets: Sequence[int], share: float, embeddings: EmbeddingsConfig
+) -> dict[str, Any]:
     """Shares of the running turn per group of questions and budget, and the CPU time of a question's turn."""
     rows: list[Row] = []
     spent = 0.0
@@ -196,7 +201,7 @@ async def measure_running(conversations: Sequence[Conversation], budgets: Sequen
         questions = sampled(conversation, share)
         found: list[Found] = [{} for _ in questions]
         with tempfile.TemporaryDirectory() as root:
-            player = Player(root, conversation)
+            player = Player(root, conversation, embeddings)
             await player.play()
             for budget in budgets:
                 began = time.process_time()
@@ -327,6 +332,8 @@ def main() -> None:
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)), help="tokens, separated by commas")
     parser.add_argument("--sample", type=int, default=0, help="ask about so many questions; 0: all")
     parser.add_argument("--policies", default="", help=f"also the ranking alone: {', '.join(POLICIES)}, separated by commas")
+    parser.add_argument("--embeddings", default="off", choices=("off", "hashing", "static"), help="what gives vectors")
+    parser.add_argument("--weight", type=float, default=EmbeddingsConfig().weight, help="the weight of their scores")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     try:
@@ -345,8 +352,10 @@ def main() -> None:
     count = sum(len(each.questions) for each in conversations)
     if not count:
         sys.exit(f"{str(arguments.data)!r} holds no question with marked evidence; give another file with --data")
+    # The deadline is long, so that the figures do not depend on the machine's load.
+    embeddings = EmbeddingsConfig(kind=arguments.embeddings, weight=arguments.weight, deadline_s=600.0)
     share = min(1.0, arguments.sample / count) if arguments.sample else 1.0
-    report = {"running": anyio.run(measure_running, conversations, budgets, share)}
+    report = {"running": anyio.run(measure_running, conversations, budgets, share, embeddings)}
     report |= {each: measure_ranking(POLICIES[each], conversations, budgets, share) for each in policies}
     for name, figures in report.items():
         print_table(name, figures)

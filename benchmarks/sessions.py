@@ -4,11 +4,15 @@
     python benchmarks/sessions.py --long 2000
     python benchmarks/sessions.py --sessions 100 --turns 20 --json
     python benchmarks/sessions.py --memory --lines 2
+    python -m benchmarks.sessions --sessions 100 --wire streamed
     python benchmarks/sessions.py --long 2000 --context enforce --data messages.jsonl
     python benchmarks/sessions.py --long 200 --context enforce --recall subject --earlier 100
 
 With `--memory` each turn reads its subject's long-term memory and logs its signals; every session is a subject of its own, of
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
+
+With `--wire` the model is an endpoint on loopback that answers at once (`benchmarks/instant_server.py`, a process of its own),
+called over HTTP as a real one would be. With `streamed`, each turn is a stream.
 
 The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst
 that a ranking can meet. With `--data` they are those of a file that `kitchener run` takes, one after the other. With
@@ -29,6 +33,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -36,8 +41,8 @@ from typing import Any
 import anyio
 import psutil
 
-from kitchener import HO2Config, HO2Supervisor, HO3Memory, RuntimeConfig, open_runtime
-from kitchener.config import LedgerConfig, RouterConfig
+from kitchener import HO2Config, HO2Supervisor, HO3Memory, RuntimeConfig, TurnCompleted, TurnResult, open_runtime
+from kitchener.config import LedgerConfig, ProviderConfig, RouterConfig
 from kitchener.gateway import PromptResponse, Usage
 from kitchener.runtime import tune_gc
 from kitchener.testing import ScriptedProvider
@@ -117,7 +122,7 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
     return RuntimeConfig(
         plane_root=root,
         ledger=LedgerConfig(durability=options.durability, seal=not options.plain),
-        router=RouterConfig(default_provider="scripted"),
+        router=_router(options),
         agents={
             "ADMIN": HO2Config(
                 context_mode=options.context,
@@ -130,20 +135,50 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
     )
 
 
-async def converse(supervisor: HO2Supervisor, number: int, turns: int, latencies: list[float]) -> None:
+def _router(options: argparse.Namespace) -> RouterConfig:
+    if not options.wire:
+        return RouterConfig(default_provider="scripted")
+    wire = ProviderConfig(base_url=options.url, model="m", max_concurrency=max(64, options.sessions))
+    return RouterConfig(default_provider="wire", providers={"wire": wire})
+
+
+async def take_turn(supervisor: HO2Supervisor, message: str, session_id: str, *, streams: bool) -> TurnResult:
+    """One turn, as a stream if asked to."""
+    if not streams:
+        return await supervisor.handle_turn(message, session_id=session_id)
+    *_, last = [each async for each in supervisor.stream_turn(message, session_id=session_id)]
+    assert isinstance(last, TurnCompleted)
+    return last.result
+
+
+async def converse(
+    supervisor: HO2Supervisor, number: int, turns: int, latencies: list[float], *, streams: bool = False
+) -> None:
     """One session of so many turns, one after the other."""
     session_id = await supervisor.start_session(subject_id=f"subject-{number}")
     for turn in range(turns):
         started = time.perf_counter()
-        result = await supervisor.handle_turn(MESSAGES[(number + turn) % len(MESSAGES)], session_id=session_id)
+        message = MESSAGES[(number + turn) % len(MESSAGES)]
+        result = await take_turn(supervisor, message, session_id, streams=streams)
         latencies.append(time.perf_counter() - started)
         if result.error is not None:
             raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
 
 
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the benchmark, beside an endpoint if it needs one."""
+    run = long if options.long else many
+    if not options.wire:
+        return await run(options)
+    from benchmarks.instant_server import serving  # needs `python -m`
+
+    async with serving() as options.url:
+        return await run(options)
+
+
 async def many(options: argparse.Namespace) -> dict[str, Any]:
     """All sessions at once."""
-    fsyncs = FsyncCounter()
+    fsyncs, talk = FsyncCounter(), partial(converse, streams=options.wire == "streamed")
     with tempfile.TemporaryDirectory(dir=options.dir) as root:
         async with open_runtime(config(root, options), providers=provider(options)) as runtime:
             supervisor = runtime.supervisor("ADMIN")
@@ -155,7 +190,7 @@ async def many(options: argparse.Namespace) -> dict[str, Any]:
             latencies: list[float] = []
             async with anyio.create_task_group() as tasks:
                 for number in range(options.sessions):
-                    tasks.start_soon(converse, supervisor, number, options.turns, latencies)
+                    tasks.start_soon(talk, supervisor, number, options.turns, latencies)
             resident = rss_kib()
             seconds = time.perf_counter() - before[1]
             cpu = cpu_s() - before[0]
@@ -251,6 +286,8 @@ async def warm_up(supervisor: HO2Supervisor) -> None:
 def provider(options: argparse.Namespace) -> dict[str, Any]:
     """The instant model; with memory it labels each message, so that a turn gives the usual four signals."""
     text = "Certainly. I have noted that down and will look into it right away."
+    if options.wire:
+        return {}
     if not options.memory:
         return {"scripted": ScriptedProvider.replies(text)}
     label = {"labels": {"domain": "travel", "task": "planning"}, "intent_relation": "continue", "confidence": 0.9}
@@ -273,6 +310,7 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
         "memory": options.memory,
         **({"lines": options.lines} if options.memory else {}),
         **({"recall": options.recall, "earlier": options.earlier} if options.recall or options.earlier else {}),
+        **({"wire": options.wire} if options.wire else {}),
         **({"data": options.data.name} if options.data else {}),
     }
 
@@ -290,6 +328,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     scopes = ("intent", "session", "subject")
     parser.add_argument("--recall", choices=scopes, help="recall_scope (default: with --memory subject, otherwise intent)")
     parser.add_argument("--classify", choices=("model", "rules", "off"), default="model", help="who classifies (default model)")
+    parser.add_argument("--wire", choices=("whole", "streamed"), help="call the model over HTTP, on loopback")
     parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
     parser.add_argument("--data", type=Path, help="with --long: the users' messages, a JSON object with `message` a line")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")
@@ -306,7 +345,7 @@ def main() -> None:
     backend = "trio" if options.backend == "trio" else "asyncio"
     backend_options = {"use_uvloop": True} if options.backend == "uvloop" else {}
     before = yardstick_us()
-    figures = anyio.run(long if options.long else many, options, backend=backend, backend_options=backend_options)
+    figures = anyio.run(measure, options, backend=backend, backend_options=backend_options)
     figures["yardstick_us"] = round((before + yardstick_us()) / 2, 1)
     if options.json:
         print(json.dumps(figures))

@@ -52,7 +52,8 @@ def refuse(target: object) -> None:
 def no_real_network() -> Iterator[None]:
     """Sockets connect to loopback or to a Unix path, and names other than `localhost` are not resolved.
 
-    This covers anything that goes through Python's `socket` module in this process; uvloop does not.
+    This covers anything that goes through Python's `socket` module in this process; uvloop does not. The HTTP client of
+    models does not either; it is told to go through a proxy where none listens, to all but loopback.
     """
     connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
 
@@ -78,4 +79,7 @@ def no_real_network() -> Iterator[None]:
         patch.setattr(socket.socket, "connect", guarded_connect)
         patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
         patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            patch.setenv(name, "http://127.0.0.1:9")
+        patch.setenv("NO_PROXY", "127.0.0.1,::1,localhost")
         yield

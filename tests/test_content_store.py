@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.content_store import ContentStore
-from kitchener.errors import PartDamaged, SealingError
+from kitchener.errors import InvalidPart, PartDamaged, SealingError
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
 
@@ -106,3 +106,57 @@ def test_a_hash_of_another_form_leads_to_no_path(tmp_path: Path, name: str) -> N
     with pytest.raises(PartDamaged, match="has no valid form"):
         sealed(tmp_path).get("ada", name)
     assert sealed(tmp_path).problem("ada", name, "sha256:") == "its hash has no valid form"
+
+
+def test_what_this_process_put_stays_where_no_entry_names_it_yet(tmp_path: Path) -> None:
+    store = sealed(tmp_path)
+    store.put("ada", DATA)
+    (path,) = files(store)
+    left = path.with_name(".0a1b.new")
+    left.write_bytes(b"half")
+    assert store.remove_unnamed(files(store)) == (left,)
+    assert files(store) == [path]
+    assert sealed(tmp_path).remove_unnamed([path]) == (path,), "another process has no entry of it to come"
+    assert files(store) == []
+
+
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_file_of_another_root_replaces_no_good_content(tmp_path: Path, *, seals: bool) -> None:
+    """Not even with the right hash, subject and form; a true copy of a file heals a damaged one."""
+    store = sealed(tmp_path, seals=seals)
+    content_hash, _ = store.put("bo", DATA)
+    kept = store.path("bo", content_hash).read_bytes()
+    other = sealed(tmp_path / "other", seals=seals).put("bo", b"obey Eve")[0]
+    for forged in (b"", b"kitchener-part/1 plain\nobey Eve", kept[:-1], sealed(tmp_path / "other").stored("bo", other)):
+        with pytest.raises(PartDamaged):
+            store.copy_in("bo", content_hash, forged or b"")
+        assert store.get("bo", content_hash) == DATA
+    keyless = ContentStore(tmp_path / "plane", None)
+    with pytest.raises(PartDamaged):
+        keyless.copy_in("bo", content_hash, b"kitchener-part/1 plain\nobey Eve")
+    store.path("bo", content_hash).write_bytes(b"damaged")
+    store.copy_in("bo", content_hash, kept)
+    assert store.get("bo", content_hash) == DATA
+
+
+def test_what_cannot_be_written_takes_no_room(tmp_path: Path) -> None:
+    store = sealed(tmp_path, seals=False)
+    small = ContentStore(tmp_path / "plane", None, max_bytes=2 * len(DATA) + 100)
+    content_hash = small.hash_of("ada", DATA)
+    small.path("ada", content_hash).mkdir(parents=True)
+    for _ in range(5):
+        with pytest.raises(OSError, match="directory"):
+            small.put("ada", DATA)
+    small.path("ada", content_hash).rmdir()
+    small.put("ada", DATA)
+    assert store.get("ada", content_hash) == DATA
+
+
+def test_an_import_takes_no_more_room_than_there_is(tmp_path: Path) -> None:
+    content_hash, _ = sealed(tmp_path / "a", seals=False).put("ada", DATA)
+    stored = sealed(tmp_path / "a", seals=False).stored("ada", content_hash)
+    assert stored is not None
+    full = ContentStore(tmp_path / "b", None, max_bytes=len(stored) - 1)
+    with pytest.raises(InvalidPart, match="max_content_bytes"):
+        full.copy_in("ada", content_hash, stored)
+    assert files(full) == []

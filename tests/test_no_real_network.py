@@ -6,6 +6,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway import build_providers
+from kitchener.testing import prompt_request
+
 # An address of the block that is reserved for documentation: nothing answers there, guard or no guard.
 ELSEWHERE = ("192.0.2.1", 9)
 
@@ -15,6 +20,14 @@ def test_a_socket_does_not_connect_beyond_this_machine() -> None:
         sock.connect(ELSEWHERE)
     with socket.socket() as sock, pytest.raises(pytest.fail.Exception, match=r"192\.0\.2\.1"):
         sock.connect_ex(ELSEWHERE)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_model_is_not_called_beyond_this_machine(scheme: str) -> None:
+    it = ProviderConfig(base_url=f"{scheme}://{ELSEWHERE[0]}:{ELSEWHERE[1]}/v1", model="m")
+    async with build_providers(RouterConfig(providers={"it": it})) as providers:
+        with pytest.raises(ProviderError, match="Connection refused"), anyio.fail_after(20):
+            await providers["it"].complete(prompt_request("hello"))
 
 
 def test_a_name_is_not_resolved() -> None:

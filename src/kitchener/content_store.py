@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +52,7 @@ class ContentStore:
         self._sealer, self._max_bytes = sealer, max_bytes
         self._total: int | None = None
         self._writing = threading.Lock()
+        self._put = set[Path]()
 
     def path(self, subject_id: str, content_hash: str) -> Path:
         """Where content of a subject is stored, whether it is there or not."""
@@ -78,9 +79,9 @@ class ContentStore:
         content_hash = self.hash_of(subject_id, data)
         path, stored = self.path(subject_id, content_hash), self._encoded(subject_id, content_hash, data)
         with self._writing:
+            self._put.add(path)
             if _read(path) != stored:
-                self._take_room(len(stored))
-                self._write(path, stored)
+                self._store(path, stored)
         return content_hash, digest(stored)
 
     def get(self, subject_id: str, content_hash: str) -> bytes:
@@ -114,11 +115,22 @@ class ContentStore:
         return None if digest(stored) == stored_hash else "the file was changed"
 
     def copy_in(self, subject_id: str, content_hash: str, stored: bytes) -> None:
-        """Stores a file of another root as it is, such as one of an imported session."""
+        """Stores a file of another root as it is, such as one of an imported session.
+
+        Raises:
+            PartDamaged: the file has other content than its hash says, or nobody can tell without the key and another file is
+                here; what is here stays as it is
+            InvalidPart: `max_bytes` leaves no room
+            OSError: the file cannot be written
+        """
         path = self.path(subject_id, content_hash)
         with self._writing:
-            if _read(path) != stored:
-                self._write(path, stored)
+            there = _read(path)
+            if there == stored:
+                return
+            if not self._is_content(path, subject_id, content_hash, stored, is_new=there is None):
+                raise PartDamaged(str(path), content_hash, "the file to store is not the content of this hash")
+            self._store(path, stored)
 
     def stored(self, subject_id: str, content_hash: str) -> bytes | None:
         """A stored file as it is; None: it is missing."""
@@ -140,6 +152,15 @@ class ContentStore:
             sync_directory(self.directory)
         return count
 
+    def remove_unnamed(self, paths: Iterable[Path]) -> tuple[Path, ...]:
+        """Removes files that no entry named, and returns them. What `put` was given stays: an entry is about to name it."""
+        with self._writing:
+            self._total = None
+            removed = tuple(each for each in paths if each not in self._put)
+            for each in removed:
+                each.unlink(missing_ok=True)
+        return removed
+
     def files(self) -> Iterator[Path]:
         """Every file under the directory, in no order, also those that a crash left unfinished."""
         yield from _files(self.directory)
@@ -147,6 +168,14 @@ class ContentStore:
     def _folder(self, subject_id: str) -> Path:
         # Hashed as in the keyring, because a subject id may contain any character, and other users may see names.
         return self.directory / hashlib.sha256(subject_id.encode()).hexdigest()[:32]
+
+    def _store(self, path: Path, stored: bytes) -> None:
+        self._take_room(len(stored))
+        try:
+            self._write(path, stored)
+        except BaseException:
+            self._total = None  # counted again: the room was not used
+            raise
 
     def _take_room(self, size: int) -> None:
         if self._max_bytes is None:
@@ -194,6 +223,16 @@ class ContentStore:
         if key is None:
             raise PartDamaged(str(path), content_hash, "its key is not here, or was destroyed with its subject")
         return _opened(path, key, content_hash, body)
+
+    def _is_content(self, path: Path, subject_id: str, content_hash: str, stored: bytes, *, is_new: bool) -> bool:
+        """Whether a stored file has the content of a hash; `is_new`: the answer where the key to tell is not here."""
+        key = self._sealer.keyring.find(subject_id) if self._sealer is not None else None
+        if not content_hash.startswith("sha256:") and key is None:
+            return is_new
+        try:
+            return self._fits(subject_id, content_hash, self._decoded(path, subject_id, content_hash, stored))
+        except PartDamaged:
+            return False
 
     def _key(self, subject_id: str, kid: str) -> SubjectKey | None:
         key = self._sealer.keyring.find(subject_id) if self._sealer is not None else None

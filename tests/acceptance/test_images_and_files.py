@@ -19,9 +19,11 @@ from kitchener import (
 from kitchener.config import LimitsConfig, RouterConfig
 from kitchener.errors import IdempotencyConflict, InvalidPart, PartDamaged, ProviderError, UnsupportedPart
 from kitchener.records import events
+from kitchener.records.parts import StoredPart
 from kitchener.replaying import read_prompts
 from kitchener.runtime import erase_subject, export_session, import_session
 from kitchener.runtime.content_check import check_content, remove_orphans
+from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.content_kit import ADA, BO, NOTES, PDF, blobs, config, entries, model, png, replies, running, shown
 
@@ -88,6 +90,27 @@ async def test_an_erasure_removes_the_files_of_its_subject_and_no_other(tmp_path
     assert (await check_content(settings)) == (0, (), ())
     names = [each.payload["name"] for each in await entries(settings, events.PART_ATTACHED)]
     assert all(isinstance(each, dict) for each in names)  # sealed for good
+
+
+@pytest.mark.parametrize("is_destroyed", [False, True], ids=["marked", "without its key"])
+async def test_an_erasure_that_was_killed_before_it_removed_the_files_is_completed(tmp_path: Path, is_destroyed: bool) -> None:
+    provider, settings = model(), config(tmp_path)
+    sessions = {}
+    async with running(settings) as runtime:
+        for subject in (ADA, BO):
+            turn = await runtime.supervisor().handle_turn("look", subject_id=subject, parts=[ImagePart(png()), FilePart(NOTES)])
+            sessions[subject] = turn.session_id
+    sealer = sealer_of(settings)
+    assert sealer is not None
+    sealer.keyring.begin_erasure(ADA, "2026-11-22T00:00:00.000000+00:00")
+    if is_destroyed:
+        sealer.keyring.destroy(ADA)
+    async with running(settings, provider) as runtime:
+        assert len(blobs(settings)) == 2
+        assert (await runtime.erase_subject(ADA)).was_erased_before
+        await runtime.supervisor().handle_turn("and now?", session_id=sessions[BO])
+    assert shown(replies(provider)[-1]) == [png(), NOTES]
+    assert (await check_content(settings)) == (2, (), ())
 
 
 async def test_what_does_not_fit_the_budget_is_a_stub_with_its_reason_on_record(tmp_path: Path) -> None:
@@ -421,3 +444,10 @@ async def test_a_session_moves_with_its_images_and_shows_them_there(tmp_path: Pa
     assert (report.parts, report.faults, report.orphans) == (2, (), ())
     assert (await erase_subject(ADA, config=there)).files == 2
     assert blobs(there) == []
+
+
+def test_an_entry_with_a_forged_size_makes_no_room() -> None:
+    """Another program's entry can say anything; fewer than no tokens would let a turn show more than its budget."""
+    forged = {"name": "x", "media_type": "image/png", "size": -5, "tokens": -1_000_000}
+    assert StoredPart.from_payload(forged)[2:4] == (0, 0)
+    assert StoredPart.from_payload({**forged, "size": "5", "tokens": 1.5})[2:4] == (0, 0)

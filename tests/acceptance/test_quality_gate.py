@@ -14,9 +14,19 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 from kitchener.replaying import replay_session
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, echo, fitting, read_all, scripted_config, synthesizes
+from tests.acceptance.stack import (
+    QUESTION,
+    Said,
+    ScriptedExecutor,
+    echo,
+    fitting,
+    open_scripted,
+    read_all,
+    scripted_config,
+    synthesizes,
+)
 
 WO = "WO-SES-00000001-002"
 
@@ -275,6 +285,35 @@ async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scrip
     report = await replay_session(bought.session_id, config=scripted_config(tmp_path), tools=[price])
     assert report.divergence is not None
     assert report.divergence.field == "acceptance"
+
+
+@pytest.mark.parametrize("classify", ["model", "rules"])
+async def test_criteria_of_a_tool_that_the_model_calls_hold_for_its_reply(tmp_path: Path, classify: str) -> None:
+    """They are planned for the second attempt, which is told of them and given the result, since it may call no tool."""
+
+    @tool(read_only=True, acceptance=["contains:EUR"])
+    def price() -> str:
+        """The price."""
+        return "12"
+
+    def model(request: PromptRequest) -> Any:
+        if request.wo_type == "classify":
+            return QUESTION
+        if request.variables["user_message"] == "price?" and request.tools:
+            return use_tool("price") if request.messages[-1].role != "tool" else {"response_text": "twelve"}
+        told = request.variables["instructions"]
+        is_told = "did not meet these criteria:\n- contains:EUR" in told
+        return {"response_text": f"{request.variables['prior_results'][-1]['result']} EUR" if is_told else "eleven"}
+
+    async with open_scripted(tmp_path, ScriptedProvider(model), tools=[price], classify=classify) as runtime:
+        bought = await runtime.supervisor().handle_turn("price?")
+        other = await runtime.supervisor().handle_turn("hello?", session_id=bought.session_id)
+        planned = await read_all(runtime.ledgers().ho2m, entry_type=events.WO_PLANNED)
+    assert (bought.response, other.response) == ("12 EUR", "eleven")
+    replies = [each.payload["acceptance"] for each in planned if each.payload["wo_type"] == "synthesize"]
+    assert replies == [[], ["contains:EUR"], []]
+    report = await replay_session(bought.session_id, config=scripted_config(tmp_path, classify=classify), tools=[price])
+    assert report.is_identical, report.text()
 
 
 @pytest.mark.parametrize("criterion", UNKNOWN)

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 import pytest
 
+from kitchener import tool
 from kitchener.config import RouterConfig, RuntimeConfig
 from kitchener.records import events
+from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import echo, read_all, scripted_config
+from tests.acceptance.memory.remembering import LESSON, MANUAL
+from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 
 TYPES: Final = {"classification": "classify", "synthesis": "synthesize", "verification": "verify"}
 NIGHT: Final = "RESIDENT:night"
@@ -85,3 +88,33 @@ async def test_the_tags_of_a_work_order_are_on_record(tmp_path: Path) -> None:
         "synthesize": ["night", "synthesis"],
         "verify": ["night", "synthesis", "verification"],
     }
+
+
+async def test_tools_and_consolidations_carry_their_tags_too(tmp_path: Path) -> None:
+    """A tool's work order asks no model; the route of a consolidation decides which model learns."""
+
+    @tool(read_only=True)
+    def look() -> str:
+        """Looks."""
+        return "nothing"
+
+    def model(request: PromptRequest) -> Any:
+        if request.wo_type == "classify":
+            return {**QUESTION, "speech_act": "command", "tool_request": {"tool_id": "look", "arguments": {}}}
+        return LESSON if request.wo_type == "consolidate" else echo(request)
+
+    config = settings_of(tmp_path, {"consolidation": {"provider_id": "second"}}, verify_with_model=False, **MANUAL)
+    providers = {"scripted": ScriptedProvider(model), "second": ScriptedProvider(model, provider_id="second")}
+    async with open_runtime(config, providers=providers, tools=[look]) as runtime:
+        supervisor = runtime.supervisor()
+        result = await supervisor.handle_turn("look", subject_id="ada")
+        learned = await supervisor.run_consolidation(result.consolidation_candidates)
+        planned = await read_all(runtime.ledgers().ho2m, entry_type=events.WO_PLANNED)
+    assert learned
+    assert {entry.payload["wo_type"]: entry.payload["constraints"]["domain_tags"] for entry in planned} == {
+        "classify": ["classification"],
+        "tool_call": ["tool"],
+        "synthesize": ["synthesis"],
+        "consolidate": ["consolidation"],
+    }
+    assert {request.wo_type for request in providers["second"].requests} == {"consolidate"}

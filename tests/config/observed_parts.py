@@ -209,6 +209,16 @@ async def over_http(root: Path, **settings: Any) -> Hashable:
         return hit.path, hit.headers.get("authorization"), answer
 
 
+async def opened(root: Path, **settings: Any) -> Hashable:
+    """Whether a provider with these settings can be opened."""
+    it = ProviderConfig(base_url="https://127.0.0.1:1/v1", model="m", **settings)
+    try:
+        async with build_providers(RouterConfig(providers={"it": it})):
+            return "opened"
+    except ConfigError:
+        return "refused"
+
+
 async def kind(root: Path, value: str) -> Hashable:
     """Whether a provider of that kind needs an address."""
     try:

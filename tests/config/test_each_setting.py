@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.config import observed_administration as administered
+from tests.config import observed_embeddings as embedded
 from tests.config import observed_parts as parts
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
@@ -100,9 +101,22 @@ SHOWN: Final[dict[str, Seen]] = {
     "memory.memory_dir": ledger_place("memory", "memory_dir", enabled=True),
     "memory.custom_kinds": Seen((), ("mood",), with_settings(turns.memory_of, "custom_kinds", enabled=True)),
     "memory.resident_events": Seen(1_000, 200_000, with_settings(parts.read_again, "resident_events")),
+    "embeddings.kind": Seen("hashing", "off", with_settings(embedded.talked, "kind")),
+    "embeddings.model": Seen("small", "large", with_settings(embedded.over_http, "model")),
+    "embeddings.base_url": Seen("{}", "{}/other", with_settings(embedded.over_http, "base_url")),
+    "embeddings.api_key": Seen(None, "env:HOME", with_settings(embedded.over_http, "api_key")),
+    "embeddings.weight": Seen(0.0, 0.5, with_settings(embedded.talked, "weight")),
+    "embeddings.scored": Seen(1, 64, with_settings(embedded.talked, "scored")),
+    "embeddings.deadline_s": Seen(1.0, 1_000.0, with_settings(embedded.waited, "deadline_s")),
+    "embeddings.pause_s": Seen(1.0, 1_000.0, with_settings(embedded.paused, "pause_s")),
+    "embeddings.batch": Seen(2, 32, with_settings(embedded.first_of_a_history, "batch")),
+    "embeddings.max_text_chars": Seen(16, 2_000, with_settings(embedded.talked, "max_text_chars")),
+    "embeddings.max_cached": Seen(4, 50_000, with_settings(embedded.talked, "max_cached")),
+    "embeddings.max_stored": Seen(4, 50_000, with_settings(embedded.talked, "max_stored")),
     "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
     "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),
+    "router.providers.*.ca_file": Seen(None, "missing.pem", with_settings(parts.opened, "ca_file")),
     "router.providers.*.media_types": Seen(
         (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
     ),

@@ -39,6 +39,7 @@ from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.canonical import canonical_bytes, digest
+from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
@@ -48,6 +49,7 @@ from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfi
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
+from kitchener.context.fold.events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import words as lexical_words
@@ -207,7 +209,7 @@ def _turn(text: str) -> Any:
 
     known: Any = Known
     answer: Any = Answer
-    return turn_item(known, answer, text, None, len)
+    return turn_item(known, answer, Asked(text, text), None, len)
 
 
 TOOLS: Final = (ToolSpec("read_file", "Reads a file", {"required": ["path"], "properties": {"path": {"type": "string"}}}),)
@@ -235,6 +237,11 @@ def _offline(wo_type: WorkOrderType, variables: Callable[[str], Mapping[str, Any
 
 def _as_settings(text: str) -> object:
     return parse_settings(RuntimeConfig, {"plane_root": text, "limits": {text: 1}}, "test")
+
+
+def _as_provider(text: str) -> None:
+    with contextlib.suppress(KitchenerError):
+        init(Path(tempfile.gettempdir()) / "no model is named", provider=text)
 
 
 def _as_file(suffix: str, read: Callable[[Path], object]) -> Callable[[str], object]:
@@ -390,6 +397,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "files": (
         Scan("settings", _as_settings),
+        Scan("a provider's name", _as_provider),
         Scan("diff of sources", lambda text: line_diff(text.splitlines(), text[::-1].splitlines())),
         Scan("a settings file", _as_file(".toml", RouterConfig.from_config_file)),
         Scan("a settings file as JSON", _as_file(".json", RouterConfig.from_config_file)),

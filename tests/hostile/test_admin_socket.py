@@ -9,10 +9,19 @@ import anyio
 import anyio.lowlevel
 import orjson
 import pytest
+from anyio.abc import SocketListener
 
-from kitchener.errors import AdminRefused, AdminUnavailable, CallerError
+from kitchener.errors import AdminRefused, AdminUnanswered, AdminUnavailable, CallerError
+from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.asking import ask
-from kitchener.runtime.admin.operations import OPERATIONS, EndSession, ImportOverlays, ReadStatistics
+from kitchener.runtime.admin.operations import (
+    OPERATIONS,
+    EndSession,
+    EraseSubject,
+    ImportOverlays,
+    ImportSession,
+    ReadStatistics,
+)
 from kitchener.runtime.admin.wire import refusal
 from tests.acceptance.stack import read_all
 from tests.hostile.kit import bystander
@@ -68,6 +77,12 @@ async def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent_and_told_w
         EndSession(agent_class="ADMIN", session_id="\udcff")
     told = orjson.loads(refusal("KitchenerError", "the file \udcff is missing")[4:])
     assert told["error"]["message"] == "the file ? is missing"
+
+
+async def test_a_path_that_is_no_unicode_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    async with listening(tmp_path) as runtime, bystander(runtime):
+        with pytest.raises(AdminUnavailable, match=r"session.import: a path is not Unicode text.*nothing was done"):
+            await ask(listening_config(tmp_path), ImportSession(folder=tmp_path / "\udcff"))
 
 
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -128,3 +143,34 @@ async def test_a_flood_of_clients_delays_nobody(tmp_path: Path) -> None:
 
         for _ in range(16):
             tasks.start_soon(flood)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"",
+        b"\0\0",
+        framed(b"{"),
+        framed(b"[" * 9_000),
+        framed([1]),
+        framed({"v": 1}),
+        framed({"v": 2, "result": {}}),
+        framed({"v": 1, "result": [7]}),
+        struct.pack(">I", 2**32 - 1),
+    ],
+    ids=["nothing", "half", "text", "deep", "list", "empty", "version", "shape", "huge"],
+)
+async def test_an_answer_that_is_none_is_told_as_a_change_that_may_have_been_made(tmp_path: Path, given: bytes) -> None:
+    claimed = socket_place.claim(tmp_path)
+    listener = await SocketListener.from_socket(claimed.sock)
+
+    async def answer() -> None:
+        async with listener, await listener.accept() as stream:
+            await stream.receive()
+            await stream.send(given) if given else None
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        with pytest.raises(AdminUnanswered, match="the change may have been made"):
+            await ask(listening_config(tmp_path), EraseSubject(subject_id="ada"))
+    socket_place.release(tmp_path, claimed)

@@ -14,6 +14,7 @@ from tests.hostile.text_functions import NOT_MEASURED, functions, is_scan, text_
 
 SOURCE = Path(kitchener.__file__).parent
 TAKES_MORE_THAN_IT_SEEMS = {
+    "kitchener.cli.config.init": ("difflib", "a provider's name"),
     "kitchener.cli.ledger.ledger": ("difflib", "a type of entries"),
     "kitchener.config.settings": ("difflib", "a key that does not exist"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),

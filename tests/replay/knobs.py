@@ -25,6 +25,7 @@ _WHERE: Final = "where something is kept"
 _DURABLE: Final = "when an entry is durable, not what it says"
 _FAILING: Final = "retries and limits of a provider: what came of its attempts is on record and taken as given"
 _OUTSIDE: Final = "decides about messages that begin no turn"
+_SCORED: Final = "the scores of similarity that a turn used are on record, with their weight, and taken as given"
 _LEARNING_LATER: Final = "when a consolidation begins is taken as given"
 
 KNOBS: Final[dict[str, Policy | str]] = {
@@ -64,6 +65,18 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "admin.max_connections": _WAITING,
     "admin.request_timeout_s": _WAITING,
     "admin.deadline_s": _WAITING,
+    "embeddings.kind": _SCORED,
+    "embeddings.model": _SCORED,
+    "embeddings.base_url": _SCORED,
+    "embeddings.api_key": _SCORED,
+    "embeddings.weight": _SCORED,
+    "embeddings.scored": _SCORED,
+    "embeddings.deadline_s": _SCORED,
+    "embeddings.pause_s": _SCORED,
+    "embeddings.batch": _SCORED,
+    "embeddings.max_text_chars": _SCORED,
+    "embeddings.max_cached": _SCORED,
+    "embeddings.max_stored": _SCORED,
     "memory.enabled": "opens the memory for the program; what turns do with it is `ho3_enabled`",
     "memory.memory_dir": _WHERE,
     "memory.gate_count_threshold": Policy("ADMIN", 3, "TURN_COMPLETED", "consolidation_candidates"),

@@ -40,6 +40,7 @@ from tests.replay.rerun import Session
 
 POLICY: Final = (
     "context.fold.events",
+    "context.fold.excerpts",
     "context.flags",
     "context.intents.active",
     "context.fold.items",
@@ -50,6 +51,7 @@ POLICY: Final = (
     "context.fold.lifecycle",
     "context.fold.state",
     "context.fold.tool_results",
+    "context.projection.days",
     "context.projection.packer",
     "context.projection.record",
     "context.projection.projection",
@@ -77,6 +79,7 @@ POLICY: Final = (
     "actors.sessions.state",
     "criteria",
     "gateway.routing",
+    "media",
     "records.entries.common",
     "records.spoken",
     "records.tokens",

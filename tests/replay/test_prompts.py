@@ -131,7 +131,7 @@ async def test_without_the_key_of_the_sources_it_says_so(tmp_path: Path) -> None
         path.unlink()
     found = await read_prompts(f"T-{session_id[4:]}-000001", config=config)
     assert found.calls == ()
-    assert "erased" in str(found.problem)
+    assert "is missing here and no erasure is on record: restore the keys" in str(found.problem)
 
 
 async def test_a_cut_off_turn_shows_what_was_asked_until_then(tmp_path: Path) -> None:

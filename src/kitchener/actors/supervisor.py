@@ -154,7 +154,7 @@ class HO2Supervisor:
             if not session.state.is_ended:
                 await session.end_session(session_id, session.state.completed_turns, session.state.cost, reason)
 
-    async def handle_turn(
+    async def handle_turn(  # noqa: PLR0913  what a message may bring; all by keyword
         self,
         message: str,
         *,
@@ -165,6 +165,7 @@ class HO2Supervisor:
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart] = (),
+        speaker: str | None = None,
     ) -> TurnResult:
         """Returns the reply to a message after its record is durable.
 
@@ -180,6 +181,7 @@ class HO2Supervisor:
             acceptance: criteria that the reply must meet, besides those of the agent class: `min_chars:N`, `max_chars:N`,
                 `contains:TEXT` or `not_contains:TEXT`. A reply that fails one is retried, and the retry is told which
             parts: images and files of the message, see `ImagePart` and `FilePart`; refused if the model does not take them
+            speaker: the name of the person who says the message, where several talk; None: the subject
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -189,7 +191,7 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts)
+            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker)
             outcome = await self._handle(message, call, None)
         self._consolidate_after(outcome)
         return outcome.result
@@ -197,14 +199,11 @@ class HO2Supervisor:
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
     ) -> list[WorkOrder]:
-        """Consolidates the signals whose gates are open now, and returns one finished work order for each of them.
-
-        A signal whose gate is closed gives no work order.
+        """Consolidates the signals whose gates are open now, and returns one finished work order for each of these.
 
         Args:
             signal_ids: `TurnResult.consolidation_candidates`, or any signal ids
-            namespace: the memory namespace: `agent_class/subject_id`, both percent-encoded; None: all signal ids are
-                candidates of results, which know theirs
+            namespace: `agent_class/subject_id`, both percent-encoded; None: all signal ids are of results, which know theirs
             gate_ts: when the gates opened, ISO time with a zone; None: now
 
         Raises:
@@ -285,7 +284,7 @@ class HO2Supervisor:
         await self._ready()
         await self._intents.keep(session_id, keep)
 
-    async def stream_turn(
+    async def stream_turn(  # noqa: PLR0913  as `handle_turn`
         self,
         message: str,
         *,
@@ -296,6 +295,7 @@ class HO2Supervisor:
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart] = (),
+        speaker: str | None = None,
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -304,7 +304,7 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts)
+        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker)
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self._handle(message, call, tell)
@@ -327,7 +327,7 @@ class HO2Supervisor:
         await self._ready()
         owner = await self._key_owner(call)
         deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
-        async with self._keys.use(key, message, owner=owner, deadline=deadline, parts=call.parts) as use:
+        async with self._keys.use(key, message, owner=owner, deadline=deadline, call=call) as use:
             if use.result is not None:  # a copy: the original turn starts the consolidation
                 return TurnOutcome(use.result)
             outcome = await self._admit(message, call, listener, use)

@@ -15,6 +15,7 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import amount_of_money, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RouterConfig
+from kitchener.config.shown import described_name
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.loading import LoadedConfig, load_config
@@ -96,7 +97,7 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
             async with progress_bar("entries of model calls", total) as seen:
                 found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=seen.add)]
     if not found:
-        whose = f"session {session_id!r}" if session_id is not None else f"agent class {agent_class!r}"
+        whose = f"session {session_id!r}" if session_id is not None else f"agent class {described_name(agent_class)}"
         raise NotOnRecord(f"there is no model call of {whose} on record; `kitchener session list` shows what there is")
     return found
 

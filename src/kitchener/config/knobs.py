@@ -401,6 +401,8 @@ class ContextConfig(Settings):
     excerpt_tokens: Annotated[int, Field(ge=32, le=100_000)] = 200
     """Tokens of a message or a reply above which the Authority shows an excerpt: what matches the turn's message, or the
     beginning. If all turns fit `context_budget`, they are shown whole."""
+    speaker_weight: Annotated[float, Field(ge=1, le=10)] = 1.3
+    """Factor of the rank of what a speaker said whom the message names, in conversations of several people. 1: none."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
     """Newest turns that lexical admission takes before the best matches."""
     max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20

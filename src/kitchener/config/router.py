@@ -26,6 +26,9 @@ class ProviderConfig(Settings):
     """Root of an OpenAI-compatible endpoint, such as `http://127.0.0.1:8080/v1`."""
     api_key: str | None = None
     """Reference to the key, never the key itself: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
+    ca_file: str | None = None
+    """PEM file of certificate authorities to trust beside the system's, for an endpoint with a private certificate. None: only
+    the system's."""
     media_types: tuple[MediaPattern, ...] | None = None
     """Types of images and files that the model takes, such as `image/*`, `application/pdf` or `text/*`. None: what is known of
     the provider: of OpenAI, Anthropic and Google all three, of other vendors and endpoints `text/*`, of `offline` none."""

@@ -103,6 +103,8 @@ class Ruleset:
     excerpt_tokens: int = 0
     """Most tokens of a message or a reply that is shown whole; a longer one is shown as an excerpt, and each day that is shown
     has its date. 0: a turn is one item, without a date, as before version 3 of the policy."""
+    speaker_weight: float = 1.0
+    """Factor of the rank of what a speaker said whom the message names. 1: none, as before turns had speakers."""
     standing_rules: tuple[str, ...] = ()
     """Rules for every turn, in order; rule n has the id `INV-n`."""
     policy_version: int = POLICY_VERSION
@@ -122,6 +124,9 @@ class Ruleset:
         confidence = self.intent_min_confidence
         if not isinstance(confidence, int | float) or not math.isfinite(confidence) or not 0 <= confidence <= 1:
             raise ConfigError("ruleset", "intent_min_confidence", repr(confidence), "expected a number from 0 to 1")
+        weight = self.speaker_weight
+        if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 1:
+            raise ConfigError("ruleset", "speaker_weight", repr(weight), "expected a number of at least 1")
         if not self.ruleset_hash:
             object.__setattr__(self, "ruleset_hash", canonical_digest(self._settings(), at="ruleset"))
 

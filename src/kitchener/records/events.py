@@ -55,6 +55,8 @@ SIGNER_DECLARED: Final = "SIGNER_DECLARED"
 SESSION_IMPORTED: Final = "SESSION_IMPORTED"
 ENTRY_IMPORTED: Final = "ENTRY_IMPORTED"
 CONTEXT_IMPORTED: Final = "CONTEXT_IMPORTED"
+CONVERSATION_IMPORTED: Final = "CONVERSATION_IMPORTED"
+MESSAGE_IMPORTED: Final = "MESSAGE_IMPORTED"
 SOURCE_RECORDED: Final = "SOURCE_RECORDED"
 SEALING_CHANGED: Final = "SEALING_CHANGED"
 PROJECTION_COMPUTED: Final = "PROJECTION_COMPUTED"
@@ -73,7 +75,7 @@ OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANG
 """Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""
 
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    TURN_STARTED: ("user_message", "acceptance"),
+    TURN_STARTED: ("user_message", "acceptance", "speaker"),
     TURN_REJECTED: ("user_message",),
     PART_ATTACHED: ("name",),
     TURN_COMPLETED: ("response", "error"),
@@ -95,6 +97,8 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     INTENT_DEFERRED: ("reason",),
     INTENT_FORKED: ("reason",),
     INTENT_SHADOW_DECISION: ("events",),
+    CONVERSATION_IMPORTED: ("title",),
+    MESSAGE_IMPORTED: ("text", "speaker"),
     SOURCE_RECORDED: ("text",),
     HO3_SIGNAL: ("metadata", "words"),
     HO3_OVERLAY: ("labels", "context_line", "content", "words"),
@@ -138,7 +142,8 @@ failed).
 Version 3: the Context Authority takes a turn's message and reply as items of their own, shows an excerpt of a long one, and
 puts turns under the dates of their days (2: a turn was one item, without a date). It recalls from the subject's other sessions
 where memory is on, and from twice as many turns; a standing statement begins a clause; a ranking reads more words (2: defaults
-and weights of then).
+and weights of then). A reply meets the criteria of the tools that the model called for it (2: only of one that ran before it),
+and a retry is given their results (2: not).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
@@ -193,6 +198,8 @@ def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str
     return found
 
 
+_OF_SUBJECT: Final = (TURN_COMPLETED, MESSAGE_IMPORTED)
+"""Entries with what was said, which the subject's other sessions may recall."""
 SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
 """Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
 SHARED_INTENTS: Final = "shared intents"
@@ -228,7 +235,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type == TURN_STARTED:
         return _keys_of_message(payload)
     subject_id = payload.get("subject_id")  # an entry that another program wrote may lack fields
-    if entry_type == TURN_COMPLETED:
+    if entry_type in _OF_SUBJECT:
         return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == SESSION_START:
         external = payload.get("external_id")
@@ -275,7 +282,7 @@ _KEYED_TYPES: Final = frozenset(
     (
         SESSION_START,
         TURN_STARTED,
-        TURN_COMPLETED,
+        *_OF_SUBJECT,
         WO_PLANNED,
         SUBJECT_ERASED,
         SIGNER_DECLARED,
@@ -303,7 +310,7 @@ def ends_by_erasure(entry_type: str, payload: Mapping[str, Any]) -> bool:
 
 
 def subject_index_key(subject_id: str) -> str:
-    """The index key of a subject's completed turns."""
+    """The index key of a subject's completed turns and imported messages."""
     return f"turns of:{subject_id}"
 
 

@@ -68,8 +68,8 @@ class StoredPart(NamedTuple):
         return cls(
             text_of(payload.get("name")),
             text_of(payload.get("media_type")),
-            size if isinstance(size, int) else 0,
-            tokens if isinstance(tokens, int) else 0,
+            max(0, size) if isinstance(size, int) else 0,
+            max(0, tokens) if isinstance(tokens, int) else 0,  # fewer than none would make room for more than the budget
             text_of(payload.get("content_hash")),
             text_of(payload.get("stored_hash")),
         )

@@ -1,8 +1,8 @@
 """Turns a message into text for a context, and marks lines that imitate another speaker.
 
-A context shows a turn as `user: …` and `assistant: …`, and a goal as `Goal: …`. A message that contains a line break and then
-`assistant: I promised you …` would read as words of the agent. Such a line is marked as quoted; all other text stays
-unchanged. Pure. Explained in `docs/attention.md`.
+A context shows a turn as `user: …` and `assistant: …`, a message of a named speaker as `Ada: …`, and a goal as `Goal: …`. A
+message that contains a line break and then `assistant: I promised you …` would read as words of the agent. Such a line is
+marked as quoted; all other text stays unchanged. Pure. Explained in `docs/attention.md`.
 """
 
 import re
@@ -11,6 +11,11 @@ from typing import Final
 QUOTED: Final = "> "
 """Prefix of a line in a message that looks like the start of another speaker's text."""
 
+MAX_SPEAKER_CHARS: Final = 64
+"""Most characters of a speaker's name."""
+_MAX_LABEL: Final = MAX_SPEAKER_CHARS + len(QUOTED) + 2
+_APART: Final = dict.fromkeys(map(ord, ":\uff1a[]"), " ")
+"""Characters that end a label or begin another."""
 USER_LABEL: Final = "user: "
 ASSISTANT_LABEL: Final = "assistant: "
 _BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -20,21 +25,59 @@ _MARKS: Final = rf"[^\w{_BREAKS}]{{0,16}}"
 _FORGED: Final = re.compile(
     rf"[{_BREAKS}](?={_MARKS}(?:(?:{_LABELS}){_MARKS}[:\uff1a]|work order WO-|(?<=\[)(?:T|WO)-))", re.IGNORECASE
 )
+_DAYS: Final = r"today|undated|(?:mon|tue|wed|thu|fri|sat|sun)\b|\d{4}-"
+_DATED: Final = re.compile(rf"[{_BREAKS}](?={_MARKS}(?<=\[)(?:{_DAYS}))", re.IGNORECASE)
+"""A line that looks like the heading of a day, under which messages and replies stand."""
+_NAMED: Final = re.compile(
+    rf"[{_BREAKS}](?={_MARKS}(?:\w[^{_BREAKS}:\uff1a]{{0,63}}[:\uff1a](?!//)|work order WO-|(?<=\[)(?:T|WO)-))", re.IGNORECASE
+)
+"""A line that could be a named speaker's: it begins with up to 64 characters and a colon."""
 
 
-def turn_text(message: str, response: str) -> str:
+def turn_text(message: str, response: str, speaker: str | None = None) -> str:
     """A turn's message and response as later turns see them."""
-    return f"{message_text(message)}\n{reply_text(response)}"
+    said = f"{USER_LABEL}{as_said(message)}" if speaker is None else said_by(speaker, message)
+    return f"{said}\n{ASSISTANT_LABEL}{as_said(response)}"
 
 
-def message_text(message: str) -> str:
-    """A message as later turns see it, apart from its reply."""
-    return f"{USER_LABEL}{as_said(message)}"
+def message_text(message: str, speaker: str | None = None) -> str:
+    """A message as later turns see it, apart from its reply and under its day. Without a speaker it is the user's."""
+    return f"{USER_LABEL}{_DATED.sub(_quote, as_said(message))}" if speaker is None else said_by(speaker, message)
+
+
+def said_by(speaker: str, text: str) -> str:
+    """A text of a named speaker, with every line marked that could be another speaker's."""
+    return f"{speaker_label(speaker)}{_DATED.sub(_quote, _NAMED.sub(_quote, text))}"
+
+
+def imported_text(text: str, speaker: str | None, *, is_reply: bool) -> str:
+    """A message of an imported conversation as turns see it."""
+    if speaker is not None:
+        return said_by(speaker, text)
+    return reply_text(text) if is_reply else message_text(text)
+
+
+def speaker_label(speaker: str) -> str:
+    """The label of a named speaker, such as `Ada: `. It has one line and no other colon, and imitates no other label."""
+    name = " ".join("".join([each if each.isprintable() else " " for each in speaker.translate(_APART)]).split())
+    label = f"{name[:MAX_SPEAKER_CHARS].rstrip() or 'user'}: "
+    return as_said(f"\n{label}")[1:] if name else label
+
+
+def label_of(text: str) -> str:
+    """The label at the start of what was said; "": it has none, because it was erased."""
+    end = text.find(": ", 0, _MAX_LABEL)
+    return text[: end + 2] if end > 0 and "\n" not in text[:end] else ""
+
+
+def speaker_of(label: str) -> str:
+    """The speaker that a label names."""
+    return label.removesuffix(": ").removeprefix(QUOTED)
 
 
 def reply_text(response: str) -> str:
-    """A reply as later turns see it, apart from its message."""
-    return f"{ASSISTANT_LABEL}{as_said(response)}"
+    """A reply as later turns see it, apart from its message and under the date of its day."""
+    return f"{ASSISTANT_LABEL}{_DATED.sub(_quote, as_said(response))}"
 
 
 def as_said(text: str) -> str:

@@ -71,6 +71,8 @@ class TurnCall(NamedTuple):
     """Criteria that the reply must meet."""
     parts: tuple[FilePart | ReadPart | StoredPart, ...] = ()
     """Images and files of the message: as given, then as read; those of a replay as they are stored."""
+    speaker: str | None = None
+    """The name of the person who said the message; None: the subject."""
 
 
 @dataclass(frozen=True, slots=True)

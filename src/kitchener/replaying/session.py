@@ -359,6 +359,7 @@ async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -
         session_id=session_id,
         memory=started.get("memory", True),
         acceptance=opened(started.get("acceptance", ())) or (),
+        speaker=opened(started.get("speaker")),
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         deadline=DEADLINE_S,
     )
@@ -456,10 +457,12 @@ class _Replay:
         )
 
     async def _open(self) -> None:
-        """Replays `SESSION_START`, and the first intent if the session begins with one."""
+        """Replays `SESSION_START`, and the first intent if the session begins with one. A conversation of another program is
+        kept as it is."""
         first = self._tape.entries[self._tape.ho2m][0]
         is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
-        if not is_start or any(turn.is_erased for turn in self._tape.turns):
+        is_elsewhere = any(each.entry_type == events.CONVERSATION_IMPORTED for each in self._tape.opening)
+        if not is_start or is_elsewhere or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)

@@ -14,6 +14,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.context import ProjectionLists, read_chain, result_id
+from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
@@ -322,9 +323,11 @@ class Tape:
         return read_chain(payload, self._lists, lambda ref: self._by_ref[ref].payload)
 
     def name_of(self, ref: Ref) -> str:
-        """The id of the entity that an entry is about."""
+        """The id of the item that is made of an entry, such as a turn's message or reply."""
         entry = self._by_ref.get(ref)
         if entry is not None:
+            if entry.entry_type == events.TURN_STARTED:
+                return entry.entity_id + OF_MESSAGE
             is_result = entry.entry_type == events.TOOL_CALL
             return result_id(entry.entity_id, entry.payload["call"]) if is_result else entry.entity_id
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)

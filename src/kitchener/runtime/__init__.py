@@ -2,6 +2,7 @@
 
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config
+from kitchener.runtime.portable.conversations import ConversationsImport, ImportedConversation, import_conversations
 from kitchener.runtime.portable.exporter import SessionExport, export_session
 from kitchener.runtime.portable.importer import SessionImport, import_session
 from kitchener.runtime.runtime import Runtime, open_runtime, tune_gc
@@ -9,7 +10,9 @@ from kitchener.runtime.session_list import SessionInfo
 from kitchener.runtime.synchronous import SyncRuntime, open_sync
 
 __all__ = [
+    "ConversationsImport",
     "ErasureReport",
+    "ImportedConversation",
     "LoadedConfig",
     "Runtime",
     "SessionExport",
@@ -18,6 +21,7 @@ __all__ = [
     "SyncRuntime",
     "erase_subject",
     "export_session",
+    "import_conversations",
     "import_session",
     "load_config",
     "open_runtime",

@@ -16,9 +16,11 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.runtime.admin.asking import NobodyListens, ask
 from kitchener.runtime.admin.operations import Operation
+from kitchener.runtime.content_check import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.ledger_paths import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config
+from kitchener.runtime.portable.conversations import ConversationsImport, import_conversations
 from kitchener.runtime.portable.importer import SessionImport, import_session
 from kitchener.runtime.runtime import open_runtime
 
@@ -97,6 +99,18 @@ class FreeRoot:
     async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
         """Adds an exported session."""
         return await import_session(folder, config=self._config, public_key=public_key)
+
+    async def clean_content(self) -> tuple[Path, ...]:
+        """Removes the stored files that no entry names."""
+        return await remove_orphans(self._config)
+
+    async def import_conversations(
+        self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
+    ) -> ConversationsImport:
+        """Adds conversations of other programs."""
+        return await import_conversations(
+            file, subject_id=subject_id, agent_class=agent_class, config=self._config, dry_run=dry_run
+        )
 
     def statistics(self) -> Mapping[str, object]:
         """Raises NotOnRecord: no process has queues."""

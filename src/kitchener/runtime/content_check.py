@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
-from kitchener.errors import PartDamaged
+from kitchener.errors import LedgerPathError, PartDamaged
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
 from kitchener.records import events
@@ -81,7 +81,11 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
 
     Raises:
         LedgerLocked: a process has the ledgers open, and may be about to name such a file
+        LedgerPathError: the directory is a link, and what is behind it may be another root's
     """
+    directory = ContentStore(config.plane_root, None).directory
+    if directory.is_symlink():
+        raise LedgerPathError(str(directory), "is a link, and files behind it may be another root's; nothing was removed")
     async with AsyncExitStack() as stack:
         for name, path in supervisors_ledgers(config).items():
             opened = LedgerClient.open(
@@ -93,10 +97,21 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
                 sealer=sealer_of(config),
             )
             await stack.enter_async_context(opened)
-        orphans = (await check_content(config)).orphans
-        for each in orphans:
-            await anyio.to_thread.run_sync(each.unlink)
-    return orphans
+        return await remove_orphans_beside(config, ContentStore(config.plane_root, None))
+
+
+async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> tuple[Path, ...]:
+    """Removes the files that no entry names while turns go on, and returns them.
+
+    Args:
+        config: the whole configuration
+        store: the only one that turns put content into; it keeps what an entry is about to name
+
+    Raises:
+        LedgerDamaged: a ledger cannot be read
+    """
+    orphans = (await check_content(config)).orphans
+    return await anyio.to_thread.run_sync(store.remove_unnamed, orphans)
 
 
 async def recorded_parts(config: RuntimeConfig) -> AsyncIterator[RecordedPart]:

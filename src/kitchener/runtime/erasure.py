@@ -279,6 +279,8 @@ class _Session:
         if entry.entry_type == events.TURN_STARTED:
             self.turns += 1
             self.plain_turns += isinstance(entry.payload.get("user_message"), str)
+        elif entry.entry_type == events.MESSAGE_IMPORTED:
+            self.plain_turns += isinstance(entry.payload.get("text"), str)
         elif entry.entry_type == events.TURN_COMPLETED:
             self.completed += 1
             cost = entry.payload.get("cost_summary") or {}

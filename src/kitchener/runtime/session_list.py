@@ -23,7 +23,7 @@ class SessionInfo:
     last_at: str
     """When its newest entry was written, ISO time."""
     turns: int
-    """Turns that it began."""
+    """Turns that it began, and messages that were imported."""
     is_ended: bool
     """Whether it takes no more turns."""
 

@@ -27,6 +27,10 @@ from kitchener.records.work_order import TYPE_TAGS
 
 _CLASSIFICATION: Final = "classification"
 _TOOL: Final = TYPE_TAGS["tool_call"]
+_NEEDS: Final[Mapping[str, str]] = {
+    TYPE_TAGS["verify"]: "without `verify_with_model`, no model verifies",
+    TYPE_TAGS["consolidate"]: "without `ho3_enabled`, nothing is consolidated",
+}
 
 
 def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
@@ -54,24 +58,35 @@ def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), s
 def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     """The routes that no model call of a work order takes, and the models chosen for none: key, and why."""
     default = config.agents.get(INHERITED)
+    asked = {tag for agent in config.classes.values() or (default or HO2Config(),) for tag in _asked(agent)}
     for name, agent in config.agents.items():
-        chosen = agent.models.get(_CLASSIFICATION)
-        is_inherited = agent is not default and default is not None and default.models.get(_CLASSIFICATION) == chosen
-        if chosen is not None and agent.classify != "model" and not is_inherited:
-            why = f'with `classify = "{agent.classify}"`, no model classifies'
-            yield dotted_key(("agents", name, "models", _CLASSIFICATION)), why
-    classifies = any(agent.classify == "model" for agent in config.classes.values()) or not config.classes
-    types = {*TYPE_TAGS.values()} - ({_TOOL} if classifies else {_TOOL, _CLASSIFICATION})
-    carried = types | {tag for agent in config.agents.values() for tag in agent.domain_tags if tag != _TOOL}
+        for task, chosen in agent.models.items():
+            is_inherited = agent is not default and default is not None and default.models.get(task) == chosen
+            may_ask = task in _asked(agent) or (agent is default and task in asked)
+            if not may_ask and not is_inherited:
+                why = f'with `classify = "{agent.classify}"`, no model classifies' if task == _CLASSIFICATION else _NEEDS[task]
+                yield dotted_key(("agents", name, "models", task)), why
+    carried = asked | {tag for agent in config.agents.values() for tag in agent.domain_tags if tag != _TOOL}
     for tag in config.router.domain_tag_routes:
         if tag in carried:
             continue
         why = f"no work order carries this tag; work orders carry: {described_names(carried)}"
         if tag == _TOOL:
             why = "a work order with this tag runs a tool and asks no model"
-        if tag == _CLASSIFICATION:
+        elif tag == _CLASSIFICATION:
             why = "no agent class classifies by a model"
-        yield dotted_key(("router", "domain_tag_routes", tag)), why
+        yield dotted_key(("router", "domain_tag_routes", tag)), _NEEDS.get(tag, why)
+
+
+def _asked(agent: HO2Config) -> set[str]:
+    """The tags of the types of work orders by which an agent class may ask a model."""
+    optional = {
+        _CLASSIFICATION: agent.classify == "model",
+        TYPE_TAGS["verify"]: agent.verify_with_model,
+        TYPE_TAGS["consolidate"]: agent.ho3_enabled,
+        _TOOL: False,
+    }
+    return {tag for tag in TYPE_TAGS.values() if optional.get(tag, True)}
 
 
 def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[str], source: str, at: SettingPath) -> None:

@@ -37,6 +37,7 @@ class SyncRuntime:
         deadline: float | None = None,
         idempotency_key: str | None = None,
         parts: Sequence[FilePart] = (),
+        speaker: str | None = None,
     ) -> TurnResult:
         """Sends a message of the conversation and returns the result when its record is durable.
 
@@ -47,6 +48,7 @@ class SyncRuntime:
             deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
             idempotency_key: a message sent again with the same key runs one turn only
             parts: images and files of the message, see `ImagePart` and `FilePart`
+            speaker: the name of the person who says the message, where several talk; None: the subject
 
         Raises:
             CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
@@ -63,6 +65,7 @@ class SyncRuntime:
                 deadline=deadline,
                 idempotency_key=idempotency_key,
                 parts=parts,
+                speaker=speaker,
             )
 
         return self.call(turn)

@@ -100,6 +100,33 @@ def test_a_lone_shared_intent_is_active_where_it_was_declared(cli: Cli, scope: s
     assert active(SESSION) == (0, "INT-4")
 
 
+def test_what_was_retired_vanishes_and_what_was_reopened_is_back(cli: Cli) -> None:
+    """The latest event wins; what contradicts it is flagged."""
+
+    def of_work(entry_type: str, name: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+        return entry_type, name, {"wo_id": name, "intent_id": "INT-1", "reason": "so", **more}
+
+    def of_intent(entry_type: str) -> tuple[str, str, dict[str, Any]]:
+        return entry_type, "INT-1", {"intent_id": "INT-1", "reason": "so", "outcome": "done"}
+
+    def projected() -> tuple[int, str | None, set[str], set[str]]:
+        found = cli("context", "project", "--session", SESSION, "--dry-run", "--json")
+        put_off = {each["entity_id"] for each in found.json["suppressed"] if each["reason"] == "DEFERRED"}
+        return found.code, found.json["active_intent"], {each["entity_id"] for each in found.json["eligible"]}, put_off
+
+    opened = [of_work("WO_OPENED", f"WO-{n}", targets=["a.txt"], acceptance=["contains:pear"]) for n in (1, 2, 3)]
+    append(HO2M, declared("INT-1"), *opened)
+    append(HO2M, of_work("WO_RETIRED", "WO-1"), of_work("WO_DEFERRED", "WO-2"))
+    assert projected() == (0, "INT-1", {"INT-1", "WO-2", "WO-3"}, {"WO-2"})
+    append(HO2M, of_work("WO_REOPENED", "WO-1"), of_work("WO_REOPENED", "WO-2"))
+    assert projected() == (0, "INT-1", {"INT-1", "WO-1", "WO-2", "WO-3"}, set())
+    append(HO2M, of_intent("INTENT_RETIRED"))
+    assert projected() == (0, None, set(), set())
+    append(HO2M, of_intent("INTENT_CLOSED"))
+    impossible = cli("context", "project", "--session", SESSION, "--dry-run", "--json")
+    assert (impossible.code, [each["kind"] for each in impossible.json["flags"]]) == (4, ["INVALID_LIFECYCLE"])
+
+
 def test_an_ended_work_order_is_explained_with_its_evidence(cli: Cli) -> None:
     configure()
     session = talk(cli, "hello", "which python packages are installed?")

@@ -77,7 +77,7 @@ def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("provider", "expected"),
     [
-        ("openai", ProviderConfig(kind="model", model="openai:big-1", api_key="env:OPENAI_API_KEY")),
+        ("openai", ProviderConfig(base_url="https://api.openai.com/v1", model="big-1", api_key="env:OPENAI_API_KEY")),
         ("anthropic", ProviderConfig(kind="model", model="anthropic:big-1", api_key="env:ANTHROPIC_API_KEY")),
         ("google", ProviderConfig(kind="model", model="google:big-1", api_key="env:GOOGLE_API_KEY")),
         ("ollama", ProviderConfig(base_url="http://127.0.0.1:11434/v1", model="big-1")),
@@ -186,7 +186,8 @@ def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
         f'[router.domain_tag_routes.{tag}]\nprovider_id = "offline"\n'
         for tag in ("synthesis", "night", "clasification", "tool")
     )
-    Path("kitchener.toml").write_text(f'[agents.ADMIN]\ndomain_tags = ["night"]\n{routes}', encoding="utf-8")
+    learning = "ho3_enabled = true\nverify_with_model = true\n"
+    Path("kitchener.toml").write_text(f'[agents.ADMIN]\ndomain_tags = ["night"]\n{learning}{routes}', encoding="utf-8")
     outcome = cli("config", "check", "--json")
     assert (outcome.code, outcome.json["ok"]) == (0, True)
     misspelt, tool = outcome.json["warnings"]
@@ -222,6 +223,32 @@ def test_a_classification_route_that_no_model_takes_is_a_warning(cli: Cli) -> No
     assert list(warnings(f"[agents.default]\n{models}classify = 'rules'\n{by_rules}")) == [
         "agents.default.models.classification"
     ]
+
+
+@pytest.mark.parametrize(
+    ("task", "setting", "why"),
+    [
+        ("verification", "verify_with_model", "without `verify_with_model`, no model verifies"),
+        ("consolidation", "ho3_enabled", "without `ho3_enabled`, nothing is consolidated"),
+    ],
+)
+def test_a_route_or_model_of_work_orders_that_are_never_planned_is_a_warning(
+    cli: Cli, task: str, setting: str, why: str
+) -> None:
+    """Until one agent class plans them, or the default of all classes does."""
+    route = f'[router.domain_tag_routes.{task}]\nprovider_id = "offline"\n'
+    model = f'models.{task} = {{provider = "offline"}}\n'
+
+    def warnings(agents: str) -> dict[str, str]:
+        Path("kitchener.toml").write_text(f"{route}{agents}", encoding="utf-8")
+        return {each["key"]: each["problem"] for each in cli("config", "check", "--json").json["warnings"]}
+
+    at_route = f"router.domain_tag_routes.{task}"
+    assert warnings("") == {at_route: why}
+    assert warnings(f"[agents.ADMIN]\n{model}") == {at_route: why, f"agents.ADMIN.models.{task}": why}
+    assert warnings(f"[agents.ADMIN]\n{model}{setting} = true\n[agents.OTHER]\n") == {}
+    assert warnings(f"[agents.default]\n{setting} = true\n") == {}
+    assert warnings(f"[agents.default]\n{model}[agents.ADMIN]\n{setting} = true\n") == {}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import anyio
 from anyio.from_thread import start_blocking_portal
 
+from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
 from tests.gateway.fake_server import fake_server
 
@@ -52,3 +54,45 @@ def test_a_provider_that_a_runtime_cannot_open_fails(cli: Cli) -> None:
     (found,) = [each for each in outcome.json["findings"] if each["what"] == "provider it"]
     assert (outcome.code, found["state"]) == (1, "fail")
     assert "nosuch" in found["detail"]
+
+
+def _embeddings(settings: str) -> None:
+    Path("kitchener.toml").write_text(f'[agents.ADMIN]\ncontext_mode = "enforce"\n[embeddings]\n{settings}')
+
+
+def test_embeddings_are_looked_at_where_they_are_configured(cli: Cli) -> None:
+    """Whether they can be had, and with `--probe` whether they come."""
+    assert "embeddings" not in [each[1] for each in _lines(cli("doctor").out)]
+    _embeddings('kind = "hashing"\n')
+    assert any(each == ["ok", "embeddings", "hashing,", "model", "hashing/256"] for each in _lines(cli("doctor").out))
+    assert "a vector of 256 numbers" in cli("doctor", "--probe").out
+    _embeddings('kind = "openai_compatible"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n')
+    assert cli("doctor").code == 0, "without --probe nobody is asked"
+    outcome = cli("doctor", "--probe")
+    assert outcome.code == 1
+    assert any(each[:2] == ["fail", "embeddings"] for each in _lines(outcome.out))
+    _embeddings(
+        'kind = "openai_compatible"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\napi_key = "env:NO_SUCH_KEY_HERE"\n'
+    )
+    assert any(each[:2] == ["fail", "embeddings"] for each in _lines(cli("doctor").out))
+
+
+def test_turns_that_had_no_vectors_are_told(cli: Cli, tmp_path: Path) -> None:
+    """Counted from the record, with the cause; nothing is told where embeddings were never used."""
+
+    async def talk(embeddings: Meanings) -> None:
+        async with opened(config(tmp_path / ".kitchener", pause_s=3_600.0), embeddings) as runtime:
+            await say(runtime, DOG, *CHATTER[:2])
+
+    failing = Meanings()
+    failing.answer = lambda texts: []
+    anyio.run(talk, Meanings())
+    assert "0 of the newest 2 projections with embeddings had a problem" in cli("doctor").out
+    anyio.run(talk, failing)
+    outcome = cli("doctor")
+    assert "warn  vectors" in outcome.out
+    assert "3 of the newest 5 projections with embeddings had a problem: 1 FAILED, 2 PAUSED" in outcome.out
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line]

@@ -132,6 +132,19 @@ def test_what_a_crash_left_is_told_and_removed(taking: Cli) -> None:
     assert taking("content", "clean", "--json").json == {"removed": []}
 
 
+def test_nothing_behind_a_link_is_removed(taking: Cli, tmp_path: Path) -> None:
+    """The author of a root that was handed over can link its directory to anything."""
+    taking("chat", stdin=b"hello\n")
+    precious = tmp_path / "mine" / "precious"
+    precious.parent.mkdir()
+    precious.write_text("precious")
+    Path(".kitchener/blobs").symlink_to(precious.parent)
+    refused = taking("content", "clean")
+    assert refused.code != 0
+    assert "is a link" in refused.err
+    assert precious.read_text() == "precious"
+
+
 def test_the_audit_finds_no_leak_between_two_subjects_with_the_same_image(taking: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__CONTEXT_MODE", "enforce")
     for subject in ("ada", "bo"):

@@ -51,9 +51,11 @@ class TestAnyRoot:
         assert f"{path}: line " in outcome.err
 
     def test_a_held_memory_stops_writers_with_its_holder_and_no_reader(self, taught: Cli, tmp_path: Path) -> None:
-        """Exit code 7 names the process."""
+        """Exit code 7 names the process, where that process takes no commands."""
         artifact = learned(taught)["intent:question"]["artifact_id"]
         taught("memory", "export", "-o", "x")
+        with Path("kitchener.toml").open("a", encoding="utf-8") as settings:
+            settings.write("[admin]\nsocket = false\n")
         process = start("chat", "--subject", "dan", cwd=tmp_path)
         assert process.stdin is not None
         assert process.stdout is not None

@@ -81,7 +81,7 @@ def test_wrong_usage(taught: Cli) -> None:
     for arguments, expected in (
         ((), "expected TURN (T-… or `last`), the turn that shows the change, or --session SES-…"),
         (("--bad", "T-1"), "--bad 'T-1' is not a turn id"),
-        (("--good", "yesterday"), "--good 'yesterday' is not a turn id"),
+        (("--good", "yesterday"), "'yesterday' is not a turn id: expected one such as T-0a1b2c3d-000002, or `last`"),
         (("--bad", turn(session, 2), "--session", "SES-00000000"), "is not a turn of --session 'SES-00000000'"),
         (("--session", "x"), "'x' is not a session id"),
     ):

@@ -358,6 +358,7 @@ def test_every_knob_changes_the_rulesets_name() -> None:
         Ruleset(context_budget=1),
         Ruleset(excerpt_tokens=200),
         Ruleset(recent_parts=1),
+        Ruleset(speaker_weight=1.3),
         Ruleset(standing_rules=("Be brief.",)),
         Ruleset(policy_version=1),
     ]

@@ -1,23 +1,17 @@
 """From configuration to open providers: keys by reference only, vendors by name, nothing opened in vain."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import anyio
-import orjson
 import pytest
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.factory import read_secret
-from kitchener.gateway.providers.library.vendors import OWN_CLIENT_VENDORS
-from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
-from kitchener.records.prompt import ToolSpec, Usage
-from tests.gateway.asking import Told, ask, read_until_error
-from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
+from tests.gateway.asking import Told, ask
+from tests.gateway.fake_server import completion, fake_server
 
 
 def one(**settings: Any) -> RouterConfig:
@@ -111,206 +105,6 @@ async def test_providers_that_the_program_passes_in_are_left_out() -> None:
     config = one(base_url="http://127.0.0.1:1/v1", model="m", api_key="env:KITCHENER_TEST_UNSET")
     async with build_providers(config, given={"it"}) as providers:
         assert list(providers) == ["offline"]
-
-
-# --- vendors ------------------------------------------------------------------------------------------------------------
-
-
-async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None:
-    """Anthropic's: its own path, key header and answer; cached tokens are part of the input; no silent retries."""
-    message = {
-        "id": "msg-1",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-served",
-        "content": [
-            {"type": "text", "text": "Let me see. "},
-            {"type": "tool_use", "id": "tu-1", "name": "list_packages", "input": {"all": True}},
-        ],
-        "stop_reason": "tool_use",
-        "usage": {"input_tokens": 11, "output_tokens": 7, "cache_read_input_tokens": 4},
-    }
-    async with fake_server(Answer(orjson.dumps(message)), error(429, headers={"retry-after": "3"})) as server:
-        config = RouterConfig(
-            default_provider="it",
-            providers={
-                "it": ProviderConfig(
-                    kind="model",
-                    model="anthropic:claude-haiku-4-5",
-                    base_url=server.url.removesuffix("/v1"),
-                    api_key="env:KITCHENER_TEST_KEY",
-                    max_retries=0,
-                )
-            },
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("KITCHENER_TEST_KEY", "sk-ant")
-            async with build_providers(config) as providers:
-                gateway = LLMGateway(config, providers)
-                response = await gateway.complete(ask(), on_attempt=Told())
-                with pytest.raises(ProviderError) as caught:
-                    await gateway.complete(ask(model_id="anthropic:claude-opus-4-5"), on_attempt=Told())
-    assert [hit.path.partition("?")[0] for hit in server.hits] == ["/v1/messages", "/v1/messages"]
-    assert "sk-ant" in repr(server.hits[0].headers)
-    assert [hit.body["model"] for hit in server.hits] == ["claude-haiku-4-5", "claude-opus-4-5"]
-    assert (response.text, response.finish_reason) == ("Let me see. ", "tool_use")
-    assert (response.model_id, response.served_model) == ("anthropic:claude-haiku-4-5", "claude-served")
-    assert [(use.use_id, use.tool_id, use.arguments) for use in response.tool_uses] == [
-        ("tu-1", "list_packages", {"all": True})
-    ]
-    assert response.usage == Usage(15, 7, 4)
-    assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 3.0)
-
-
-async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> None:
-    """Google's older models refuse both at once; the executor checks the schema in any case."""
-    content = {"parts": [{"text": '{"n": 1}'}], "role": "model"}
-    answer = Answer(orjson.dumps({"candidates": [{"content": content, "finishReason": "STOP"}], "modelVersion": "g-1"}))
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    tool = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
-    async with fake_server(answer, answer) as server:
-        google = ProviderConfig(
-            kind="model", model="google:gemini-2.0-flash", base_url=server.url.removesuffix("/v1"), api_key="env:HOME"
-        )
-        config = RouterConfig(default_provider="it", providers={"it": google})
-        async with build_providers(config) as providers:
-            gateway = LLMGateway(config, providers)
-            with_both = await gateway.complete(ask(tools=(tool,), output_schema=schema), on_attempt=Told())
-            with_schema = await gateway.complete(ask(output_schema=schema), on_attempt=Told())
-    assert with_both.structured == with_schema.structured == {"n": 1}
-    sent = [repr(hit.body) for hit in server.hits]
-    assert ("functionDeclarations" in sent[0], "application/json" in sent[0]) == (True, False)
-    assert ("functionDeclarations" in sent[1], "application/json" in sent[1]) == (False, True)
-
-
-async def test_an_unknown_vendor_is_named() -> None:
-    refused = await refusal_of(one(kind="model", model="nobody:x"))
-    assert refused.key == "router.providers.it.model"
-    assert "knows no such vendor" in refused.expected
-
-
-async def test_a_vendor_without_its_key_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    refused = await refusal_of(one(kind="model", model="anthropic:claude-haiku-4-5"))
-    assert refused.key == "router.providers.it.api_key"
-    assert "ANTHROPIC_API_KEY" in refused.expected
-
-
-def test_a_vendor_that_needs_asyncio_is_refused_under_trio() -> None:
-    async def main() -> ConfigError:
-        return await refusal_of(one(kind="model", model="mistral:small", api_key="env:HOME"))
-
-    assert "works on asyncio only" in anyio.run(main, backend="trio").expected
-
-
-async def test_without_the_vendors_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "pydantic_ai.providers.groq", raising=False)
-    monkeypatch.setitem(sys.modules, "groq", None)
-    refused = await refusal_of(one(kind="model", model="groq:llama", api_key="env:HOME"))
-    assert refused.key == "router.providers.it"
-    assert "kitchener[models]" in refused.expected
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_a_base_url_reaches_the_vendors_library_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings are checked by a list of vendors, the opening by the library itself: they must agree."""
-    monkeypatch.setenv("OPENAI_API_VERSION", "2024-06-01")
-    url = "http://127.0.0.1:1/v1"
-    for vendor in sorted(FIXED_URL_VENDORS - {"cohere", "openai-chatgpt", "openai-codex", "xai"}):
-        provider = ProviderConfig(kind="model", model=f"{vendor}:m", base_url=url, api_key="env:HOME")
-        config = RouterConfig(providers={"it": provider})
-        with pytest.raises(ConfigError, match="would go to the vendor itself") as checked:
-            check_router(config)
-        assert (await refusal_of(config)).key == checked.value.key == "router.providers.it.base_url"
-    for vendor in ("alibaba", "anthropic", "google", "heroku", "moonshotai", "ollama", "openai", "sambanova", "vllm", "zai"):
-        provider = ProviderConfig(kind="model", model=f"{vendor}:m", base_url=url, api_key="env:HOME")
-        config = RouterConfig(providers={"it": provider})
-        check_router(config)
-        async with build_providers(config) as providers:
-            assert "it" in providers
-
-
-# Under trio the library leaves its own generators to the garbage collector where a body is not read to its end.
-@pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpcore2|httpx):ResourceWarning")
-async def test_the_limits_hold_for_another_vendors_library_too() -> None:
-    """It is given the same HTTP client: an answer that is too long is refused, and no request leaves the endpoint."""
-    long = Answer(b'{"type": "message", "x": "' + b"0" * 5_000 + b'"}')
-    for vendor in ("anthropic", "google", "groq", "openai"):
-        async with fake_server(long, completion()) as server:
-            it = ProviderConfig(
-                kind="model", model=f"{vendor}:m", base_url=server.url, api_key="env:HOME", max_response_bytes=4_096
-            )
-            async with build_providers(RouterConfig(providers={"it": it})) as providers:
-                with pytest.raises(ProviderError) as caught:
-                    await providers["it"].complete(ask())
-        assert (caught.value.reason, len(server.hits)) == ("malformed", 1)
-        assert "max_response_bytes = 4,096" in caught.value.detail
-
-
-# As above.
-@pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpx):ResourceWarning")
-async def test_a_library_that_takes_only_the_former_http_client_gets_one_with_the_same_limits() -> None:
-    """One attempt is one request, its errors are told apart, and no other host is asked."""
-    async with fake_server(completion("hi"), error(429), hang(), Answer(status=302, headers={"location": "/v1/b"})) as server:
-        it = ProviderConfig(kind="model", model="groq:m", base_url=server.url, api_key="env:HOME", timeout_s=0.5)
-        async with build_providers(RouterConfig(providers={"it": it})) as providers:
-            assert (await providers["it"].complete(ask())).text == "hi"
-            reasons = []
-            for _ in range(3):
-                with pytest.raises(ProviderError) as caught:
-                    await providers["it"].complete(ask())
-                reasons.append(caught.value.reason)
-    assert reasons == ["rate_limited", "timeout", "malformed"]
-    assert len(server.hits) == 4
-    assert all(hit.headers["accept-encoding"] == "gzip" for hit in server.hits)
-    async with build_providers(RouterConfig(providers={"it": it})) as providers:
-        with pytest.raises(ProviderError) as caught:
-            await providers["it"].complete(ask())
-    assert caught.value.reason == "connection", "the server is gone"
-
-
-async def test_a_library_that_takes_no_http_client_is_refused_also_where_no_list_names_its_vendor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Settings are checked by a list; the opening asks the library itself. The package of `voyageai` is a stub here."""
-    for vendor in OWN_CLIENT_VENDORS:
-        refused = await refusal_of(one(kind="model", model=f"{vendor}:m", api_key="env:HOME"))
-        assert (refused.key, "own HTTP client" in refused.expected) == ("router.providers.it.model", True)
-    stub = ModuleType("voyageai.client_async")
-    stub.AsyncClient = object  # type: ignore[attr-defined]  # what the library imports from the package
-    monkeypatch.setitem(sys.modules, "voyageai", ModuleType("voyageai"))
-    monkeypatch.setitem(sys.modules, "voyageai.client_async", stub)
-    refused = await refusal_of(one(kind="model", model="voyageai:m", api_key="env:HOME"))
-    assert refused.key == "router.providers.it.model"
-    assert "'voyageai' brings its own HTTP client" in refused.expected
-
-
-async def test_a_model_that_the_vendors_library_refuses_is_a_wrong_setting() -> None:
-    refused = await refusal_of(one(kind="model", model="elevenlabs:nothing", api_key="env:HOME"))
-    assert refused.key == "router.providers.it.model"
-    assert "the vendor's library refuses this model" in refused.expected
-
-
-@pytest.mark.parametrize("streams", [False, True])
-async def test_what_a_vendors_library_will_not_do_for_a_request_is_a_bad_request(*, streams: bool) -> None:
-    """Its `UserError` at the call: this vendor's models write no text. Nothing is sent."""
-    async with fake_server(completion()) as server:
-        it = ProviderConfig(kind="model", model="openai-decisions:m", base_url=server.url, api_key="env:HOME")
-        config = RouterConfig(default_provider="it", providers={"it": it})
-        async with build_providers(config) as providers:
-            gateway, told = LLMGateway(config, providers), Told()
-            if streams:
-                seen, refused = await read_until_error(gateway, ask(), told)
-                assert seen == []
-            else:
-                with pytest.raises(ProviderError) as caught:
-                    await gateway.complete(ask(), on_attempt=told)
-                refused = caught.value
-    assert refused is not None
-    assert refused.reason == "bad_request"
-    assert "Text output is not supported" in refused.detail
-    assert told.lines == ["1 started it", "1 failed it bad_request"], "it is not tried again"
-    assert server.hits == []
 
 
 async def test_two_providers_may_share_an_endpoint_and_differ_in_everything_else() -> None:

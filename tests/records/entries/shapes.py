@@ -52,6 +52,8 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.SESSION_IMPORTED: entries.SessionImportedPayload,
     events.ENTRY_IMPORTED: entries.ImportedPayload,
     events.CONTEXT_IMPORTED: entries.ImportedPayload,
+    events.CONVERSATION_IMPORTED: entries.ConversationImportedPayload,
+    events.MESSAGE_IMPORTED: entries.MessageImportedPayload,
     events.SOURCE_RECORDED: entries.SourceRecordedPayload,
     events.PROJECTION_COMPUTED: entries.ProjectionPayload,
     events.CONFLICT_FLAG: entries.ConflictFlagPayload,

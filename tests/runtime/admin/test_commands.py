@@ -17,6 +17,7 @@ from kitchener.runtime import export_session
 from kitchener.runtime.admin.asking import ask
 from kitchener.runtime.admin.operations import (
     ChangeIntent,
+    CleanContent,
     DeactivateArtifact,
     DeclareIntent,
     EndSession,
@@ -111,6 +112,20 @@ async def test_an_erasure_takes_the_images_too(tmp_path: Path) -> None:
         assert len(blobs(settings)) == 2
         report = await ask(settings, EraseSubject(subject_id=ADA))
         assert (report.files, len(blobs(settings))) == (1, 1)
+
+
+async def test_files_that_no_entry_names_are_removed_beside_turns(tmp_path: Path) -> None:
+    settings = content_config(tmp_path).model_copy(update={"admin": AdminConfig(socket=True)})
+    async with content_running(settings) as runtime:
+        await runtime.supervisor().handle_turn("look", subject_id=ADA, parts=[ImagePart(png())])
+        (kept,) = blobs(settings)
+        left = [kept.with_name(".0a1b.new"), kept.with_name("0" * 62)]
+        for path in left:
+            path.write_bytes(b"half")
+        assert await ask(settings, CleanContent()) == tuple(left)
+        assert blobs(settings) == [kept]
+        again = await runtime.supervisor().handle_turn("again", subject_id=ADA, parts=[ImagePart(png(seed=2))])
+        assert again.error is None
 
 
 async def test_a_session_is_ended(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Where the administration socket is, who may put one there, and what a killed process leaves (docs/security.md)."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -119,6 +120,26 @@ def test_a_forked_child_keeps_neither_the_socket_nor_its_place(tmp_path: Path) -
         os.waitpid(child, 0)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_keeps_the_files_that_were_opened_after_a_socket_was_given_up(tmp_path: Path) -> None:
+    """They may have the numbers of the files that were closed with the socket."""
+    claimed = socket_place.claim(tmp_path)
+    claimed.sock.close()
+    socket_place.release(tmp_path, claimed)
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    if other != claimed.lock:
+        os.dup2(other, claimed.lock)
+        os.close(other)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            os.fstat(claimed.lock)
+            os._exit(0)
+        os._exit(1)
+    os.close(claimed.lock)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 async def test_what_stands_in_place_of_the_socket_is_not_used(tmp_path: Path) -> None:
     """A symlink, a file, a directory that others enter: told with its path, and nothing is sent there."""
     claimed = socket_place.claim(tmp_path)
@@ -169,6 +190,57 @@ async def test_a_lock_file_of_any_content_means_that_nobody_listens(tmp_path: Pa
         await ask(listening_config(tmp_path), ReadStatistics())
     async with listening(tmp_path):
         await ask(listening_config(tmp_path), ReadStatistics())
+
+
+async def test_a_copied_root_changes_nothing_where_it_was_copied_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of `admin/lock` names the socket of the original: no command may go there, and no start may remove it."""
+    root, copy, short = tmp_path / ("deep" * 25), tmp_path / "copy", tmp_path / "run"
+    short.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    async with listening(root):
+        (copy / "admin").mkdir(parents=True, mode=0o700)
+        (copy / "admin" / "lock").write_bytes((root / "admin" / "lock").read_bytes())
+        with pytest.raises(NobodyListens):
+            await ask(listening_config(copy), ReadStatistics())
+        async with listening(copy):
+            await ask(listening_config(copy), ReadStatistics())
+        await ask(listening_config(root), ReadStatistics())
+
+
+async def test_a_process_whose_root_was_replaced_takes_no_socket_of_the_new_one(tmp_path: Path) -> None:
+    """`mv root old`, a restored backup in its place, and only then does the older process end."""
+    root = tmp_path / "root"
+    first = socket_place.claim(root)
+    root.rename(tmp_path / "old")
+    async with listening(root):
+        first.sock.close()
+        socket_place.release(root, first)
+        await ask(listening_config(root), ReadStatistics())
+
+
+@pytest.mark.parametrize("way", ["directory", "pipe"])
+async def test_a_lock_that_is_no_file_holds_up_no_command(tmp_path: Path, way: str) -> None:
+    (tmp_path / "admin").mkdir(mode=0o700)
+    lock = tmp_path / "admin" / "lock"
+    os.mkfifo(lock) if way == "pipe" else lock.mkdir()
+    with pytest.raises(AdminUnavailable, match="is no file"):
+        await ask(listening_config(tmp_path), ReadStatistics())
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="elsewhere a full queue refuses the connection")
+async def test_a_process_that_takes_no_connection_is_told_as_busy_and_nothing_is_done(tmp_path: Path) -> None:
+    claimed = socket_place.claim(tmp_path)  # nobody accepts
+    waiting = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            waiting.append(socket.socket(socket.AF_UNIX))
+            waiting[-1].setblocking(False)
+            waiting[-1].connect(str(claimed.path))
+    with pytest.raises(AdminUnavailable, match=r"took no connection within 0.2 s; nothing was done"):
+        await ask(listening_config(tmp_path, {"request_timeout_s": 0.2}), ReadStatistics())
+    for each in (*waiting, claimed.sock):
+        each.close()
+    socket_place.release(tmp_path, claimed)
 
 
 async def test_a_lock_file_that_names_a_foreign_file_removes_nothing(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened
+from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened, Said
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
@@ -418,6 +418,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         reply_reserve=config.reply_reserve,
         token_estimator=config.token_estimator,
         excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
+        speaker_weight=config.speaker_weight,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,
         ruleset_hash=ruleset_hash,
@@ -428,9 +429,11 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
 def _chars_of(facts: Facts) -> int:
     """Returns the characters of the texts in an event's facts. The first three kinds, those of every turn, are counted fast."""
     if isinstance(facts, Asked):
-        return len(facts.message or "")
+        return len(facts.message or "") + len(facts.speaker or "")
     if isinstance(facts, Answered):
         return len(facts.response) + len(facts.message or "")
+    if isinstance(facts, Said):
+        return len(facts.text) + len(facts.speaker or "")
     if isinstance(facts, Brought):
         return len(facts.part.name)
     if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):

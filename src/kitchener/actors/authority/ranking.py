@@ -7,6 +7,7 @@ change the result.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
@@ -14,7 +15,7 @@ from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
 from kitchener.records.embedding import FULL_SCORE, Similarity
-from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
 
 _ASSISTANT: Final = f"\n{ASSISTANT_LABEL}"
 
@@ -34,6 +35,7 @@ class TurnWords:
     Args:
         postings: most word occurrences that one ranking reads
         excerpt_tokens: most tokens that are shown of one item; 0: all of them
+        speaker_weight: factor for what a speaker said whom the message names
     """
 
     __slots__ = (
@@ -46,11 +48,14 @@ class TurnWords:
         "_owners",
         "_postings",
         "_tokens",
+        "_weights",
         "turns",
     )
 
-    def __init__(self, postings: int, excerpt_tokens: int = 0) -> None:
+    def __init__(self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0) -> None:
         self._postings, self._excerpt_tokens = postings, excerpt_tokens
+        weights = DEFAULT_WEIGHTS if excerpt_tokens else WEIGHTS_BEFORE_3
+        self._weights = replace(weights, named=speaker_weight)
         self._index: LexicalIndex | None = None
         self._owners: list[int] = []
         self._ends: list[int] = []
@@ -97,7 +102,7 @@ class TurnWords:
     def _ranked(self, message: str, wanted: int, among: int, similar: Similarity | None) -> RankedTurns:
         ranked = self._read().rank(message, wanted=wanted, among=self._ends[among - 1])
         order, matched = ranked.order, ranked.matched
-        if similar is not None and similar.scores:
+        if similar is not None and similar.weight and similar.scores:
             order, matched = self._joined(ranked, similar, among)
         return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched)
 
@@ -130,8 +135,7 @@ class TurnWords:
         """Returns the index after adding all turns that were noted since the last call."""
         index = self._index
         if index is None:
-            weights = DEFAULT_WEIGHTS if self._excerpt_tokens else WEIGHTS_BEFORE_3
-            index = self._index = LexicalIndex(postings=self._postings, weights=weights)
+            index = self._index = LexicalIndex(postings=self._postings, weights=self._weights)
         for number in range(len(self._ends), len(self.turns)):
             item = self.turns[number]
             tokens = self._shown_tokens(item) if self._excerpt_tokens else None
@@ -140,6 +144,11 @@ class TurnWords:
                 self._owners.append(number)
             self._ends.append(len(self._owners))
         return index
+
+
+def words_under(ruleset: Ruleset) -> TurnWords:
+    """An index without turns, for rankings under a policy."""
+    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight)
 
 
 class TurnRanking:
@@ -187,7 +196,7 @@ class TurnRanking:
             self._words = self._no_words()
 
     def _no_words(self) -> TurnWords:
-        return TurnWords(self._ruleset.ranking_postings, self._ruleset.excerpt_tokens)
+        return words_under(self._ruleset)
 
     @property
     def words(self) -> TurnWords:
@@ -242,8 +251,9 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
     if text.startswith(ASSISTANT_LABEL):
         yield "assistant", text.removeprefix(ASSISTANT_LABEL)
         return
-    user, _, assistant = text.removeprefix(USER_LABEL).partition(_ASSISTANT)
-    yield "user", user
+    label = label_of(text)
+    said, _, assistant = text.removeprefix(label).partition(_ASSISTANT)
+    yield speaker_of(label) or "user", said
     if assistant:
         yield "assistant", assistant
 

@@ -1,7 +1,8 @@
 """Reads the completed turns of a subject from HO2m, as evidence that a projection may recall.
 
 The turns and their words are read once, through the ledger's index. After that each turn of this process is handed over as it
-completes. All sessions of the subject share them, and their size in memory is limited. A turn can recall only turns that HO2m had when the turn started.
+completes. All sessions of the subject share them, and their size in memory is limited. A turn can recall only turns that HO2m
+had when the turn started.
 """
 
 from bisect import bisect_right
@@ -9,11 +10,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kitchener.actors.authority.ranking import TurnWords
+from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.context import Item, Ruleset, evidence_item
-from kitchener.context.fold.items import LINE, OF_MESSAGE
+from kitchener.context.fold.events import Said, read_event
+from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import TurnStartedPayload, opened, payload_as
 from kitchener.records.spoken import message_text, reply_text, turn_text
 from kitchener.records.tokens import Estimator
 
@@ -84,8 +87,7 @@ class SubjectTurns:
         """
         kept = self._subjects.get(subject_id)
         if kept is None:
-            words = TurnWords(self._ruleset.ranking_postings, self._ruleset.excerpt_tokens)
-            kept = self._subjects[subject_id] = _IndexedTurns(words)
+            kept = self._subjects[subject_id] = _IndexedTurns(words_under(self._ruleset))
             self._held += _SUBJECT_CHARS
         self._subjects.move_to_end(subject_id)
         if not kept.is_followed and kept.read_to < position:
@@ -162,26 +164,32 @@ class SubjectTurns:
 
 
 def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset) -> tuple[Item, ...]:
-    """A completed turn as evidence: its message and its reply, or under an older policy one item. Nothing if it was erased.
+    """What was said as evidence: an imported message, or a turn's message and reply, which an older policy shows as one item.
+    Nothing if it was erased.
 
     Args:
-        entry: the turn's `TURN_COMPLETED`
+        entry: a `MESSAGE_IMPORTED`, or the turn's `TURN_COMPLETED`
         started: the turn's `TURN_STARTED`; None: it is missing
         estimate: counts the tokens of a text
         ruleset: the policy
     """
+    event = read_event(entry) if entry.entry_type == events.MESSAGE_IMPORTED else None
+    if event is not None and isinstance(event.facts, Said):
+        said = said_item(event, event.facts, estimate)
+        return () if said.is_erased else (recalled(said),)
     message = started.payload.get("user_message") if started is not None else None
     response, session_id = entry.payload.get("response"), str(entry.payload["session_id"])
     if started is None or not isinstance(message, str) or not isinstance(response, str):
         return ()
+    speaker = opened(payload_as(TurnStartedPayload, started.payload).get("speaker"))
     if not ruleset.is_split:
-        text = turn_text(message, response)
+        text = turn_text(message, response, speaker)
         return (evidence_item(entry.entity_id, entry.ref, entry.timestamp, text, estimate, session_id=session_id),)
     return tuple(
         [
             evidence_item(name, each.ref, each.timestamp, text, estimate, session_id=session_id, separator=LINE)
             for name, each, text in (
-                (f"{entry.entity_id}{OF_MESSAGE}", started, message_text(message)),
+                (f"{entry.entity_id}{OF_MESSAGE}", started, message_text(message, speaker)),
                 (entry.entity_id, entry, reply_text(response)),
             )
         ]

@@ -137,7 +137,8 @@ class SessionManager:
         The cost does not grow with the session: only turns since the last call are counted.
         """
         state, sizes = self.state, self._window_sizes
-        unseen, self._seen_turns = state.completed_turns - self._seen_turns, state.completed_turns
+        known = state.completed_turns + state.imported
+        unseen, self._seen_turns = known - self._seen_turns, known
         for past in state.newest(unseen):
             size = len(past.fragment.content) + _TURN_CHARS
             self._window_chars += size - (sizes[0] if len(sizes) == sizes.maxlen else 0)

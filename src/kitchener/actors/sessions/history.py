@@ -4,25 +4,31 @@ The session in memory keeps only its newest turns (`directory.py`). Explained in
 """
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
-from kitchener.records.entries import TurnCompletedPayload, TurnStartedPayload, payload_as
+from kitchener.records.entries import MessageImportedPayload, TurnCompletedPayload, TurnStartedPayload, payload_as
 from kitchener.records.entries.common import text_of
 
 
 class Exchange(NamedTuple):
-    """A completed turn: what the user said, and the reply."""
+    """A completed turn, or an imported message with the reply that follows it: what the user said, and the reply."""
 
     turn_id: str
     """`T-{session hex}-{n:06d}`"""
     started_at: str
-    """When the turn began, ISO time."""
+    """When the turn began or the imported message was said, ISO time; "": not known."""
     user_message: str
     """The message, or a placeholder if its text was erased."""
     response: str
     """The reply, or a placeholder if its text was erased."""
+    speaker: str | None = None
+    """The name of the person who said the message; None: the subject."""
+    replied_by: str | None = None
+    """The name of who replied, in an imported conversation; None: the assistant."""
+    is_imported: bool = False
+    """Whether another program had the conversation. Then either text may be missing ("")."""
 
 
 async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterator[Exchange]:
@@ -33,12 +39,40 @@ async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterat
         session_id: the session
     """
     started: TurnStartedPayload | None = None
-    async for entry in ledger.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.TURN_COMPLETED)):
+    waiting: Exchange | None = None
+    async for entry in ledger.read(session_id=session_id, entry_type=_SPOKEN):
         payload = events.read_payload(entry.entry_type, entry.payload)
+        if entry.entry_type == events.MESSAGE_IMPORTED:
+            told, waiting = _imported(payload_as(MessageImportedPayload, payload), waiting)
+            for each in told:
+                yield each
+            continue
+        if waiting is not None:
+            yield waiting
+            waiting = None
         if entry.entry_type == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)
             continue
         completed = payload_as(TurnCompletedPayload, payload)
         if started is not None and started["turn_id"] == completed["turn_id"]:
             said, at = text_of(started["user_message"]), started["turn_ts"]
-            yield Exchange(completed["turn_id"], at, said, text_of(completed["response"]))
+            speaker = started.get("speaker")
+            named = None if speaker is None else text_of(speaker)
+            yield Exchange(completed["turn_id"], at, said, text_of(completed["response"]), named)
+    if waiting is not None:
+        yield waiting
+
+
+def _imported(payload: MessageImportedPayload, waiting: Exchange | None) -> tuple[list[Exchange], Exchange | None]:
+    """The exchanges that an imported message completes, and the one that waits for its reply."""
+    said, speaker = text_of(payload["text"]), payload.get("speaker")
+    named = None if speaker is None else text_of(speaker)
+    if payload["role"] == "user":
+        asked = Exchange(payload["turn_id"], payload.get("said_at", ""), said, "", named, is_imported=True)
+        return ([] if waiting is None else [waiting]), asked
+    if waiting is None:
+        return [Exchange(payload["turn_id"], payload.get("said_at", ""), "", said, None, named, is_imported=True)], None
+    return [waiting._replace(response=said, replied_by=named)], None
+
+
+_SPOKEN: Final = (events.TURN_STARTED, events.TURN_COMPLETED, events.MESSAGE_IMPORTED)

@@ -17,7 +17,7 @@ from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, Re
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, payload_as
-from kitchener.records.turn import TurnResult
+from kitchener.records.turn import TurnCall, TurnResult
 
 
 class KeyOwner(NamedTuple):
@@ -29,13 +29,22 @@ class KeyOwner(NamedTuple):
     """The session id or the subject id."""
 
 
+class Message(NamedTuple):
+    """What the calls of one key must have in common."""
+
+    text: str
+    speaker: str | None
+    parts: Sequence[object]
+    """Its images and files, as they were read."""
+
+
 class KeyUse:
     """The use of a key by one message, while its turn runs."""
 
-    __slots__ = ("done", "message", "parts", "result", "session_id")
+    __slots__ = ("done", "message", "result", "session_id")
 
-    def __init__(self, message: str, parts: Sequence[object]) -> None:
-        self.message, self.parts = message, parts
+    def __init__(self, message: Message) -> None:
+        self.message = message
         self.session_id: str | None = None
         """The session that runs the key's turn; None before it is known."""
         self.result: TurnResult | None = None
@@ -56,19 +65,17 @@ class IdempotencyKeys:
         self._running: dict[tuple[KeyOwner, str], KeyUse] = {}
 
     @asynccontextmanager
-    async def use(
-        self, key: str, message: str, *, owner: KeyOwner, deadline: float, parts: Sequence[object] = ()
-    ) -> AsyncIterator[KeyUse]:
+    async def use(self, key: str, text: str, *, owner: KeyOwner, deadline: float, call: TurnCall) -> AsyncIterator[KeyUse]:
         """Holds a key. If its `result` is None, the block runs the turn; it sets `session_id` and then `result`.
 
         Otherwise the result comes from the key's running turn or from the ledger, and the block only returns it.
 
         Args:
             key: the idempotency key
-            message: the user's message
+            text: the user's message
             owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
-            parts: the message's images and files, as they were read
+            call: the message's options, of which its speaker, and its images and files as they were read, belong to it
 
         Raises:
             IdempotencyConflict: the key was used with another message
@@ -77,8 +84,9 @@ class IdempotencyKeys:
             SubjectErased: the key's turn was erased with its subject
             Overloaded: the running turn did not finish before the deadline
         """
+        message = Message(text, call.speaker, call.parts)
         while (running := self._running.get((owner, key))) is not None:
-            if running.message != message or running.parts != parts:
+            if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
             if running.session_id in calling_chain():
                 raise ReentrantTurn(f"the turn of idempotency key {key!r} waits for the tool that sends its message again")
@@ -89,23 +97,24 @@ class IdempotencyKeys:
                 return
             if not running.done.is_set():
                 raise Overloaded(f"idempotency key {key!r}: its running turn", 1)
-        mine = self._running[owner, key] = KeyUse(message, parts)
+        mine = self._running[owner, key] = KeyUse(message)
         try:
-            mine.result = await self._finished(key, message, parts, owner)
+            mine.result = await self._finished(key, message, owner)
             yield mine
         finally:
             del self._running[owner, key]
             mine.done.set()
 
-    async def _finished(self, key: str, message: str, parts: Sequence[object], owner: KeyOwner) -> TurnResult | None:
+    async def _finished(self, key: str, message: Message, owner: KeyOwner) -> TurnResult | None:
         """Returns the recorded result, or None if the key may run a new turn."""
         for start in reversed(await self._starts(key, owner)):
             turn_id = start.payload["turn_id"]
             said = start.payload["user_message"]
             if not isinstance(said, str):  # a new turn would restore the erased message
                 raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
-            recorded = payload_as(TurnStartedPayload, start.payload).get("parts", [])
-            is_same = said == message and len(recorded) == len(parts)
+            started, parts = payload_as(TurnStartedPayload, start.payload), message.parts
+            recorded = started.get("parts", [])
+            is_same = (said, started.get("speaker"), len(recorded)) == (message.text, message.speaker, len(parts))
             if is_same and parts:
                 is_same = await same_parts(self._ledgers.ho2m, str(start.payload["subject_id"]), parts, recorded)
             if not is_same:

@@ -19,6 +19,7 @@ from kitchener.ids import check_caller
 from kitchener.media import MEDIA_TYPES
 from kitchener.plain_names import quoted
 from kitchener.records.parts import FilePart, StoredPart
+from kitchener.records.spoken import MAX_SPEAKER_CHARS
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
 
 
@@ -131,6 +132,7 @@ class RequestChecks:
         seconds: float | None,
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart | StoredPart] = (),
+        speaker: str | None = None,
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -142,6 +144,7 @@ class RequestChecks:
             seconds: the caller's deadline, seconds from now; None: no deadline
             acceptance: criteria that the reply must meet
             parts: images and files of the message
+            speaker: the name of the person who said the message; None: the subject
 
         Raises:
             CallerError: an argument is wrong
@@ -156,10 +159,12 @@ class RequestChecks:
         _check_ids(session_id, subject_id)
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key)
+        if speaker is not None:
+            check_speaker("speaker", speaker)
         deadline = None if seconds is None else anyio.current_time() + seconds
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought)
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker)
 
     def _parts(self, parts: Sequence[FilePart | StoredPart]) -> tuple[FilePart | StoredPart, ...]:
         """Returns the images and files; raises InvalidPart unless these are such, and not too many."""
@@ -227,8 +232,14 @@ def check_list(what: str, texts: object) -> None:
 
 def check_name(what: str, name: str) -> None:
     """Raises CallerError unless a name chosen by the caller has 1 to 256 printable characters."""
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
-        raise CallerError(f"{what} = {quoted(name)}: expected 1 to {_MAX_NAME} printable characters")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise CallerError(f"{what} = {quoted(name)}: expected 1 to {MAX_NAME} printable characters")
+
+
+def check_speaker(what: str, name: object) -> None:
+    """Raises CallerError unless this can be the name of a person who talks."""
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_SPEAKER_CHARS or not name.isprintable():
+        raise CallerError(f"{what} = {quoted(name)}: expected a name of 1 to {MAX_SPEAKER_CHARS} printable characters")
 
 
 def fits_entry(text: str, ledger: LedgerConfig) -> bool:
@@ -265,5 +276,5 @@ _BESIDE_THE_TEXT = 8_192
 _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000
-_MAX_NAME = 256
+MAX_NAME = 256
 _MAX_PART_NAME = 128

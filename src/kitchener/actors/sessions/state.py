@@ -16,6 +16,7 @@ from kitchener.records.entries import (
     ERASED,
     CostMapping,
     CostSummary,
+    MessageImportedPayload,
     PartAttachedPayload,
     SessionEndPayload,
     TurnAbortedPayload,
@@ -27,7 +28,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import turn_text
+from kitchener.records.spoken import imported_text, turn_text
 from kitchener.records.tokens import estimate_tokens
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
@@ -39,9 +40,18 @@ class PastTurn:
 
     __slots__ = ("_words", "exchange", "fragment", "response", "turn_id", "user_message")
 
-    def __init__(self, turn_id: str, user_message: str, response: str, ref: Ref, estimator: str) -> None:
+    def __init__(
+        self,
+        turn_id: str,
+        user_message: str,
+        response: str,
+        ref: Ref,
+        estimator: str,
+        speaker: str | None = None,
+        content: str = "",
+    ) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
-        content = turn_text(user_message, response)
+        content = content or turn_text(user_message, response, speaker)
         self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
@@ -63,6 +73,8 @@ class OpenTurn:
     user_message: str
     work_orders: dict[str, str] = field(default_factory=dict)
     """Types of the open work orders, by id."""
+    speaker: str | None = None
+    """The name of the person who said the message; None: the subject."""
 
 
 @dataclass(slots=True)
@@ -78,6 +90,8 @@ class SessionState:
     turn_count: int = 0
     """Number of the last started turn; 0 if there is none."""
     completed_turns: int = 0
+    imported: int = 0
+    """Number of imported messages, without replies that follow a message."""
     wo_count: int = 0
     """Number of the last planned work order; 0 if there is none."""
     tokens_used: int = 0
@@ -117,7 +131,9 @@ def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, object],
 
 def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> None:
     state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
-    state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]))
+    speaker = payload.get("speaker")
+    named = None if speaker is None else _text(speaker)
+    state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]), speaker=named)
 
 
 def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> None:
@@ -157,9 +173,10 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
         state.cost["tool_calls"] += cost.get("tool_calls", 0)
     if direct := payload.get("direct_cost"):
         state.tokens_used += _tokens(direct)
-    said = state.open_turn.user_message if state.open_turn is not None else ""
+    said, speaker = (state.open_turn.user_message, state.open_turn.speaker) if state.open_turn is not None else ("", None)
     state.completed_turns += 1
-    state.window.append(PastTurn(payload["turn_id"], said, _text(payload.get("response", "")), ref, state.estimator))
+    response = _text(payload.get("response", ""))
+    state.window.append(PastTurn(payload["turn_id"], said, response, ref, state.estimator, speaker))
     for listed in payload.get("tool_results") or ():
         state.tool_results.append((payload["turn_id"], Ref.from_listed(listed)))
     state.open_turn = None
@@ -176,6 +193,22 @@ def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> Non
     state.is_ended, state.is_erased = True, events.ends_by_erasure(events.SESSION_END, payload)
 
 
+def _import_message(state: SessionState, payload: MessageImportedPayload, ref: Ref) -> None:
+    """An imported reply and the message before it are one turn of the window, as they would have been here."""
+    turn, text, is_reply = payload["turn_id"], _text(payload["text"]), payload["role"] == "assistant"
+    state.turn_count = max(state.turn_count, _number(turn))
+    speaker = payload.get("speaker")
+    content = imported_text(text, None if speaker is None else _text(speaker), is_reply=is_reply)
+    last = state.window[-1] if state.window else None
+    if is_reply and last is not None and last.fragment.ref is not None and not last.response:
+        content, ref = f"{last.fragment.content}\n{content}", last.fragment.ref
+        state.window[-1] = PastTurn(last.turn_id, last.user_message, text, ref, state.estimator, content=content)
+        return
+    state.imported += 1
+    said, reply = ("", text) if is_reply else (text, "")
+    state.window.append(PastTurn(turn, said, reply, ref, state.estimator, content=content))
+
+
 CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.TURN_STARTED: _start_turn,
     events.PART_ATTACHED: _attach_part,
@@ -186,6 +219,7 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.WO_SUPERSEDED: _end_work_order,
     events.TURN_COMPLETED: _complete_turn,
     events.TURN_ABORTED: _abort_turn,
+    events.MESSAGE_IMPORTED: _import_message,
     events.SESSION_END: _end_session,
 }
 """What an entry of each type changes, besides the head. Each function takes the state, the payload as it was written or as it

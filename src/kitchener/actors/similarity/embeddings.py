@@ -47,7 +47,7 @@ class _Held:
         """Items up to here were looked up before; None: not all of them."""
 
 
-class _Search:
+class _VectorSearch:
     """The search for the vectors of one message and of the items of its history."""
 
     __slots__ = ("found", "made", "message", "problem")
@@ -83,7 +83,7 @@ class Embeddings:
         if not among:
             return None
         first, held = max(0, among - self._config.max_cached), self._history(words, among)
-        search = _Search(self._cut(message))
+        search = _VectorSearch(self._cut(message))
         wanted = {n: self._cut(words.said(n)) for n in range(among - 1, first - 1, -1) if held.vectors[n] is None}
         await self._search(subject_id, search, wanted, held.read_to)
         if search.problem is None or held.read_to is not None:
@@ -96,7 +96,7 @@ class Embeddings:
         without = first + sum([each is None for each in known])
         return Similarity(self._provider.model_id, self._config.weight, named, without, search.problem)
 
-    async def _search(self, subject_id: str, search: _Search, wanted: Mapping[int, str], read_to: int | None) -> None:
+    async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
         """Finds vectors, newest first, until the deadline, and keeps those that were made."""
         with anyio.move_on_after(self._config.deadline_s) as scope:
             try:
@@ -115,7 +115,7 @@ class Embeddings:
         if search.made:
             await anyio.to_thread.run_sync(self._store.put, subject_id, self._provider.model_id, search.made)
 
-    async def _find_all(self, subject_id: str, search: _Search, wanted: Mapping[int, str], read_to: int | None) -> None:
+    async def _find_all(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
         # The message comes first, and with it the last turn: without the message, nothing can be compared.
         newest = [*dict.fromkeys((search.message, *wanted.values()))][:_FIRST]
         await self._find(subject_id, search, newest)
@@ -127,14 +127,14 @@ class Embeddings:
             await self._find(subject_id, search, unread[start : start + _READ_AT_ONCE])
         await self._embed(search, wanted.values())
 
-    async def _find(self, subject_id: str, search: _Search, texts: Sequence[str]) -> None:
+    async def _find(self, subject_id: str, search: _VectorSearch, texts: Sequence[str]) -> None:
         """Adds the kept vectors of texts."""
         asked = [text for text in texts if text not in search.found]
         read = partial(self._store.find, subject_id, self._provider.model_id, asked)
         vectors = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
         search.found.update((text, each) for text, each in zip(asked, vectors, strict=True) if each is not None)
 
-    async def _embed(self, search: _Search, texts: Iterable[str]) -> None:
+    async def _embed(self, search: _VectorSearch, texts: Iterable[str]) -> None:
         """Adds new vectors of texts that have none."""
         missing = [*dict.fromkeys(text for text in texts if text not in search.found)]
         if missing and anyio.current_time() < self._paused_until:

@@ -64,7 +64,7 @@ class Tool(Generic[P, R]):
         parameters: JSON schema of the arguments
         is_read_only: whether the tool has no effect, so that it may run again and needs no durable record before it starts
         timeout_s: longest run, seconds; None: the registry's limit
-        acceptance: criteria that the reply must meet if the turn runs this tool before the reply
+        acceptance: criteria that the reply must meet if its turn runs this tool
         closes_intent: whether a successful call closes the intent of its turn
     """
 
@@ -152,8 +152,7 @@ def tool(
         name: the tool's name for the model; default: the function's name
         description: what the tool does; default: the docstring up to its first section
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
-        acceptance: criteria that the reply must meet if a message makes the turn run the tool before the reply, such as
-            `contains:EUR`; not applied where the model calls the tool while it writes the reply
+        acceptance: criteria that the reply must meet if its turn runs the tool, such as `contains:EUR`
         closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
 
     Raises:

@@ -41,6 +41,7 @@ from kitchener.records.entries import (
     WorkOrderType,
 )
 from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.spoken import said_by
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
@@ -358,7 +359,7 @@ class WorkOrderChain:
         reply = await reply_without_executor(
             self._services,
             wo,
-            open_turn.user_message,
+            open_turn.user_message if open_turn.speaker is None else said_by(open_turn.speaker, open_turn.user_message),
             deadline=self._deadline,
             tokens_left=self.tokens_left,
             trace=self.trace,

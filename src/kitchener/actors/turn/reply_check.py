@@ -3,33 +3,43 @@
 The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes the attempts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.quality import QualityGateResult
 from kitchener.criteria import is_for_model
+from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import EscalationPayload, QualityGatePayload
+from kitchener.records.entries import EscalationPayload, QualityGatePayload, ToolCallPayload, opened, payload_as
 from kitchener.records.turn import TurnError
 from kitchener.records.work_order import WorkOrder
 
 
-async def judge_reply(services: TurnServices, chain: WorkOrderChain, message: str, wo: WorkOrder) -> QualityGateResult | Reply:
+async def judge_reply(
+    services: TurnServices, chain: WorkOrderChain, message: str, wo: WorkOrder, acceptance: tuple[str, ...]
+) -> QualityGateResult | Reply:
     """Judges one attempt, and records the verdict with the hash of the trace so far.
 
     Returns a `Reply` if the model that should verify the reply was never asked, e.g. for lack of budget.
+
+    Args:
+        services: the components that all turns of the agent class share
+        chain: the work orders of the turn
+        message: the user's message
+        wo: the attempt
+        acceptance: the criteria that were planned for it, and those of the tools that the model called
     """
     wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
-    verdict = services.quality.verify(output, wo.acceptance, wo_id)
+    verdict = services.quality.verify(output, acceptance, wo_id)
     if verdict.is_accepted and output is not None:
         if not chain.can_record(str(output.get("response_text", ""))):
             verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
-        elif services.config.verify_with_model and not chain.room and any(map(is_for_model, wo.acceptance)):
+        elif services.config.verify_with_model and not chain.room and any(map(is_for_model, acceptance)):
             verdict = QualityGateResult("reject", "no work order is left to judge the acceptance criteria", wo_id)
         elif services.config.verify_with_model and chain.room:
-            asked = await _ask_verifier(services, chain, message, wo, verdict)
+            asked = await _ask_verifier(services, chain, message, wo, verdict, acceptance)
             if isinstance(asked, Reply):
                 return asked
             verdict = asked
@@ -68,13 +78,25 @@ async def apology_after(
     return None
 
 
+def results_of(trace: Iterable[StoredEntry], wo_id: str) -> list[Mapping[str, object]]:
+    """The results of the tools that the model called in one attempt, for the next one, which may call none."""
+    calls = [entry.payload for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo_id]
+    found = [payload_as(ToolCallPayload, each) for each in calls]
+    return [{"tool_id": each["tool_id"], "result": opened(each.get("result"))} for each in found if "error" not in each]
+
+
 async def _ask_verifier(
-    services: TurnServices, chain: WorkOrderChain, message: str, wo: WorkOrder, verdict: QualityGateResult
+    services: TurnServices,
+    chain: WorkOrderChain,
+    message: str,
+    wo: WorkOrder,
+    verdict: QualityGateResult,
+    acceptance: tuple[str, ...],
 ) -> QualityGateResult | Reply:
     """Asks a model to verify a reply that passed the fixed checks. If the verifier fails, `verdict` stands."""
     inputs = {
         "response_text": (wo.output_result or {}).get("response_text", ""),
-        "acceptance": list(wo.acceptance),
+        "acceptance": list(acceptance),
         "user_message": message,
     }
     check = await chain.dispatch("verify", inputs, services.constants.verify, parent=wo.wo_id)

@@ -3,7 +3,7 @@
 The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains and consolidation read it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -17,7 +17,7 @@ from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import constraints_for, constraints_mapping, vocabulary_of
+from kitchener.actors.work.plan import constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
@@ -91,6 +91,13 @@ class TurnConstants:
         if offers_items:
             return self.with_both if offers_tools else self.with_items
         return self.with_tools if offers_tools else self.synthesize
+
+    def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
+        """The acceptance criteria of a reply with those of the tools that the model called for it."""
+        if self.tool_acceptance and self.policy_version > 2:
+            for tool_id in called:
+                acceptance = plan_acceptance(acceptance, self.tool_acceptance.get(tool_id, ()))
+        return acceptance
 
     def mapping_of(self, constraints: Constraints) -> ConstraintsMapping:
         """The constraints that differ from their defaults, as JSON types."""

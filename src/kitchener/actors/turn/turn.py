@@ -17,7 +17,7 @@ from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
-from kitchener.actors.turn.reply_check import apology_after, judge_reply
+from kitchener.actors.turn.reply_check import apology_after, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -50,6 +50,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import message_text
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -89,6 +90,7 @@ class Turn:
         "_output",
         "_parts",
         "_positions",
+        "_said",
         "_services",
         "_session",
         "_turn_ts",
@@ -101,7 +103,7 @@ class Turn:
     ) -> None:
         self._services = services
         self._session = session
-        self._message = message
+        self._message = self._said = message
         self._update = update
         self._earlier_failures = tuple(session.state.failed_work_orders)
         self._memory = services.memory
@@ -140,6 +142,9 @@ class Turn:
         if call.idempotency_key is not None:
             fields["idempotency_key"] = call.idempotency_key
             fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
+        if call.speaker is not None:
+            fields["speaker"] = call.speaker
+            self._said = message_text(self._message, call.speaker)
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
@@ -333,7 +338,7 @@ class Turn:
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
         inputs = {
-            "user_message": self._message,
+            "user_message": self._said,
             "assembled_context": context.as_assembled(),
             "instructions": told_criteria(constants.instructions, acceptance) if acceptance else constants.instructions,
         }
@@ -346,7 +351,8 @@ class Turn:
             )
             if isinstance(wo, Reply):
                 return wo
-            verdict = await judge_reply(self._services, self._chain, self._message, wo)
+            acceptance = constants.with_criteria_of(wo.cost.tool_ids_used, acceptance)
+            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance)
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
@@ -365,6 +371,8 @@ class Turn:
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
+            if constants.policy_version > 2 and wo.cost.tool_calls:
+                prior = [*prior, *results_of(self._chain.trace, wo.wo_id)]
             if acceptance:
                 inputs = {**inputs, "instructions": told_criteria(constants.instructions, acceptance, verdict.unmet)}
 

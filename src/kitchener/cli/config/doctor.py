@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
+from kitchener.cli.config.embeddings import look_at_embeddings
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
@@ -48,6 +49,7 @@ _PACKAGES: Final = (
     "anyio",
     "pydantic",
     "orjson",
+    "pyqwest",
     "structlog",
     "jsonschema-rs",
     "cyclopts",
@@ -111,6 +113,7 @@ def doctor(
         findings += anyio.run(_content, config)
         queues, shown = anyio.run(read_queues, config)
         findings += [Finding(*each) for each in shown]
+        findings += [Finding(*each) for each in anyio.run(look_at_embeddings, config, probe and is_checked)]
         if probe and is_checked:
             findings += anyio.run(_probe_providers, config)
     is_fine = all(each.state != "fail" for each in findings)

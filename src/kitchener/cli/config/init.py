@@ -36,8 +36,11 @@ _LOCAL: Final = """\
 
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
 """The environment variable with the key of each vendor."""
+_OPENAI: Final = "https://api.openai.com/v1"
 _OLLAMA: Final = "http://127.0.0.1:11434/v1"
 _NAMED: Final = (*_KEYS, "ollama")
+_LIBRARY: Final = ("anthropic", "google")
+"""The vendors that do not speak OpenAI's format."""
 _MAX_MODEL_CHARS: Final = 100
 """Longest name of a model, characters; with its vendor it fits into the setting."""
 
@@ -78,8 +81,8 @@ def init(
     print_text(f"what people say is sealed under keys in {directory / '.kitchener.keys'}; back them up, apart from the ledgers")
     if provider in _KEYS:
         print_text(f"put the key of {provider} into the environment variable {_KEYS[provider]}")
-    if provider is not None and importlib.util.find_spec("pydantic_ai") is None:
-        print_text("real models need one more package: pip install 'kitchener[models]'")
+    if provider in _LIBRARY and importlib.util.find_spec("pydantic_ai") is None:
+        print_text(f"the models of {provider} need one more package: pip install 'kitchener[models]'")
     return OK
 
 
@@ -100,6 +103,9 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
     if model is None or not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
         expected = f"name the model with --model, in 1 to {_MAX_MODEL_CHARS} printable characters"
         raise ConfigError("--provider", "", provider if provider in _KEYS else "", expected)
+    if provider == "openai":
+        lines = [f"base_url = {toml_value(_OPENAI)}", f"model = {toml_value(model)}", f'api_key = "env:{_KEYS[provider]}"']
+        return provider, "\n".join(lines)
     if provider in _KEYS:
         lines = ['kind = "model"', f"model = {toml_value(f'{provider}:{model}')}", f'api_key = "env:{_KEYS[provider]}"']
         return provider, "\n".join(lines)

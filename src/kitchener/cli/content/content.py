@@ -15,7 +15,9 @@ from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.content_store import ContentStore
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.records.entries import ERASED
-from kitchener.runtime.content_check import ContentReport, check_content, recorded_parts, remove_orphans
+from kitchener.runtime.admin.operations import CleanContent
+from kitchener.runtime.administration import administer
+from kitchener.runtime.content_check import ContentReport, check_content, recorded_parts
 
 app = App(name="content", help="Check and save the images and files of messages.")
 
@@ -50,7 +52,7 @@ def save(
 
     For example:
 
-        kitchener content save T-0a1b2c3d-000001.1 --output report.png
+        kitchener content save T-0a1b2c3d-000001.1 --out report.png
         kitchener content save T-0a1b2c3d-000001.2 -o notes.md --json
     """
     return run_to_end(partial(_save, options, part, output, is_json=json))
@@ -58,7 +60,7 @@ def save(
 
 @app.command
 def clean(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
-    """Remove the stored files that no entry names. Requires ledgers that no process uses.
+    """Remove the stored files that no entry names.
 
     For example:
 
@@ -114,7 +116,7 @@ async def _save(options: Options, part_id: str, output: Path, *, is_json: bool) 
 
 
 async def _clean(options: Options, *, is_json: bool) -> int:
-    removed = await remove_orphans(options.load().config)
+    removed = await administer(options.load().config, CleanContent())
     if is_json:
         print_json({"removed": list(map(str, removed))})
     else:

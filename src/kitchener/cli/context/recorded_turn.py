@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
-from kitchener.actors.authority.ranking import TurnRanking, TurnWords
+from kitchener.actors.authority.ranking import TurnRanking, TurnWords, words_under
 from kitchener.cli.context.asked import AnsweredCall, read_calls
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
@@ -37,7 +37,8 @@ from kitchener.context import (
     read_chain,
 )
 from kitchener.context import recalled as recalled_item
-from kitchener.context.fold.items import LINE, OF_MESSAGE, TIER_RESULT, TIER_TURN, recent
+from kitchener.context.fold.events import Said, read_event
+from kitchener.context.fold.items import LINE, OF_MESSAGE, TIER_RESULT, TIER_TURN, recent, said_item
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
@@ -54,7 +55,9 @@ from kitchener.records.entries import (
     SuppressReason,
     TurnCompletedPayload,
     TurnStartedPayload,
+    opened,
     payload_as,
+    text_of,
 )
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text, reply_text, turn_text
@@ -298,7 +301,8 @@ def _part(entry: StoredEntry, ref: Ref, estimate: Estimator) -> Item:
     is_message = entry.entry_type == events.TURN_STARTED
     said = entry.payload.get("user_message" if is_message else "response")
     name = f"{entry.entity_id}{OF_MESSAGE}" if is_message else entry.entity_id
-    told = message_text(str(said)) if is_message else reply_text(str(said))
+    speaker = entry.payload.get("speaker")
+    told = message_text(str(said), speaker and text_of(speaker)) if is_message else reply_text(str(said))
     text = f"[{name}] erased" if is_sealed(said) else told
     item = evidence_item(name, ref, entry.timestamp, text, estimate, session_id=entry.session_id, separator=LINE)
     return item._replace(is_erased=is_sealed(said))
@@ -329,15 +333,18 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
     if entry is None:
         return None
     estimate = estimator(ruleset.token_estimator)
+    if (event := read_event(entry)) is not None and isinstance(event.facts, Said):
+        return recalled_item(said_item(event, event.facts, estimate))
     if ruleset.is_split:
         return _part(entry, ref, estimate)
     completed = payload_as(TurnCompletedPayload, entry.payload)
     started = await ho2m.last(key=events.turn_index_key(entry.entity_id))
     if not started and (told := completed.get("user_message_ref")) is not None:  # imported for the replay only
         started = [each for each in [await ho2m.find(Ref.from_mapping(told))] if each is not None]
-    message, response = started[-1].payload.get("user_message") if started else None, completed.get("response")
+    begun = payload_as(TurnStartedPayload, started[-1].payload if started else {})
+    message, response = begun.get("user_message"), completed.get("response")
     is_erased = is_sealed(message) or is_sealed(response)
-    text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response))
+    text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response), opened(begun.get("speaker")))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
 
@@ -393,7 +400,7 @@ def rebuild(
 
 def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> tuple[TurnWords, int]:
     """The words of the session's turns and of those that were recalled, in the order of the ledger."""
-    words = TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens)
+    words = words_under(ruleset)
     known = {item.entity_id: item for item in (*recalled, *state.turn_list)}
     for item in sorted(known.values(), key=lambda each: each.place):
         words.note(item)

@@ -109,7 +109,9 @@ def proof(
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
     ] = 64,
-    sources: Annotated[bool, Parameter(negative="", help="Also what shaped its requests: settings, prompts, tools.")] = False,
+    sources: Annotated[
+        bool, Parameter(negative="", help="Also what shaped its requests: settings, prompts, tools, earlier projections.")
+    ] = False,
     chain: Annotated[
         bool, Parameter(negative="", help="Link the entries to each head by all entries between, instead of by a path.")
     ] = False,
@@ -119,8 +121,8 @@ def proof(
 
     The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of other entries it contains
     numbers and hashes only: of those that these refer to, and with --chain of all up to the head. The turn names its
-    configuration by hash; --sources adds the text. If a head is not signed, the bundle proves only that it is complete, and
-    says so.
+    configuration and the projection before its own by hash; --sources adds them, and what those build on. If a head is not
+    signed, the bundle proves only that it is complete, and says so.
 
     For example:
 
@@ -363,7 +365,10 @@ class _TurnSelection:
         }
 
     async def _of_context(self, reader: LedgerReader) -> set[int]:
-        """The turn's own entries, and the earlier projections from which its lists are computed."""
+        """The turn's own entries; with sources also the earlier projections from which its lists are computed.
+
+        There are about as many of these as the session had turns, so a bundle without them stays small.
+        """
         seqs = await self._of_turn(reader)
         for seq in sorted(seqs):
             entry = await reader.get(seq)
@@ -371,7 +376,7 @@ class _TurnSelection:
                 seqs.add(entry.seq)
                 signer = payload_as(ProjectionPayload, entry.payload)["authority"]["signer"]
                 self.signers |= {signer} if signer is not None else set()
-                base = base_ref(entry.payload)
+                base = base_ref(entry.payload) if self._has_sources else None
                 entry = await reader.get(int(base.entry_id.rpartition("-")[2])) if base is not None else None
         return seqs
 

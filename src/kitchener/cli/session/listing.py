@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NotRequired, TypedDict
 
@@ -15,6 +15,8 @@ from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,
+    MessageImportedPayload,
+    SealedText,
     TurnCompletedPayload,
     TurnStartedPayload,
     is_sealed,
@@ -154,18 +156,13 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
 async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList) -> dict[str, list[FoundTurn]]:
     """The messages and replies with the wanted words, by session. Reads the whole ledger, each text once."""
     said: dict[str, list[FoundTurn]] = defaultdict(list)
-    async for entry in reader.read(entry_type=(events.TURN_STARTED, events.TURN_COMPLETED)):
+    async for entry in reader.read(entry_type=(events.TURN_STARTED, events.TURN_COMPLETED, events.MESSAGE_IMPORTED)):
         if wanted.since is not None and entry.timestamp < wanted.since:
             continue
         payload = events.read_payload(entry.entry_type, entry.payload)
         if wanted.subject_id not in (None, payload.get("subject_id")):
             continue
-        is_message = entry.entry_type == events.TURN_STARTED
-        text = (
-            payload_as(TurnStartedPayload, payload)["user_message"]
-            if is_message
-            else payload_as(TurnCompletedPayload, payload)["response"]
-        )
+        is_message, text = _spoken(entry.entry_type, payload)
         if is_sealed(text):
             found.sealed += 1
         elif isinstance(text, str) and wanted.words is not None and wanted.words in folded(text):
@@ -177,6 +174,16 @@ async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList)
             }
             said[payload_as(CommonPayload, payload)["session_id"]].append(turn)
     return said
+
+
+def _spoken(entry_type: str, payload: Mapping[str, object]) -> tuple[bool, SealedText]:
+    """Whether an entry holds a message rather than a reply, and its text."""
+    if entry_type == events.MESSAGE_IMPORTED:
+        imported = payload_as(MessageImportedPayload, payload)
+        return imported["role"] == "user", imported["text"]
+    if entry_type == events.TURN_STARTED:
+        return True, payload_as(TurnStartedPayload, payload)["user_message"]
+    return False, payload_as(TurnCompletedPayload, payload)["response"]
 
 
 def _row(agent_class: str, info: SessionInfo) -> SessionRow:

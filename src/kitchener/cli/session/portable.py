@@ -12,8 +12,10 @@ from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, 
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import counted, print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.runtime.admin.operations import ImportSession
+from kitchener.errors import CallerError
+from kitchener.runtime.admin.operations import ImportConversations, ImportSession
 from kitchener.runtime.administration import administer
+from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.exporter import SessionExport, export_session
 from kitchener.runtime.portable.importer import SessionImport
 
@@ -44,24 +46,43 @@ def export(
 
 
 def import_(
-    folder: Annotated[Path, Parameter(name="FOLDER", help="A folder that `kitchener session export` wrote.")],
+    path: Annotated[
+        Path,
+        Parameter(name="PATH", help="A folder that `kitchener session export` wrote, or a file of conversations (JSON lines)."),
+    ],
     /,
     *,
     options: Options = _EVERYTHING,
     public_key: PublicKey = None,
+    subject: Annotated[str | None, Parameter(help="Whose conversations these are. Needed for a file.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only check the file, and show what would be added.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Add an exported session to this root, where it goes on with its id, subject, intents and turn numbers.
+    """Add an exported session to this root, or conversations that another program had.
 
-    Verifies all of the folder before it writes anything; a changed byte exits with 6. If the session is here with the same
-    entries, writes nothing and exits with 0. If it is interrupted, run it again.
+    A folder's session goes on with its id, subject, intents and turn numbers. Verifies all of the folder before it writes
+    anything; a changed byte exits with 6.
+
+    A file has JSON lines: {"session", "title", "messages": [{"role", "content", "speaker", "time"}]}, or a line for each
+    message with its "session". Each conversation becomes a session, which is shown to later turns with its times and speakers.
+    Checks all of the file before it writes anything.
+
+    What is here already is not written again. If it is interrupted, run it again.
 
     For example:
 
         kitchener session import ada-session
         kitchener session import ada-session --root elsewhere --json
+        kitchener session import chats.jsonl --subject ada --dry-run
+        kitchener session import chats.jsonl --subject ada --agent SUPPORT
     """
-    return run_to_end(partial(_import, options, folder.absolute(), public_key_of(public_key), is_json=json))
+    if path.is_dir():
+        if subject is not None or dry_run:
+            raise CallerError(f"{path} is a folder: --subject and --dry-run are for a file of conversations")
+        return run_to_end(partial(_import, options, path.absolute(), public_key_of(public_key), is_json=json))
+    if subject is None or public_key is not None:
+        raise CallerError(f"{path} is no folder: a file of conversations needs --subject, and takes no --public-key")
+    return run_to_end(partial(_import_file, options, path.absolute(), subject, dry_run=dry_run, is_json=json))
 
 
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
@@ -87,6 +108,35 @@ async def _import(options: Options, folder: Path, public_key: str | None, *, is_
     else:
         print_text(_imported(made))
     return OK
+
+
+async def _import_file(options: Options, file: Path, subject_id: str, *, dry_run: bool, is_json: bool) -> int:
+    config = options.load().config
+    agent_class = options.first_agent or options.agent
+    asked = ImportConversations(file=file, subject_id=subject_id, agent_class=agent_class, dry_run=dry_run)
+    async with progress_bar("files", 1) as steps:
+        made = await administer(config, asked)
+        steps.add()
+    if is_json:
+        print_json(made.as_json())
+    else:
+        print_text(_imported_file(made))
+    return OK
+
+
+def _imported_file(made: ConversationsImport) -> str:
+    news = [each for each in made.conversations if not each.was_there]
+    verb = "would import" if made.is_dry_run else "imported"
+    messages = counted(sum(each.messages for each in news), "message")
+    lines = [f"{verb} {counted(len(news), 'conversation')} with {messages} for {made.subject_id} ({made.agent_class})"]
+    if there := len(made.conversations) - len(news):
+        lines.append(f"{counted(there, 'conversation')} of the file {'is' if there == 1 else 'are'} already there")
+    shown = [f"  {each.session_id}  {counted(each.messages, 'message')}" for each in news]
+    more = [f"  and {len(shown) - _AT_MOST} more; --json has them all"] if len(shown) > _AT_MOST else []
+    return "\n".join([*lines, *shown[:_AT_MOST], *more])
+
+
+_AT_MOST = 20
 
 
 def _exported(made: SessionExport) -> str:

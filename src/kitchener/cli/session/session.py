@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, TypedDict
+from typing import Annotated, Self, TypedDict
 
 import anyio
 from cyclopts import App, Parameter
@@ -31,6 +31,7 @@ from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
     CostMapping,
+    MessageImportedPayload,
     RejectReason,
     SealedText,
     SessionStartPayload,
@@ -44,6 +45,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.parts import StoredPart
+from kitchener.records.spoken import speaker_label
 from kitchener.runtime.admin.operations import EndSession
 from kitchener.runtime.administration import administer
 
@@ -168,7 +170,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
         async for entry in reader.read(session_id=session_id):
             history.take(entry)
     for turn in history.turns.values():
-        if turn.result is None:
+        if turn.result is None and turn.state != "imported":
             _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
     return history
 
@@ -195,14 +197,25 @@ class _TurnRow:
     turn_id: str
     started_at: str
     message: SealedText
+    speaker: SealedText | None = None
+    """The name of the person who said it; None: the subject."""
     state: str = "open"
-    """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`."""
+    """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`, `imported`."""
     result: TurnCompletedPayload | None = None
     waited_for: str = ""
     """The attempts at a model that a turn without a result waited for; "": it was answered, or asked none."""
     work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
     parts: dict[str, StoredPart] = field(default_factory=dict)
     """The images and files of the message, by their ids."""
+    is_reply: bool = False
+    """Whether an assistant said the message, in an imported conversation."""
+
+    @classmethod
+    def imported(cls, turn_id: str, message: MessageImportedPayload) -> Self:
+        """A message of an imported conversation, for which no turn ran."""
+        said, at = message["text"], message.get("said_at", "")
+        is_reply = message["role"] == "assistant"
+        return cls(turn_id, at, said, message.get("speaker"), state="imported", is_reply=is_reply)
 
     def as_json(self) -> dict[str, object]:
         result = self.result
@@ -210,9 +223,10 @@ class _TurnRow:
             "turn_id": self.turn_id,
             "started_at": self.started_at,
             "state": self.state,
-            "message": opened(self.message),
+            "message": None if self.is_reply else opened(self.message),
+            "speaker": self.speaker and opened(self.speaker),
             "parts": [{"part_id": part_id, **each._asdict()} for part_id, each in self.parts.items()],
-            "response": result and opened(result["response"]),
+            "response": opened(self.message) if self.is_reply else result and opened(result["response"]),
             "intent_id": result and result.get("intent_id"),
             "degraded": result is not None and result.get("degraded", False),
             "error": result and opened(result.get("error")),
@@ -246,7 +260,11 @@ class _History:
             self.ended_at, self.is_erased = entry.timestamp, events.ends_by_erasure(kind, payload)
         elif kind == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)
-            self.turns[started["turn_id"]] = _TurnRow(started["turn_id"], entry.timestamp, started["user_message"])
+            said, speaker = started["user_message"], started.get("speaker")
+            self.turns[started["turn_id"]] = _TurnRow(started["turn_id"], entry.timestamp, said, speaker)
+        elif kind == events.MESSAGE_IMPORTED:
+            message = payload_as(MessageImportedPayload, payload)
+            self.turns[entry.entity_id] = _TurnRow.imported(entry.entity_id, message)
         elif kind == events.TURN_REJECTED:
             rejected = payload_as(TurnRejectedPayload, payload)
             self.rejected.append({"at": entry.timestamp, "message": rejected["user_message"], "reason": rejected["reason"]})
@@ -291,8 +309,8 @@ class _History:
         subject = None if start is None else start.get("subject_id")
         yield f"{self.session_id} of {subject} ({self.agent_class}){external}, started {short_time(self.started_at)}{ended}"
         for turn in self.turns.values():
-            yield f"\n{turn.turn_id}  {short_time(turn.started_at)}  {turn.state}"
-            yield f"  > {self._text(turn.message)}"
+            yield f"\n{turn.turn_id}  {short_time(turn.started_at) if turn.started_at else 'undated'}  {turn.state}"
+            yield f"  {'<' if turn.is_reply else '>'} {label(turn.speaker)}{self._text(turn.message)}"
             for part_id, part in turn.parts.items():
                 yield f"    {part_id}  {part.described}"
             if turn.result is not None:
@@ -313,6 +331,11 @@ class _History:
         if isinstance(value, str):
             return value.replace("\n", "\n    ")
         return ERASED if self.is_erased else UNREADABLE
+
+
+def label(speaker: SealedText | None) -> str:
+    """The label of a speaker before what they said; "": it is the subject's own, or erased."""
+    return speaker_label(speaker) if isinstance(speaker, str) else ""
 
 
 def _cost(cost: CostMapping | None) -> str:

@@ -33,6 +33,7 @@ TURN_STARTED: Final = "TURN_STARTED"
 PART_ATTACHED: Final = "PART_ATTACHED"
 TURN_COMPLETED: Final = "TURN_COMPLETED"
 TURN_ABORTED: Final = "TURN_ABORTED"
+MESSAGE_IMPORTED: Final = "MESSAGE_IMPORTED"
 LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
 
 COMPLETED: Final = "completed"
@@ -128,6 +129,8 @@ class Asked(NamedTuple):
 
     message: str | None
     """The user's message; None: the turn was aborted."""
+    speaker: str | None = None
+    """The name of the person who said it; None: the user."""
 
 
 class Brought(NamedTuple):
@@ -149,13 +152,27 @@ class Answered(NamedTuple):
     session_id: str | None
 
 
+class Said(NamedTuple):
+    """A message of an imported conversation."""
+
+    text: str
+    is_reply: bool
+    """Whether an assistant said it."""
+    speaker: str | None
+    said_at: str
+    """When it was said, ISO time; "": not known."""
+    session_id: str | None
+    intent_id: str | None = None
+    """No intent: nobody declared one for it."""
+
+
 class Voided(NamedTuple):
     """Another entry no longer counts."""
 
     target: Ref
 
 
-Facts = Declared | Superseded | Ended | Forked | Opened | Closed | Deferred | Asked | Brought | Answered | Voided
+Facts = Declared | Superseded | Ended | Forked | Opened | Closed | Deferred | Asked | Brought | Answered | Said | Voided
 """The facts of an event, by kind."""
 
 
@@ -314,7 +331,19 @@ def _deferred(payload: Mapping[str, object]) -> Deferred:
 
 
 def _asked(payload: Mapping[str, object]) -> Asked:
-    return Asked(text_of(payload.get("user_message")))
+    speaker = payload.get("speaker")
+    return Asked(text_of(payload.get("user_message")), None if speaker is None else text_of(speaker))
+
+
+def _said(payload: Mapping[str, object]) -> Said:
+    speaker, said_at = payload.get("speaker"), payload.get("said_at")
+    return Said(
+        text_of(payload.get("text")),
+        payload.get("role") == "assistant",
+        None if speaker is None else text_of(speaker),
+        _utc(said_at) if isinstance(said_at, str) else "",
+        _id(payload.get("session_id")),
+    )
 
 
 def _brought(payload: Mapping[str, object]) -> Brought:
@@ -376,6 +405,7 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "PART_ATTACHED": (PART_ATTACHED, "", _brought),
     "TURN_COMPLETED": (TURN_COMPLETED, "turn_id", _answered),
     "TURN_ABORTED": (TURN_ABORTED, "turn_id", _aborted),
+    "MESSAGE_IMPORTED": (MESSAGE_IMPORTED, "turn_id", _said),
     "LIFECYCLE_VOIDED": (LIFECYCLE_VOIDED, "entity_id", _voided),
 }
 """Entry type to the kind of event, the payload field with the entity's id, and the function that reads the facts."""

@@ -12,7 +12,7 @@ from typing import Final
 from kitchener.context.fold.items import LINE, Item
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS
 from kitchener.context.lexical.words import KIN, terms_of, words_of
-from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.spoken import label_of
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 32_768
@@ -43,7 +43,7 @@ def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate
     """
     if item.tokens <= most_tokens or item.is_erased or item.whole:
         return item
-    label = next((each for each in (USER_LABEL, ASSISTANT_LABEL) if item.text.startswith(each)), "")
+    label = label_of(item.text)
     end = f" [{item.entity_id}]"
     text = item.text[len(label) :]
     passages = [*_passages(text[:MAX_CHARS])] or [""]  # blank lines have none
@@ -54,13 +54,15 @@ def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate
         if size <= left:
             left -= size
             chosen.append(number)
-    said = _joined(passages, sorted(chosen), is_cut=len(text) > MAX_CHARS) if chosen else _cut(passages[0], room, estimate)
+    said = _joined(passages, sorted(chosen), is_cut=len(text) > MAX_CHARS) if chosen else _cut(passages, room, estimate)
     shown = f"{label}{said}{end}"
     return item._replace(text=shown, tokens=estimate(shown + LINE), whole=item.text)
 
 
 def _by_worth(passages: Sequence[str], asked: Mapping[str, float]) -> list[int]:
     """The passages that matter, best first, then those around the best; the first passage if none has a word of the message."""
+    if not passages:  # blank lines only, as far as the text is searched
+        return []
     found = [{term for word in words_of(each.casefold()) for term in terms_of(word)} & asked.keys() for each in passages]
     having: dict[str, int] = {}
     for terms in found:
@@ -88,7 +90,8 @@ def _joined(passages: Sequence[str], chosen: Sequence[int], *, is_cut: bool) -> 
     return " ".join(parts)
 
 
-def _cut(passage: str, most_tokens: int, estimate: Estimator) -> str:
+def _cut(passages: Sequence[str], most_tokens: int, estimate: Estimator) -> str:
+    passage = passages[0] if passages else ""
     while passage and estimate(f"{passage} {_GAP}") > most_tokens:
         passage = passage[: len(passage) * 3 // 4]
     return f"{passage} {_GAP}"

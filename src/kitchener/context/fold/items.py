@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, SourceEvent
+from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_said, message_text, reply_text, turn_text
+from kitchener.records.spoken import as_said, imported_text, label_of, message_text, reply_text, turn_text
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
@@ -110,12 +110,23 @@ def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, e
     if message is None or message is ERASED or response is ERASED:
         return None
     return (
-        _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message), facts, estimate),
+        _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message, asked.facts.speaker), facts, estimate),
         _part_item(event, event.entity_id, reply_text(response), facts, estimate),
     )
 
 
-def _part_item(event: SourceEvent, name: str, text: str, facts: Answered, estimate: Estimator) -> Item:
+def said_item(event: SourceEvent, facts: Said, estimate: Estimator) -> Item:
+    """A message of an imported conversation, at the time when it was said."""
+    is_erased = facts.text is ERASED
+    text = imported_text(facts.text, facts.speaker, is_reply=facts.is_reply)
+    dated = event._replace(timestamp=facts.said_at)
+    if not is_erased:
+        return _part_item(dated, event.entity_id, text, facts, estimate)
+    erased = f"[{event.entity_id}] erased"
+    return _part_item(dated, event.entity_id, erased, facts, estimate)._replace(stub=erased, is_erased=True)
+
+
+def _part_item(event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator) -> Item:
     stub = f"[{name}] {shortened(text)}"
     return Item(
         name,
@@ -160,14 +171,15 @@ def newest_from(items: Sequence[Item], turns: int) -> int:
     return at
 
 
-def turn_item(event: SourceEvent, facts: Answered, message: str, intent_id: str | None, estimate: Estimator) -> Item:
+def turn_item(event: SourceEvent, facts: Answered, asked: Asked, intent_id: str | None, estimate: Estimator) -> Item:
     """A completed turn."""
+    message = asked.message or ""
     is_erased = message is ERASED or facts.response is ERASED  # by identity: a user may write "[erased]"
     if is_erased:
         text = stub = f"[{event.entity_id}] erased"
     else:
-        text = turn_text(message, facts.response)
-        stub = f"[{event.entity_id}] user: {shortened(message)}"
+        text = turn_text(message, facts.response, asked.speaker)
+        stub = f"[{event.entity_id}] {label_of(text)}{shortened(message)}"
     item = _event_item(event, "turn", text, stub, estimate, TIER_TURN, IN_INTENT, event.ref, intent_id)
     return item._replace(session_id=facts.session_id, is_erased=is_erased)
 

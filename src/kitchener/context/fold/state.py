@@ -11,7 +11,7 @@ from typing import Final
 
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
-from kitchener.context.fold.items import Item, place_of, turn_item, turn_items
+from kitchener.context.fold.items import Item, place_of, said_item, turn_item, turn_items
 from kitchener.context.fold.lifecycle import (
     NOTHING,
     OF_INTENTS,
@@ -75,6 +75,8 @@ class FoldedEvents:
             self._step_turn(event, event.facts)
         elif isinstance(event.facts, ev.Brought):
             self._step_part(event, event.facts)
+        elif isinstance(event.facts, ev.Said):
+            self._step_said(said_item(event, event.facts, self.estimate))
 
     def _step_intent(self, event: SourceEvent) -> None:
         facts, intent_id = event.facts, event.entity_id
@@ -144,22 +146,31 @@ class FoldedEvents:
         if facts.is_failed is not None:
             attached.failures_in_row = attached.failures_in_row + 1 if facts.is_failed else 0
 
+    def _step_said(self, item: Item) -> None:
+        self.turns[item.entity_id] = item
+        self.has_erased = self.has_erased or item.is_erased
+        self.turn_list.append(item)
+        self.unattached.append(item)
+
     def _step_part(self, event: SourceEvent, facts: ev.Brought) -> None:
         began = self.asked.get(facts.turn_id)
-        message = began.facts.message if began is not None and isinstance(began.facts, ev.Asked) else None
-        if began is None or message is None or message is ERASED:
+        if began is None or not isinstance(began.facts, ev.Asked):
             return
-        self.asked[facts.turn_id] = began._replace(facts=ev.Asked(f"{message}\n[attached: {facts.part.described}]"))
+        message = began.facts.message
+        if message is None or message is ERASED:
+            return
+        brought = f"{message}\n[attached: {facts.part.described}]"
+        self.asked[facts.turn_id] = began._replace(facts=began.facts._replace(message=brought))
         self.parts.setdefault(facts.turn_id, []).append(event)
 
     def _items_of(self, event: SourceEvent, facts: ev.Answered, asked: SourceEvent | None) -> tuple[Item, ...]:
         found = turn_items(event, facts, asked, self.estimate) if self.is_split and facts.message is None else None
         if found is not None:
             return found
-        message = facts.message
-        if message is None and asked is not None and isinstance(asked.facts, ev.Asked):
-            message = asked.facts.message
-        return (turn_item(event, facts, message or "", facts.intent_id, self.estimate),)
+        said = asked.facts if asked is not None and isinstance(asked.facts, ev.Asked) else ev.Asked(None)
+        if facts.message is not None:
+            said = ev.Asked(facts.message)
+        return (turn_item(event, facts, said, facts.intent_id, self.estimate),)
 
     def _attached_to(self, intent_id: str) -> Attached:
         attached = self.attached.get(intent_id)
@@ -173,7 +184,7 @@ class FoldedEvents:
             return lifecycle_problem(event, self.work_orders)
         if event.kind in OF_INTENTS:
             return lifecycle_problem(event, self.intents)
-        if event.kind == ev.TURN_COMPLETED and event.entity_id in self.turns:
+        if event.kind in (ev.TURN_COMPLETED, ev.MESSAGE_IMPORTED) and event.entity_id in self.turns:
             return f"turn {event.entity_id} was completed before"
         return None
 

@@ -1,25 +1,31 @@
 """Gets vectors from an OpenAI-compatible `/embeddings` endpoint.
 
-Vectors are asked for as base64, because a list of numbers takes four times the bytes; both are read. The answer is bounded
-while it is read. Redirects are not followed, so a key reaches no other host. An error never quotes a key or a text.
+Vectors are asked for as base64, because a list of numbers takes four times the bytes; both are read. The client is that of the
+chat endpoints: it bounds answers and follows no redirect. An error never quotes a key or a text.
 """
 
 from array import array
 from base64 import b64decode
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
-import httpx2
 import orjson
 
-from kitchener.config import EmbeddingsConfig
+from kitchener.config import EmbeddingsConfig, ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.chat_completions.transport import (
+    TRANSPORT_ERRORS,
+    ChatTransport,
+    StatusError,
+    open_transport,
+)
+from kitchener.gateway.providers.redaction import Redaction
 
-MAX_ANSWER_BYTES: Final = 32 * 1_048_576
-"""Longest answer, bytes. 2,048 vectors of 3,072 numbers take 25 MiB."""
+MAX_ANSWER_BYTES: Final = 64 * 1_048_576
+"""Longest answer, bytes. 2,048 vectors of 3,072 numbers take 34 MiB as base64."""
 _ID: Final = "embeddings"
 
 
@@ -27,15 +33,14 @@ class EndpointEmbeddings:
     """An `EmbeddingProvider` over HTTP. Made by `open_endpoint`.
 
     Args:
-        client: the HTTP client
-        url: address of the endpoint
+        transport: posts to the endpoint
         model: the model to ask for
     """
 
-    def __init__(self, client: httpx2.AsyncClient, url: str, model: str) -> None:
-        self._client, self._url, self._model = client, url, model
+    def __init__(self, transport: ChatTransport, model: str) -> None:
+        self._transport, self._model = transport, model
         # With the host, because two servers may have different models of one name.
-        self.model_id = f"{urlsplit(url).netloc.rpartition('@')[2]}/{quote(model, safe='/:')}"
+        self.model_id = f"{urlsplit(transport.url).netloc}/{model}"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """See `EmbeddingProvider`.
@@ -43,47 +48,33 @@ class EndpointEmbeddings:
         Raises:
             ProviderError: there was no usable answer
         """
-        request = {"model": self._model, "input": list(texts), "encoding_format": "base64"}
+        request = orjson.dumps({"model": self._model, "input": list(texts), "encoding_format": "base64"})
+        body = bytearray()
         try:
-            async with self._client.stream("POST", self._url, content=orjson.dumps(request)) as response:
-                if not response.is_success:
-                    reason: ProviderReason = "authentication" if response.status_code in (401, 403) else "server_error"
-                    raise ProviderError(_ID, reason, f"the endpoint answered with status {response.status_code}")
-                body = await _bounded(response)
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            async with aclosing(self._transport.post(request)) as pieces:
+                async for piece, _ in pieces:
+                    body += piece
+        except StatusError as error:
+            reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
+            raise ProviderError(_ID, reason, f"the endpoint answered with status {error.status}") from None
+        except UnusableAnswer as error:
+            raise ProviderError(_ID, error.reason, error.detail) from None
+        except TRANSPORT_ERRORS as error:
             raise ProviderError(_ID, "connection", type(error).__name__) from None
-        return _vectors(body, len(texts))
+        return _vectors(bytes(body), len(texts))
 
 
 @asynccontextmanager
 async def open_endpoint(config: EmbeddingsConfig, secret: str | None) -> AsyncIterator[EndpointEmbeddings]:
-    """Opens an HTTP client of its own for the block.
+    """Opens a pool of connections of its own for the block.
 
     Args:
         config: the settings, of kind `openai_compatible`
         secret: the API key; None: no key is sent
     """
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    if secret is not None:
-        headers["Authorization"] = f"Bearer {secret}"
-    async with httpx2.AsyncClient(
-        headers=headers,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        timeout=config.deadline_s,
-        follow_redirects=False,
-    ) as client:
-        yield EndpointEmbeddings(client, f"{(config.base_url or '').rstrip('/')}/embeddings", config.model or "")
-
-
-async def _bounded(response: httpx2.Response) -> bytes:
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise ProviderError(_ID, "malformed", "the answer is compressed, although that was not asked for")
-    body = bytearray()
-    async for piece in response.aiter_raw():
-        body += piece
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ProviderError(_ID, "malformed", f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes")
-    return bytes(body)
+    provider = ProviderConfig(base_url=config.base_url, timeout_s=config.deadline_s, max_response_bytes=MAX_ANSWER_BYTES)
+    async with open_transport(_ID, provider, secret, Redaction(secret), path="embeddings") as transport:
+        yield EndpointEmbeddings(transport, config.model or "")
 
 
 def _vectors(body: bytes, count: int) -> list[Sequence[float]]:
@@ -93,14 +84,13 @@ def _vectors(body: bytes, count: int) -> list[Sequence[float]]:
         for place, each in enumerate(orjson.loads(body)["data"]):
             found[int(each.get("index", place))] = _numbers(each["embedding"])
         return [found[place] for place in range(count)]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        raise ProviderError(_ID, "malformed", f"the answer has not the form of {count} vectors") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ProviderError(_ID, "malformed", f"the answer does not have the form of {count} vectors") from None
 
 
 def _numbers(value: object) -> Sequence[float]:
     if isinstance(value, str):
-        numbers = array("f", b64decode(value, validate=True))
-        return numbers
+        return array("f", b64decode(value, validate=True))
     if isinstance(value, list):
         return value
-    raise TypeError
+    raise TypeError("neither a list nor base64")

@@ -42,12 +42,9 @@ async def open_embeddings(
         if (problem := address_problem(settings.base_url or "")) is not None:
             raise ConfigError(_SOURCE, "embeddings.base_url", "", problem)
         secret = read_secret(settings.api_key, "embeddings.api_key")
-        try:
-            # Imported here because its library belongs to an extra.
-            from kitchener.gateway.embeddings.endpoint import open_endpoint
-        except ImportError as error:
-            expected = f"needs the extra `models`: pip install 'kitchener[models]' ({error})"
-            raise ConfigError(_SOURCE, "embeddings.kind", "'openai_compatible'", expected) from error
+        # Imported here because most runtimes need no client for it.
+        from kitchener.gateway.embeddings.endpoint import open_endpoint
+
         async with open_endpoint(settings, secret) as endpoint:
             yield endpoint
     else:

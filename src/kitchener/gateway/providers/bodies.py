@@ -6,7 +6,7 @@ read every answer with it. Explained in `docs/gateway.md`.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -58,19 +58,17 @@ class BodyReader:
         encoding: the response's `Content-Encoding`
         status: the response's HTTP status
         max_bytes: limit of a body that is not an error's, both as received and decompressed
-        check: raises UnusableAnswer for a JSON text, the body or an event's data, that is refused
+        is_checked: whether `check_json` sees the body, or each event's data; False if the caller parses it by `parsed_json`
 
     Attributes:
         ready: events or bodies that are complete and not taken yet
         is_over: whether nothing more is read
     """
 
-    def __init__(
-        self, *, encoding: str, status: int, max_bytes: int, check: Callable[[bytes | bytearray], object] | None = None
-    ) -> None:
+    def __init__(self, *, encoding: str, status: int, max_bytes: int, is_checked: bool = True) -> None:
         self._is_error = status >= 300  # redirects are not followed
         self._max_bytes = min(max_bytes, MAX_ERROR_BYTES) if self._is_error else max_bytes
-        self._check = check if check is not None else check_json
+        self._is_checked = is_checked
         self.is_over = False
         self.ready: list[bytes] = []
         self._inflater = self._inflater_for(encoding)
@@ -149,7 +147,7 @@ class BodyReader:
                 return
             self._has_begun = True
             if piece[0] in _BEGINS_EVENTS and not self._is_error:
-                self._events = _Events(self._check)
+                self._events = _Events(is_checked=self._is_checked)
         if self._events is None:
             self._whole += piece
         else:
@@ -161,7 +159,8 @@ class BodyReader:
         if self._events is not None:
             self.ready += self._events.rest()
         elif self._whole:
-            self._check(self._whole)
+            if self._is_checked:
+                check_json(self._whole)
             self.ready.append(bytes(self._whole))
         self.is_over = True
 
@@ -188,8 +187,8 @@ class BodyReader:
 class _Events:
     """Cuts a stream of server-sent events at its blank lines."""
 
-    def __init__(self, check: Callable[[bytes | bytearray], object]) -> None:
-        self._check = check
+    def __init__(self, *, is_checked: bool) -> None:
+        self._is_checked = is_checked
         self._buffer = bytearray()
         self._searched = self._number = 0
         self._ends_in_return = False
@@ -228,7 +227,8 @@ class _Events:
         if self._number > MAX_EVENTS:
             raise UnusableAnswer("malformed", f"the stream has more than {MAX_EVENTS:,} events")
         whole = b"\n".join(lines)
-        self._check(event_data(whole))
+        if self._is_checked:
+            check_json(event_data(whole))
         return whole
 
 

@@ -27,6 +27,11 @@ def watch(each: Stoppable) -> None:
     _open.add(each)
 
 
+def unwatch(each: Stoppable) -> None:
+    """Forgets a writer that closed its files: their descriptors may be other files' by the next fork."""
+    _open.discard(each)
+
+
 def _stop_all() -> None:
     for each in _open:
         each.poison(_PROBLEM)

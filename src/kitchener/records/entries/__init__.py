@@ -73,14 +73,17 @@ from kitchener.records.entries.memory import (
     Words,
 )
 from kitchener.records.entries.sessions import (
+    ConversationImportedPayload,
     ImportedHead,
     ImportedPayload,
     ImportOrigin,
+    MessageImportedPayload,
     SealingChangedPayload,
     SessionEndPayload,
     SessionImportedPayload,
     SessionStartPayload,
     SignerDeclaredPayload,
+    SpokenRole,
     SubjectErasedPayload,
 )
 from kitchener.records.entries.sources import (
@@ -159,6 +162,7 @@ __all__ = [
     "ConflictFlagPayload",
     "ConsolidatedSignal",
     "ConstraintsMapping",
+    "ConversationImportedPayload",
     "CostMapping",
     "CostSummary",
     "CutReason",
@@ -198,6 +202,7 @@ __all__ = [
     "LifecycleVoidedPayload",
     "ListedRefMapping",
     "MemoryPayload",
+    "MessageImportedPayload",
     "ModelAnswer",
     "ModelCallPayload",
     "NamedIntent",
@@ -230,6 +235,7 @@ __all__ = [
     "SimilarityMapping",
     "SourceKind",
     "SourceRecordedPayload",
+    "SpokenRole",
     "SubjectErasedPayload",
     "SuppressReason",
     "SuppressedPositions",

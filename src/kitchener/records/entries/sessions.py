@@ -1,10 +1,13 @@
 """Payloads about sessions and subjects, and about who signs."""
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
-from kitchener.records.entries.common import CommonPayload
+from kitchener.records.entries.common import CommonPayload, SealedText
 from kitchener.records.entries.turns import CostSummary
+
+SpokenRole = Literal["user", "assistant"]
+"""Whose side of a conversation a message is from."""
 
 
 class SessionStartPayload(CommonPayload):
@@ -57,6 +60,27 @@ class SealingChangedPayload(CommonPayload):
     is_sealed: bool
     key_id: str | None
     """The key of the operator's sources, which every keyring has; None: content is not sealed any more."""
+
+
+class ConversationImportedPayload(CommonPayload):
+    """`CONVERSATION_IMPORTED`: the session is a conversation that another program had. Its messages follow, in one commit."""
+
+    format: str
+    content_hash: str
+    """Hash of the conversation as it was given; keyed with the subject's key where content is sealed."""
+    messages: int
+    title: NotRequired[SealedText]
+
+
+class MessageImportedPayload(CommonPayload):
+    """`MESSAGE_IMPORTED`: one message of such a conversation. No turn ran for it; it takes a number among the turns."""
+
+    role: SpokenRole
+    text: SealedText
+    speaker: NotRequired[SealedText]
+    """Who said it; absent: the subject, or of the role `assistant` an assistant without a name."""
+    said_at: NotRequired[str]
+    """When it was said, ISO time; absent: not known."""
 
 
 class ImportedHead(TypedDict):

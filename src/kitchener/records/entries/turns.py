@@ -72,6 +72,8 @@ class TurnStartedPayload(CommonPayload):
     overlap: OverlapPolicy
     idempotency_key: NotRequired[str]
     idempotency_scope: NotRequired[Literal["session", "subject"]]
+    speaker: NotRequired[SealedText]
+    """The name of the person who said the message, where several talk; absent: the subject."""
     acceptance: NotRequired[list[str] | Sealed]
     """Criteria that the caller gave for the reply."""
     parts: NotRequired[list[str]]

@@ -1,20 +1,25 @@
 """Asks the process that has a root open to carry out an operation there."""
 
+import os
+import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
-from anyio.abc import SocketAttribute
+from anyio.abc import SocketAttribute, UNIXSocketStream
+from pydantic import ValidationError
 
 from kitchener.config import RuntimeConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operations import Operation
-from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, read_answer, read_frame
+from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, no_answer, read_answer, read_frame
 
 R = TypeVar("R")
+_PAUSE_S: Final = 0.02
+"""Wait before the next try where the listener's queue is full, seconds."""
 
 
 class NobodyListens(Exception):
@@ -45,8 +50,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
             " running process has the root open; nothing was done. Do it in smaller parts, or stop that process first"
         )
     try:
-        with anyio.fail_after(limits.request_timeout_s):
-            stream = await anyio.connect_unix(path)
+        stream = await _connected(path, limits.request_timeout_s)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise NobodyListens from error
     except OSError as error:
@@ -67,4 +71,28 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
             f"the process that has the root open gave no answer to {operation.op}; the change may have been made. Look, and"
             " repeat it if needed"
         ) from error
-    return operation.decoded(await anyio.to_thread.run_sync(read_answer, body))
+    result = await anyio.to_thread.run_sync(read_answer, body)
+    try:
+        return operation.decoded(result)
+    except ValidationError as error:
+        raise no_answer("of another form") from error
+
+
+async def _connected(path: Path, limit_s: float) -> UNIXSocketStream:
+    """A connection. While the listener's queue is full, `anyio.connect_unix` waits in vain or gives a socket without a peer."""
+    with anyio.move_on_after(limit_s):
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                sock.connect(os.fsencode(path))
+                return await UNIXSocketStream.from_socket(sock)
+            except BlockingIOError:
+                sock.close()
+                await anyio.sleep(_PAUSE_S)
+            except BaseException:
+                sock.close()
+                raise
+    raise AdminUnavailable(
+        f"the process that has the root open took no connection within {limit_s:g} s; nothing was done, try again"
+    )

@@ -25,6 +25,7 @@ from kitchener.records import events
 from kitchener.records.entries import CommonPayload, IntentScope, LifecycleVoidedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.erasure import ErasureReport
+from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.importer import SessionImport
 
 
@@ -76,6 +77,16 @@ class AdminRoot(Protocol):
 
     async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
         """Adds an exported session; see `import_session`."""
+        ...
+
+    async def clean_content(self) -> tuple[Path, ...]:
+        """Removes the stored images and files that no entry names, and returns them."""
+        ...
+
+    async def import_conversations(
+        self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
+    ) -> ConversationsImport:
+        """Adds conversations of other programs; see `import_conversations`."""
         ...
 
     def statistics(self) -> Mapping[str, object]:
@@ -272,6 +283,20 @@ class ImportSession(Operation[SessionImport]):
         return await root.import_session(self.folder, self.public_key)
 
 
+class ImportConversations(Operation[ConversationsImport]):
+    """Adds conversations of other programs as sessions."""
+
+    op = "session.import_conversations"
+    result = TypeAdapter(ConversationsImport)
+    file: AbsolutePath
+    subject_id: str
+    agent_class: str
+    dry_run: bool = False
+
+    async def run(self, root: AdminRoot) -> ConversationsImport:
+        return await root.import_conversations(self.file, self.subject_id, self.agent_class, dry_run=self.dry_run)
+
+
 class EraseSubject(Operation[ErasureReport]):
     """Erases a subject."""
 
@@ -370,6 +395,16 @@ class ImportOverlays(Operation[dict[str, list[str]]]):
         return taken
 
 
+class CleanContent(Operation[tuple[Path, ...]]):
+    """Removes the stored images and files that no entry names, and returns them."""
+
+    op = "content.clean"
+    result = TypeAdapter(tuple[Path, ...])
+
+    async def run(self, root: AdminRoot) -> tuple[Path, ...]:
+        return await root.clean_content()
+
+
 class ReadStatistics(Operation[dict[str, Any]]):
     """Reads the present state of queues."""
 
@@ -388,10 +423,12 @@ _KINDS: Final[tuple[type[Operation[Any]], ...]] = (
     EndSession,
     VoidEntries,
     ImportSession,
+    ImportConversations,
     EraseSubject,
     DeactivateArtifact,
     QuarantineTarget,
     ImportOverlays,
+    CleanContent,
     ReadStatistics,
 )
 OPERATIONS: Final[Mapping[str, type[Operation[Any]]]] = {each.op: each for each in _KINDS}

@@ -1,23 +1,25 @@
 """The root of a running process: operations go through its supervisors, its memories and its open ledgers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.clock import Clock
+from kitchener.clock import Clock, iso
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.memory.reader import memory_dir
 from kitchener.records import events
 from kitchener.runtime.agent import Agent, RuntimeParts
+from kitchener.runtime.content_check import remove_orphans_beside
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.ledger_paths import LedgerName, agent_of
 from kitchener.runtime.memories import memory_config
+from kitchener.runtime.portable.conversations import ConversationsImport, ConversationsToAdd, check_target
 from kitchener.runtime.portable.folder import read_folder
 from kitchener.runtime.portable.importer import SessionImport, add_folder
 
@@ -110,6 +112,29 @@ class RunningRoot:
             agent.supervisor.outside.read_again(subject_id)
             if memory is not None:
                 await memory.read_again(memory_namespace(agent_class, subject_id))
+
+    async def clean_content(self) -> tuple[Path, ...]:
+        """Removes the stored files that no entry names; what a turn has just stored stays."""
+        return await remove_orphans_beside(self._parts.config, self._parts.content)
+
+    async def import_conversations(
+        self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
+    ) -> ConversationsImport:
+        """Adds conversations of other programs; turns go on."""
+        config, sealer = self._parts.config, self._parts.sealer
+        check_target(config, subject_id, agent_class)
+        agent = self._agent(agent_class, False)
+        await agent.ready()
+        now = iso(self.clock.time_us())
+        found = ConversationsToAdd(file, subject_id, agent_class, config=config, sealer=sealer, now=now)
+        with ExitStack() as stack:
+            await found.open(stack)
+            if dry_run:
+                return await found.look_up(agent.ledgers.ho2m)
+            try:
+                return await found.add(agent.ledgers.ho2m)
+            finally:  # some of them may be written
+                agent.supervisor.outside.read_again(subject_id)
 
     def _memory_at(self, directory: Path) -> HO3Memory | None:
         """The open memory in a directory, whichever class uses it."""

@@ -21,7 +21,7 @@ from typing import Final
 import orjson
 
 from kitchener.errors import AdminUnavailable
-from kitchener.ledger.disk.fork_guard import watch
+from kitchener.ledger.disk.fork_guard import unwatch, watch
 from kitchener.plain_names import shown_path
 
 DIRECTORY: Final = "admin"
@@ -79,7 +79,7 @@ def claim(root: Path) -> Claim:
         path = _free_path(directory)
         sock = _listening(path)
         where = _SOCKET if path.parent == directory else str(path)
-        _record(lock, {"pid": os.getpid(), "socket": where})
+        _record(lock, {"pid": os.getpid(), "socket": where, "file": _identity(lock)})
         claimed = Claim(sock, path, lock)
         watch(claimed)
     except BaseException:
@@ -90,8 +90,12 @@ def claim(root: Path) -> Claim:
 
 def release(root: Path, claimed: Claim) -> None:
     """Removes the socket, and gives the place to another process. The socket itself must be closed before."""
+    unwatch(claimed)
+    directory = root / DIRECTORY
     with suppress(OSError):
-        _remove(root / DIRECTORY, claimed.path)
+        # Another root may have this path by now, with a process of its own.
+        if os.path.samestat(os.lstat(directory / _LOCK), os.fstat(claimed.lock)):
+            _remove(directory, claimed.path)
         os.ftruncate(claimed.lock, 0)
     os.close(claimed.lock)
 
@@ -107,7 +111,7 @@ def find(root: Path) -> Path | None:
         return None
     try:
         _check_directory(directory)
-        lock = os.open(directory / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(directory / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -177,7 +181,7 @@ def _unsafe(path: Path, problem: str) -> AdminUnavailable:
 
 
 def _recorded(directory: Path, lock: int) -> Path | None:
-    """The socket's path in the lock file; None: it has none.
+    """The socket's path in the lock file; None: it has none, or the file is a copy of another root's.
 
     Raises:
         AdminUnavailable: others can write the file
@@ -190,8 +194,16 @@ def _recorded(directory: Path, lock: int) -> Path | None:
         content = orjson.loads(os.pread(lock, _MAX_LOCK_BYTES, 0))
     except orjson.JSONDecodeError:
         return None
-    where = content.get("socket") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or content.get("file") != _identity(lock):
+        return None
+    where = content.get("socket")
     return directory / where if isinstance(where, str) and where and "\0" not in where else None
+
+
+def _identity(lock: int) -> list[int]:
+    """Tells a file from its copies, which name the socket of the root that was copied."""
+    found = os.fstat(lock)
+    return [found.st_dev, found.st_ino]
 
 
 def _record(lock: int, content: dict[str, object]) -> None:

@@ -41,8 +41,13 @@ class AdminRequest:
     """How long the client waits for the operation, seconds."""
 
     def encoded(self) -> bytes:
-        """The request's frame."""
-        return frame({"v": VERSION, "op": self.op, "args": self.args, "deadline_s": self.deadline_s})
+        """The request's frame. Raises AdminUnavailable: it has a path that is no Unicode, which JSON cannot hold."""
+        try:
+            return frame({"v": VERSION, "op": self.op, "args": self.args, "deadline_s": self.deadline_s})
+        except TypeError as error:
+            raise AdminUnavailable(
+                f"{self.op}: a path is not Unicode text, and a running process has the root open; nothing was done. Rename it"
+            ) from error
 
 
 def frame(message: dict[str, object]) -> bytes:
@@ -111,22 +116,29 @@ def read_answer(body: bytes) -> object:
 
     Raises:
         AdminRefused: the request failed in the other process, or was refused there
-        AdminUnavailable: the other process does not take the request; or the answer is of another version, or no answer
-        AdminUnanswered: the operation took too long there
+        AdminUnavailable: the other process does not take the request
+        AdminUnanswered: the operation took too long there, or this is no answer, so nobody knows what was done
     """
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise AdminUnavailable("the process that has the root open gave an answer that is not JSON") from error
-    if not isinstance(message, dict):
-        raise _other_version(None)
-    failed = message.get("error")  # in the same place in all versions, so that an older process can say which it speaks
+        raise no_answer("that is not JSON") from error
+    failed = (
+        message.get("error") if isinstance(message, dict) else None
+    )  # in the same place in all versions, so that an older process can say which it speaks
     if isinstance(failed, dict):
         kind, text = str(failed.get("kind")), str(failed.get("message"))
         raise _OWN_ERRORS[kind](text) if kind in _OWN_ERRORS else AdminRefused(kind, text)
-    if message.get("v") != VERSION or "result" not in message:
-        raise _other_version(message.get("v"))
+    if not isinstance(message, dict) or message.get("v") != VERSION or "result" not in message:
+        raise no_answer("of another form")
     return message["result"]
+
+
+def no_answer(what: str) -> AdminUnanswered:
+    """The error for an answer that cannot be read."""
+    return AdminUnanswered(
+        f"the process that has the root open gave an answer {what}; the change may have been made. Look, and repeat it if needed"
+    )
 
 
 def _other_version(found: object) -> AdminUnavailable:

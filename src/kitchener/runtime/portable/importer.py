@@ -18,7 +18,7 @@ from kitchener.actors.sources import record_sources
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
-from kitchener.errors import ConfigError, EntryTooLarge, SealingError, SessionExists, SubjectErased
+from kitchener.errors import ConfigError, EntryTooLarge, FolderDamaged, PartDamaged, SealingError, SessionExists, SubjectErased
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.format.imported import innermost
@@ -87,6 +87,7 @@ async def import_session(
         SealingError: the subject has another key here
         ConfigError: a setting is wrong, or the folder has a key and this root has no keyring
         EntryTooLarge: an entry does not fit `max_entry_bytes` here
+        InvalidPart: `limits.max_content_bytes` leaves no room for its images and files
         LedgerLocked: a process has the ledgers open
     """
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
@@ -185,9 +186,14 @@ def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
 
 def _copy_content(folder: SessionFolder, config: RuntimeConfig, sealer: Sealer | None) -> None:
     """Stores the folder's images and files as they are. They are on disk before the entries that name them."""
-    store = ContentStore(config.plane_root, sealer)
+    store = ContentStore(config.plane_root, sealer, config.limits.max_content_bytes)
     for each in folder.content:
-        store.copy_in(folder.manifest.subject_id, each.content_hash, each.read())
+        try:
+            store.copy_in(folder.manifest.subject_id, each.content_hash, each.read())
+        except PartDamaged as error:
+            raise FolderDamaged(
+                str(each.path), "content_hash", each.content_hash, "other content, or none that can be told"
+            ) from error
 
 
 class _Target:

@@ -6,16 +6,17 @@ Servers differ in what they leave out, so each field is read by itself and check
 from typing import Any, Final, Literal
 
 from kitchener.errors import ProviderError
-from kitchener.gateway.providers.answers import (
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
     checked_response,
     checked_tool_use,
     estimated_usage,
 )
-from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.failures import reason_of_status, shortened, told_by
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 
@@ -246,15 +247,15 @@ def _usage(usage: dict[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
     return Usage(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        None if cached is None else _count(cached),
+        _count("input_tokens", usage.get("prompt_tokens")),
+        _count("output_tokens", usage.get("completion_tokens")),
+        None if cached is None else _count("cached_tokens", cached),
     )
 
 
-def _count(value: object) -> int:
+def _count(name: str, value: object) -> int:
     if value is None:
         return 0
     if type(value) is int:
         return value
-    raise UnusableAnswer("malformed", "a count of tokens is no whole number")
+    raise UnusableAnswer("malformed", f"usage.{name} = {quoted(value)}: expected a whole number")

@@ -7,9 +7,11 @@ an optional field, the request is sent again without it, and later requests for 
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, get_args
 from urllib.parse import urlsplit
+
+import anyio
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
@@ -28,6 +30,8 @@ from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
+AFTER_END_S: Final = 0.5
+"""Longest wait for the end of a connection's answer after its last event, seconds."""
 REMEMBERED_MODELS: Final = 64
 """Models of which an endpoint's refusals are remembered."""
 OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
@@ -94,6 +98,7 @@ class ChatEndpoint:
                     if not data:
                         continue
                     if data == b"[DONE]":
+                        await _read_to_end(bodies)
                         break
                     if text := pieces.take(reader.take(parsed_json(data), streams=is_event)):
                         yield TextPiece(1, text)
@@ -150,6 +155,13 @@ class ChatEndpoint:
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
         detail = f"{type(error).__name__}: {error}".replace(self._transport.url, "the endpoint")
         return ProviderError(self._provider_id, reason, shortened(detail, self._redaction))
+
+
+async def _read_to_end(bodies: AsyncIterator[object]) -> None:
+    """Reads what follows the last event of a whole answer, so that its connection can be used again; not for long."""
+    with anyio.move_on_after(AFTER_END_S), suppress(UnusableAnswer, *TRANSPORT_ERRORS):
+        async for _ in bodies:
+            pass
 
 
 def _told(error: StatusError) -> str:

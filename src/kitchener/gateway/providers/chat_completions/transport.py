@@ -19,6 +19,7 @@ import pyqwest
 from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
+from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
 from kitchener.gateway.providers.redaction import Redaction
 
@@ -75,7 +76,7 @@ class ChatTransport:
         is_read = False
         try:
             reader = BodyReader(
-                encoding=headers.get("content-encoding", ""), status=status, max_bytes=self._max_bytes, check=_unchecked
+                encoding=headers.get("content-encoding", ""), status=status, max_bytes=self._max_bytes, is_checked=False
             )
             pieces = 0
             async for raw in response.content:
@@ -104,7 +105,7 @@ class ChatTransport:
 
 @asynccontextmanager
 async def open_transport(
-    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction
+    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction, *, path: str = "chat/completions"
 ) -> AsyncIterator[ChatTransport]:
     """Opens a pool of connections to an endpoint for the block.
 
@@ -113,14 +114,18 @@ async def open_transport(
         config: the provider's settings
         secret: the API key; None: no key is sent
         redaction: the password of a proxy is added to it
+        path: what is asked for, under the endpoint's root
 
     Raises:
-        ConfigError: a proxy or the key cannot be used
+        ConfigError: a proxy, the key or the certificate authorities cannot be used
     """
     base = config.base_url or ""
+    proxy = _proxy(base, redaction)
+    headers = _headers(provider_id, secret)
     client = pyqwest.HTTPTransport(
+        tls_ca_cert=read_authorities(provider_id, config),
         tls_include_system_certs=True,
-        proxy=_proxy(base, redaction),
+        proxy=proxy,
         connect_timeout=min(CONNECT_TIMEOUT_S, config.timeout_s),
         read_timeout=config.timeout_s,
         pool_max_idle_per_host=config.max_concurrency,
@@ -131,17 +136,21 @@ async def open_transport(
         follow_redirects=False,
         enable_otel=False,
     )
-    headers = {"content-type": "application/json", "accept-encoding": "gzip", "user-agent": "kitchener"}
-    if secret is not None:
-        headers["authorization"] = f"Bearer {secret}"
-        if not secret.isascii() or not secret.isprintable():
-            key = dotted_key(("router", "providers", provider_id, "api_key"))
-            raise ConfigError(_SOURCE, key, "", "leads to a key with characters that no HTTP header can carry")
     try:
-        yield ChatTransport(client, f"{base.rstrip('/')}/chat/completions", headers, config.max_response_bytes)
+        yield ChatTransport(client, f"{base.rstrip('/')}/{path}", headers, config.max_response_bytes)
     finally:
         with anyio.move_on_after(CLOSING_S, shield=True):
             await client.aclose()
+
+
+def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
+    headers = {"content-type": "application/json", "accept-encoding": "gzip", "user-agent": "kitchener"}
+    if secret is not None:
+        if not secret.isascii() or not secret.isprintable():
+            key = dotted_key(("router", "providers", provider_id, "api_key"))
+            raise ConfigError(_SOURCE, key, "", "leads to a key with characters that no HTTP header can carry")
+        headers["authorization"] = f"Bearer {secret}"
+    return headers
 
 
 def _proxy(base_url: str, redaction: Redaction) -> pyqwest.Proxy | None:
@@ -161,10 +170,6 @@ def _proxy(base_url: str, redaction: Redaction) -> pyqwest.Proxy | None:
     except ValueError:
         expected = "is not the address of a proxy, such as `http://proxy.example:3128`"
         raise ConfigError("environment", f"{name.upper()}_PROXY", "", expected) from None
-
-
-def _unchecked(_: bytes | bytearray) -> None:
-    """Accepts every text: the reader of the answer parses and checks it at once."""
 
 
 def _error_body(ready: list[bytes]) -> object:

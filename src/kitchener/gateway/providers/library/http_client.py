@@ -1,7 +1,7 @@
 """Opens the HTTP client of one provider, which calls only the configured endpoint and bounds its answers.
 
-The limits are below the vendors' libraries, so they apply to every library. `bodies.py` has the limits, `redaction.py` knows
-the keys that were sent, and `models.py` gives the client to a library.
+The limits are below the vendors' libraries, so they apply to every library. `bodies.py` has the limits, `redaction.py`
+remembers the keys that were sent, and `models.py` gives the client to a library.
 """
 
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -21,19 +21,22 @@ CONNECT_TIMEOUT_S: Final = 10.0
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 
 
-def open_http_client(config: ProviderConfig, redaction: Redaction) -> httpx2.AsyncClient:
+def open_http_client(config: ProviderConfig, redaction: Redaction, authorities: bytes | None = None) -> httpx2.AsyncClient:
     """Returns a client, to be opened with `async with`.
 
     Args:
         config: the provider's settings; with a `base_url`, a request to any other host fails before it is sent
         redaction: remembers each key that is sent
+        authorities: PEM certificates of authorities to trust beside the library's own; None: only its own
     """
-    return httpx2.AsyncClient(**_options(config, redaction, httpx2))
+    return httpx2.AsyncClient(**_options(config, redaction, httpx2, authorities))
 
 
-def open_former_http_client(config: ProviderConfig, redaction: Redaction) -> httpx.AsyncClient:
+def open_former_http_client(
+    config: ProviderConfig, redaction: Redaction, authorities: bytes | None = None
+) -> httpx.AsyncClient:
     """Like `open_http_client`, with `httpx` in place of `httpx2`, for vendors whose library takes no other client."""
-    return httpx.AsyncClient(**_options(config, redaction, httpx))
+    return httpx.AsyncClient(**_options(config, redaction, httpx, authorities))
 
 
 class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
@@ -93,7 +96,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         await self._body.aclose()
 
 
-def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType) -> dict[str, Any]:
+def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, authorities: bytes | None) -> dict[str, Any]:
     """Returns the arguments of a client; both libraries take the same."""
     only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
 
@@ -112,7 +115,12 @@ def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType) 
         encoding = response.headers.pop("Content-Encoding", "")
         response.stream = BoundedBody(body, encoding=encoding, status=response.status_code, max_bytes=config.max_response_bytes)
 
+    trusted: dict[str, Any] = {}
+    if authorities is not None:
+        trusted["verify"] = library.create_ssl_context()
+        trusted["verify"].load_verify_locations(cadata=authorities.decode("ascii"))
     return {
+        **trusted,
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill a cookie jar without limit
         "event_hooks": {"request": [prepare], "response": [bound]},
         "timeout": library.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),

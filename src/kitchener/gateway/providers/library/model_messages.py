@@ -23,8 +23,14 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
-from kitchener.gateway.providers.answers import MAX_PARTS, ReadAnswer, checked_response, checked_tool_use, estimated_usage
 from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.checked_answers import (
+    MAX_PARTS,
+    ReadAnswer,
+    checked_response,
+    checked_tool_use,
+    estimated_usage,
+)
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
 from kitchener.records.prompt import Message, PromptRequest, PromptResponse, ToolUse, Usage

@@ -22,6 +22,7 @@ from pydantic_ai.settings import ModelSettings
 
 from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
+from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.failures import hide
 from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
@@ -180,7 +181,9 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     if "http_client" not in signature(vendor_class.__init__).parameters:
         raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
-    client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(config, redaction)
+    client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(
+        config, redaction, read_authorities(provider_id, config)
+    )
     vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
     await stack.enter_async_context(client)
     await stack.enter_async_context(vendor)

@@ -1,0 +1,100 @@
+"""An endpoint that speaks OpenAI's chat-completions format and answers at once, in a process of its own, on loopback.
+
+It reads of a request no more than its length and three words, so that the time of a measurement is the client's. Other
+benchmarks start it with `serving()`.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+REPLY = "Certainly. I have noted that down and will look into it right away."
+_CLASSIFIED = {
+    "speech_act": "question",
+    "ambiguity": "low",
+    "labels": {"domain": "travel", "task": "planning"},
+    "intent_relation": "continue",
+    "confidence": 0.9,
+}
+_USAGE = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
+_PIECE_CHARS = 4
+
+
+def _envelope(kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    return json.dumps({"id": "c-1", "object": kind, "created": 1, "model": "m", "choices": choices, **more}).encode()
+
+
+def whole(text: str) -> bytes:
+    """The body of an answer."""
+    message = {"role": "assistant", "content": text}
+    return _envelope("chat.completion", [{"index": 0, "message": message, "finish_reason": "stop"}], usage=_USAGE)
+
+
+def streamed(text: str) -> bytes:
+    """The events of the same answer, four characters at a time."""
+    kind = "chat.completion.chunk"
+    deltas = [{"content": text[at : at + _PIECE_CHARS]} for at in range(0, len(text), _PIECE_CHARS)]
+    events = [_envelope(kind, [{"index": 0, "delta": each, "finish_reason": None}]) for each in deltas]
+    events.append(_envelope(kind, [{"index": 0, "delta": {}, "finish_reason": "stop"}]))
+    events.append(_envelope(kind, [], usage=_USAGE))
+    return b"".join(b"data: " + each + b"\n\n" for each in (*events, b"[DONE]"))
+
+
+def _response(body: bytes, content_type: str) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+_ANSWERS = {
+    name: (_response(whole(text), "application/json"), _response(streamed(text), "text/event-stream"))
+    for name, text in {
+        "classify": json.dumps(_CLASSIFIED),
+        "object": json.dumps({"response_text": REPLY}),
+        "plain": REPLY,
+    }.items()
+}
+
+
+class _Connection(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self.transport, self.buffer = transport, b""
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        while (end := self.buffer.find(b"\r\n\r\n") + 4) > 3:
+            _, _, after = self.buffer[:end].lower().partition(b"content-length:")
+            size = end + int(after.partition(b"\r\n")[0] or 0)
+            if len(self.buffer) < size:
+                return
+            body, self.buffer = self.buffer[end:size], self.buffer[size:]
+            kind = "object" if b"response_text" in body else "classify" if b"speech_act" in body else "plain"
+            self.transport.write(_ANSWERS[kind][b'"stream":true' in body])
+
+
+async def _serve() -> None:
+    server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", 0, backlog=4096)
+    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[str]:
+    """Starts the endpoint in another process for the block, and yields its `base_url`."""
+    async with await anyio.open_process([sys.executable, __file__], stderr=None) as process:
+        try:
+            assert process.stdout is not None
+            port = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 16)
+            yield f"http://127.0.0.1:{int(port)}/v1"
+        finally:
+            process.terminate()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

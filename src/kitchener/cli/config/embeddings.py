@@ -1,0 +1,86 @@
+"""Looks at embeddings for `kitchener doctor`: whether they can be had, and whether recent turns had them."""
+
+from collections import Counter
+from typing import Final, Literal, NamedTuple
+
+import anyio
+
+from kitchener.actors.similarity.vectors import unit_vector
+from kitchener.cancellation import is_own_failure
+from kitchener.cli.options import LedgerPaths
+from kitchener.config import RuntimeConfig, shown_address
+from kitchener.errors import ConfigError, KitchenerError
+from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.plain_names import origin_of
+from kitchener.records import events
+from kitchener.records.entries import ProjectionPayload, payload_as
+
+_LOOKED_AT: Final = 1_000
+"""Newest entries of a context ledger that are searched for missing vectors."""
+_PROBE_S: Final = 20.0
+"""Longest wait for a vector, seconds."""
+
+
+class EmbeddingsFinding(NamedTuple):
+    """One thing that was looked at, as `doctor` shows it."""
+
+    what: str
+    state: Literal["ok", "warn", "fail"]
+    detail: str
+
+
+async def look_at_embeddings(config: RuntimeConfig, probe: bool) -> list[EmbeddingsFinding]:
+    """Looks at the configured provider, and at the newest projections; nothing where there are no embeddings.
+
+    Args:
+        config: the settings
+        probe: whether to ask the provider for a vector
+    """
+    found = [await _provider(config, probe)] if config.embeddings.kind != "off" else []
+    return [*found, *await _recent(config)]
+
+
+async def _provider(config: RuntimeConfig, probe: bool) -> EmbeddingsFinding:
+    settings = config.embeddings
+    facts = [settings.kind, *([shown_address(settings.base_url)] if settings.base_url is not None else [])]
+    try:
+        async with open_embeddings(config) as provider:
+            if provider is None:
+                return EmbeddingsFinding("embeddings", "warn", f"{settings.kind}, not used: allow_model_calls is false")
+            facts.append(f"model {provider.model_id}")
+            if probe:
+                with anyio.fail_after(_PROBE_S):
+                    facts.append(f"a vector of {len(unit_vector((await provider.embed(['ok']))[0]).numbers):,} numbers")
+    except ConfigError as error:
+        return EmbeddingsFinding("embeddings", "fail", error.expected)
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
+        detail = str(error) if isinstance(error, KitchenerError) else origin_of(error)
+        return EmbeddingsFinding("embeddings", "fail", f"{', '.join(facts)}: {detail}")
+    return EmbeddingsFinding("embeddings", "ok", ", ".join(facts))
+
+
+async def _recent(config: RuntimeConfig) -> list[EmbeddingsFinding]:
+    """How many of the newest projections lacked vectors, and why."""
+    places, seen, problems = LedgerPaths(config), 0, Counter[str]()
+    for agent_class in ("ADMIN", *(each for each in places.agent_classes() if each != "ADMIN")):
+        try:
+            async with places.reader(agent_class, "context") as reader:
+                if reader is None:
+                    continue
+                after = max(0, reader.head()[0] - _LOOKED_AT)
+                async for entry in reader.read(entry_type=events.PROJECTION_COMPUTED, after_seq=after):
+                    if (used := payload_as(ProjectionPayload, entry.payload).get("similarity")) is not None:
+                        seen += 1
+                        problems[used.get("problem", "")] += 1
+        except KitchenerError:  # the finding of that ledger tells it
+            continue
+    lacking = {name: count for name, count in sorted(problems.items()) if name}
+    if not seen:
+        return []
+    detail = f"{sum(lacking.values()):,} of the newest {seen:,} projections with embeddings had a problem"
+    if not lacking:
+        return [EmbeddingsFinding("vectors", "ok", detail)]
+    named = ", ".join(f"{count:,} {name}" for name, count in lacking.items())
+    return [EmbeddingsFinding("vectors", "warn", f"{detail}: {named}")]

@@ -1,0 +1,361 @@
+"""Endpoints that speak OpenAI's format, in all the ways in which they differ, over our own HTTP client (docs/gateway.md)."""
+
+import ipaddress
+import ssl
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+from anyio.abc import SocketAttribute
+from anyio.streams.tls import TLSListener
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ConfigError, ProviderError
+from kitchener.gateway import build_providers
+from kitchener.records.prompt import PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse, Usage
+from tests.gateway.asking import ask
+from tests.gateway.fake_server import Answer, FakeServer, completion, error, events, fake_server
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
+
+
+@asynccontextmanager
+async def endpoint(*script: Answer, **settings: Any) -> AsyncIterator[tuple[FakeServer, StreamingProvider]]:
+    """A server with a script, and the provider that asks it."""
+    async with fake_server(*script) as server, opened(server.url, **settings) as provider:
+        yield server, provider
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[StreamingProvider]:
+    it = ProviderConfig(**{"base_url": url, "model": "m", "timeout_s": 20.0, **settings})
+    async with build_providers(RouterConfig(providers={"it": it})) as providers:
+        yield providers["it"]  # type: ignore[misc] # every endpoint can stream
+
+
+async def streamed(provider: StreamingProvider, **fields: Any) -> tuple[list[str], PromptResponse]:
+    *pieces, response = [each async for each in provider.stream(ask(**fields))]
+    assert isinstance(response, PromptResponse)
+    return [each.text for each in pieces if isinstance(each, TextPiece)], response
+
+
+def chunks(*deltas: dict[str, Any], finish_reason: str = "stop", usage: dict[str, Any] | None = None) -> Answer:
+    """A stream of these deltas."""
+    sent: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": each}]} for each in deltas]
+    sent.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}], "usage": usage})
+    return stream_of([orjson.dumps(each) for each in sent])
+
+
+def stream_of(data: Sequence[bytes]) -> Answer:
+    body = b"".join(b"data: " + each + b"\n\n" for each in (*data, b"[DONE]"))
+    return Answer(body, content_type="text/event-stream", chunk_bytes=7)
+
+
+def message(**fields: Any) -> Answer:
+    """A whole answer with this message."""
+    return Answer(orjson.dumps({"choices": [{"message": fields, "finish_reason": "stop"}]}))
+
+
+async def test_no_vendors_library_is_imported() -> None:
+    """What speaks to an endpoint is part of the plain installation."""
+    program = (
+        "import anyio, sys\nfrom kitchener.config import ProviderConfig, RouterConfig\n"
+        "from kitchener.gateway import build_providers\n"
+        "async def main():\n"
+        "    it = ProviderConfig(base_url='http://127.0.0.1:1/v1', model='m')\n"
+        "    async with build_providers(RouterConfig(providers={'it': it})):\n"
+        "        print(sorted({'pydantic_ai', 'openai', 'httpx', 'httpx2'} & set(sys.modules)))\n"
+        "anyio.run(main)"
+    )
+    assert (await anyio.run_process([sys.executable, "-c", program])).stdout.strip() == b"[]"
+
+
+# --- fields that an endpoint refuses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refusal", "gone", "instead"),
+    [
+        ({"message": "This response_format type is unavailable now"}, "response_format", None),
+        ({"message": "'temperature' does not support 0 with this model"}, "temperature", None),
+        ({"message": "no", "param": "max_tokens"}, "max_tokens", "max_completion_tokens"),
+    ],
+)
+async def test_a_request_is_sent_again_without_an_optional_field_that_the_endpoint_refuses(
+    refusal: dict[str, str], gone: str, instead: str | None
+) -> None:
+    """Once for a model; the next request leaves it out from the start, and another model is asked with it."""
+    script = (Answer(orjson.dumps({"error": refusal}), 400), *[completion('{"n": 1}')] * 3)
+    async with endpoint(*script) as (server, provider):
+        for model in ("m", "m", "other"):
+            response = await provider.complete(ask(output_schema=SCHEMA, model_id=model))
+            assert response.structured == {"n": 1}
+    assert [gone in hit.body for hit in server.hits] == [True, False, False, True]
+    if instead is not None:
+        assert [instead in hit.body for hit in server.hits] == [False, True, True, False]
+
+
+async def test_a_refusal_that_names_a_field_by_chance_changes_nothing_for_later_requests() -> None:
+    """One user's message could be repeated in an error. What is sent without the field then fails, too."""
+    refusal = error(400, "cannot process: what does response_format mean?")
+    async with endpoint(refusal, refusal, completion('{"n": 1}')) as (server, provider):
+        with pytest.raises(ProviderError) as caught:
+            await provider.complete(ask(output_schema=SCHEMA))
+        await provider.complete(ask(output_schema=SCHEMA))
+    assert (caught.value.reason, caught.value.status) == ("bad_request", 400)
+    assert ["response_format" in hit.body for hit in server.hits] == [True, False, True]
+
+
+async def test_a_stream_is_asked_for_again_in_the_same_way() -> None:
+    async with endpoint(error(422, "Extra inputs are not permitted: stream_options"), events(["a"])) as (server, provider):
+        assert (await streamed(provider))[0] == ["a"]
+    assert ["stream_options" in hit.body for hit in server.hits] == [True, False]
+
+
+async def test_a_schema_is_strict_only_where_strict_mode_takes_it() -> None:
+    loose = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    async with endpoint() as (server, provider):
+        for schema in (SCHEMA, loose, {**SCHEMA, "minProperties": 1}):
+            await provider.complete(ask(output_schema=schema))
+    assert [hit.body["response_format"]["json_schema"].get("strict") for hit in server.hits] == [True, None, None]
+
+
+# --- how servers differ -------------------------------------------------------------------------------------------------
+
+
+async def test_parallel_tool_requests_of_a_stream_are_put_together() -> None:
+    def part(index: int | None, use_id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+        call = {"index": index, "id": use_id, "function": {"name": name, "arguments": arguments}}
+        return {"tool_calls": [{key: value for key, value in call.items() if value is not None}]}
+
+    numbered = chunks(
+        part(0, "a", "look", ""), part(1, "b", "look", '{"x"'), part(0, None, None, "{}"), part(1, None, None, ":1}")
+    )
+    without_numbers = chunks(part(None, "a", "look", "{"), part(None, None, None, "}"), part(None, "b", "look", '{"x":1}'))
+    async with endpoint(numbered, without_numbers) as (server, provider):
+        for _ in range(2):
+            pieces, response = await streamed(provider, tools=(TOOL,))
+            assert response.tool_uses == (ToolUse("a", "look", {}), ToolUse("b", "look", {"x": 1}))
+            assert (pieces, response.finish_reason) == ([], "tool_use")
+    assert server.hits[0].body["tool_choice"] == "auto"
+
+
+async def test_a_tool_request_without_an_id_gets_one_and_its_arguments_may_be_an_object() -> None:
+    async with endpoint(message(tool_calls=[{"function": {"name": "look", "arguments": {"x": 1}}}])) as (_, provider):
+        response = await provider.complete(ask(tools=(TOOL,)))
+    assert response.tool_uses == (ToolUse("call-1-1", "look", {"x": 1}),)
+
+
+@pytest.mark.parametrize(
+    ("thought", "expected"),
+    [
+        ({"content": "yes", "reasoning_content": "hm"}, "yes"),
+        ({"content": "yes", "reasoning": "hm"}, "yes"),
+        ({"content": "\n<think>hm</think>\n\nyes"}, "yes"),
+        ({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "yes"}]}, "yes"),
+        ({"content": "a <think> in the middle"}, "a <think> in the middle"),
+        ({"content": " <thin"}, " <thin"),
+    ],
+)
+async def test_a_models_thoughts_are_no_part_of_its_text(thought: dict[str, Any], expected: str) -> None:
+    content = thought["content"]
+    letters = [{"content": each} for each in content] if isinstance(content, str) else [thought]
+    async with endpoint(message(**thought), chunks(*letters)) as (_, provider):
+        whole = await provider.complete(ask())
+        pieces, response = await streamed(provider)
+    assert whole.text == response.text == "".join(pieces) == expected
+
+
+async def test_thoughts_alone_are_an_empty_answer_and_count_where_the_server_does_not() -> None:
+    async with endpoint(message(content="<think>hm"), message(content="ok", reasoning="x" * 300)) as (_, provider):
+        with pytest.raises(ProviderError) as caught:
+            await provider.complete(ask())
+        usage = (await provider.complete(ask())).usage
+    assert caught.value.reason == "empty"
+    assert usage.output_tokens > 100
+
+
+async def test_a_refusal_is_told() -> None:
+    async with endpoint(message(content=None, refusal="I cannot help with that.")) as (_, provider):
+        with pytest.raises(ProviderError, match=r"I cannot help with that\.") as caught:
+            await provider.complete(ask())
+    assert caught.value.reason == "refused"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "status"), [(429, "rate_limited", 429), (503, "server_error", 503), ("overloaded", "server_error", 500)]
+)
+async def test_an_error_that_comes_with_status_200_is_an_error(code: Any, reason: str, status: int) -> None:
+    """Gateways in front of models report so, also in the middle of a stream."""
+    report = {"error": {"message": "busy", "code": code}}
+    begun = orjson.dumps({"choices": [{"delta": {"content": "a"}}]})
+    async with endpoint(Answer(orjson.dumps(report)), stream_of([begun, orjson.dumps(report)])) as (_, provider):
+        for asking in (lambda: provider.complete(ask()), lambda: streamed(provider)):
+            with pytest.raises(ProviderError, match=f"HTTP {status}: busy") as caught:
+                await asking()
+            assert (caught.value.reason, caught.value.status) == (reason, status)
+
+
+async def test_a_server_that_cannot_stream_answers_as_a_whole() -> None:
+    async with endpoint(completion("all of it")) as (_, provider):
+        pieces, response = await streamed(provider)
+    assert (pieces, response.text) == (["all of it"], "all of it")
+
+
+async def test_whole_and_streamed_answers_leave_their_connection_open_for_the_next_call() -> None:
+    async with endpoint(chunks({"content": "a"}), completion("b"), chunks({"content": "c"})) as (server, provider):
+        assert (await streamed(provider))[0] == ["a"]
+        assert (await provider.complete(ask())).text == "b"
+        assert (await streamed(provider))[0] == ["c"]
+        await anyio.wait_all_tasks_blocked()
+        assert (len(server.hits), server.ended.is_set()) == (3, False)
+
+
+async def test_an_answer_is_whole_with_its_last_event_even_if_the_connection_then_hangs() -> None:
+    done = chunks({"content": "a"})
+    async with endpoint(Answer(done.body, content_type=done.content_type, end="hang")) as (server, provider):
+        assert (await streamed(provider))[1].text == "a"
+        with anyio.fail_after(10):
+            await server.gone.wait()
+
+
+async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
+    counts = {"prompt_tokens": 20, "completion_tokens": 5}
+    named = ({"prompt_tokens_details": {"cached_tokens": 0}}, {"prompt_cache_hit_tokens": 12}, {"prompt_tokens_details": None})
+    async with endpoint(*[completion("ok", usage={**counts, **each}) for each in named]) as (_, provider):
+        assert [(await provider.complete(ask())).usage for _ in named] == [
+            Usage(20, 5, 0),
+            Usage(20, 5, 12),
+            Usage(20, 5, None),
+        ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [3]},
+        {"choices": {"0": 1}},
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": 7}}]},
+        {"choices": [{"message": {"content": [7]}}]},
+        {"choices": [{"message": {"tool_calls": {"a": 1}}}]},
+        {"choices": [{"message": {"tool_calls": [{"function": 1}]}}]},
+        {"choices": [{"message": {"content": "a"}}], "usage": [1]},
+        {"choices": [{"message": {"content": "a"}, "finish_reason": 3}]},
+    ],
+)
+async def test_what_has_not_the_format_is_malformed(body: object) -> None:
+    async with endpoint(Answer(orjson.dumps(body)), stream_of([orjson.dumps(body)])) as (_, provider):
+        for asking in (lambda: provider.complete(ask()), lambda: streamed(provider)):
+            with pytest.raises(ProviderError) as caught:
+                await asking()
+            assert caught.value.reason == "malformed"
+
+
+# --- the way there ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_redirect_is_not_followed_so_the_key_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-some-key")
+    async with fake_server() as other:
+        moved = Answer(status=307, headers={"location": f"{other.url}/chat/completions"})
+        async with endpoint(moved, api_key="env:SOME_KEY") as (server, provider):
+            with pytest.raises(ProviderError, match="redirects, which is not followed"):
+                await provider.complete(ask())
+    assert (len(server.hits), other.hits) == (1, [])
+
+
+async def test_a_proxy_of_the_environment_is_used_but_not_for_hosts_that_it_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+    async with fake_server() as server, fake_server() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        async with opened("http://model.example/v1") as provider:
+            await provider.complete(ask())
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,other.example")
+        async with opened(server.url) as provider:
+            await provider.complete(ask())
+    assert [hit.path for hit in proxy.hits] == ["http://model.example/v1/chat/completions"]
+    assert len(server.hits) == 1
+
+
+async def test_a_proxy_that_is_none_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://me:secret-word@:x")
+    with pytest.raises(ConfigError, match="HTTP_PROXY") as caught:
+        async with opened("http://model.example/v1"):
+            pass
+    assert "secret-word" not in f"{caught.value!r}{caught.value}"
+
+
+async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-se\ncret")
+    with pytest.raises(ConfigError) as caught:
+        async with opened("http://127.0.0.1:1/v1", api_key="env:SOME_KEY"):
+            pass
+    assert caught.value.key == "router.providers.it.api_key"
+    assert "cret" not in f"{caught.value!r}{caught.value}"
+
+
+async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
+    ca, chain = certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(chain)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        server = FakeServer(listener.extra(SocketAttribute.local_port))
+        secured = TLSListener(listener, context, standard_compatible=False)
+
+        async def serve() -> None:
+            await secured.serve(server.serve)  # type: ignore[arg-type] # it only sends and receives
+
+        tasks.start_soon(serve)
+        url = server.url.replace("http:", "https:")
+        async with opened(url) as provider:
+            with pytest.raises(ProviderError, match="certificate") as caught:
+                await provider.complete(ask())
+        async with opened(url, ca_file=str(ca)) as provider:
+            assert (await provider.complete(ask())).text == "Hello!"
+        tasks.cancel_scope.cancel()
+    assert caught.value.reason == "connection"
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+async def test_a_ca_file_without_certificates_is_a_wrong_setting(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        async with opened("https://127.0.0.1:1/v1", ca_file=str(path)):
+            pass
+    assert caught.value.key == "router.providers.it.ca_file"
+
+
+def certificates(root: Path) -> tuple[Path, Path]:
+    """A private authority's certificate, and a server's key with its certificate."""
+    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Private CA")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+
+    def signed(subject: x509.Name, public_key: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType) -> bytes:
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(ca_name, subject, public_key, 7, now - timedelta(days=1), now + timedelta(days=1))
+        for each in extensions:
+            builder = builder.add_extension(each, critical=False)
+        return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    ca, chain = root / "ca.pem", root / "chain.pem"
+    ca.write_bytes(signed(ca_name, ca_key.public_key(), x509.BasicConstraints(ca=True, path_length=None)))
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    chain.write_bytes(signed(name, key.public_key(), address) + key.private_bytes(*pem))
+    return ca, chain
