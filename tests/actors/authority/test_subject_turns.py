@@ -134,3 +134,17 @@ async def test_a_turn_of_a_running_session_costs_no_read_of_its_subject(tmp_path
         with pytest.raises(StopIteration) as found:  # it ends without waiting for anything
             view.send(None)
         assert found.value.value.known == 12
+
+
+async def test_during_an_import_a_subjects_turns_are_read(tmp_path: Path) -> None:
+    """What an import writes is nowhere handed over, so each view reads up to its position until the import is over."""
+    async with open_scripted(tmp_path) as runtime:
+        (end,) = await talk(runtime, 1, 1)
+        turns = SubjectTurns(runtime.ledgers(), len, Ruleset())
+        assert (await turns.of("ada", end)).known == 1
+        turns.expect_import("ada")
+        for known in (2, 3):
+            (end,) = await talk(runtime, 1, 1)
+            assert (await turns.of("ada", end)).known == known
+        turns.forget("ada")
+        assert (await turns.of("ada", end)).known == 3

@@ -75,6 +75,8 @@ class SubjectTurns:
         self._ledgers, self._estimate, self._ruleset = ledgers, estimate, ruleset
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
+        self._imported = set[str]()
+        """Subjects to which an import adds turns now, which nobody hands over."""
         self._held = 0
         """Characters of all subjects, with what each subject and each turn counts besides its text."""
 
@@ -113,8 +115,15 @@ class SubjectTurns:
         self._add(subject_id, kept, turn_id, kept.read_to, [item for item in items if item is not None])
         self._evict()
 
+    def expect_import(self, subject_id: str) -> None:
+        """Lets each `of` read a subject's turns, until `forget`, because an import writes some."""
+        self._imported.add(subject_id)
+        if subject_id in self._subjects:
+            self._subjects[subject_id].is_followed = False
+
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""
+        self._imported.discard(subject_id)
         dropped = self._subjects.pop(subject_id, None)
         self._held -= dropped.held if dropped is not None else 0
 
@@ -132,7 +141,8 @@ class SubjectTurns:
             if len(batch) < _BATCH:
                 break
         kept.read_to = max(kept.read_to, position)
-        kept.is_followed = self._ledgers.is_sole_writer and kept.missed == missed
+        is_whole = kept.missed == missed and subject_id not in self._imported
+        kept.is_followed = self._ledgers.is_sole_writer and is_whole
         self._evict()
 
     def _evict(self) -> None:
