@@ -97,6 +97,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.providers.*.model": Policy("ADMIN", "spare-9", "LLM_CALL", "route"),
     "router.providers.*.base_url": _WHERE,
     "router.providers.*.api_key": "by which key, not which provider",
+    "router.providers.*.ca_file": "whom a connection trusts, not which provider is called",
     "router.providers.*.media_types": "what a model takes is on record with each turn of a session with images and files",
     "router.providers.*.max_concurrency": _WAITING,
     "router.providers.*.requests_per_minute": _WAITING,

@@ -1,7 +1,7 @@
 """Turns the router's settings into open providers, and closes them at the end.
 
-`chat_completions/endpoint.py` implements endpoints that speak OpenAI's format, `library/models.py` the vendors of the extra
-`models`. `gateway/gateway.py` gets the providers by id.
+`chat_completions/chat_endpoint.py` implements endpoints that speak OpenAI's format, `library/models.py` the vendors of the
+extra `models`. `gateway/gateway.py` gets the providers by id.
 """
 
 import os
@@ -52,7 +52,7 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
 async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> Provider:
     # Imported here because offline use needs no client, and the library is slow to import.
     if config.kind == "openai_compatible":
-        from kitchener.gateway.providers.chat_completions.endpoint import open_chat_endpoint
+        from kitchener.gateway.providers.chat_completions.chat_endpoint import open_chat_endpoint
 
         return await stack.enter_async_context(open_chat_endpoint(provider_id, config, secret))
     try:
