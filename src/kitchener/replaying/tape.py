@@ -151,7 +151,6 @@ class Tape:
         signers: RecordedSigners | None = None,
     ) -> None:
         self.session_id, self.entries, self.ho2m = session_id, entries, ho2m
-        self.turns: list[TurnTape] = []
         self.turn: TurnTape | None = None
         """The current turn; None: before the first."""
         self.positions: Mapping[str, int] = {}
@@ -173,7 +172,7 @@ class Tape:
         self.names, self.signers = names, signers or RecordedSigners()
         own = [entry.seq for entry in entries.get(ho2m, ())]
         self._before = dict(zip(own, [0, *own], strict=False))
-        self._cut()
+        self.turns = _turns_of(entries, ho2m)
 
     def of_turn(self, *entry_types: str) -> list[StoredEntry]:
         """The current turn's entries of some types; none before the first turn."""
@@ -376,22 +375,23 @@ class Tape:
             return {key: self._named(each) for key, each in value.items()}
         return value
 
-    def _cut(self) -> None:
-        """Cuts the session into turns, without those that ran in another root and read its ledgers."""
-        found: dict[str, TurnTape] = {}
-        for entry in self.entries.get(self.ho2m, ()):
-            if entry.entry_type == events.TURN_STARTED and not isinstance(entry, ImportedEntry):
-                found[entry.entity_id] = TurnTape(entry.entity_id, entry)
-            elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED) and entry.entity_id in found:
-                found[entry.entity_id].end = entry
-        for ledger_id, entries in self.entries.items():
-            for entry in entries:
-                payload = entry.payload
-                holder = payload.get("metadata") if ledger_id == SIGNALS else payload
-                turn_id = holder.get("turn_id") if isinstance(holder, dict) else None
-                if turn_id in found:
-                    found[turn_id].entries.setdefault(ledger_id, []).append(entry)
-        self.turns = list(found.values())
+
+def _turns_of(ledgers: Mapping[str, Sequence[StoredEntry]], ho2m: str) -> list[TurnTape]:
+    """The turns of a session, without those that ran in another root and read its ledgers."""
+    found: dict[str, TurnTape] = {}
+    for entry in ledgers.get(ho2m, ()):
+        if entry.entry_type == events.TURN_STARTED and not isinstance(entry, ImportedEntry):
+            found[entry.entity_id] = TurnTape(entry.entity_id, entry)
+        elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED) and entry.entity_id in found:
+            found[entry.entity_id].end = entry
+    for ledger_id, entries in ledgers.items():
+        for entry in entries:
+            payload = entry.payload
+            holder = payload.get("metadata") if ledger_id == SIGNALS else payload
+            turn_id = holder.get("turn_id") if isinstance(holder, dict) else None
+            if turn_id in found:
+                found[turn_id].entries.setdefault(ledger_id, []).append(entry)
+    return list(found.values())
 
 
 def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload) -> Mapping[str, object]:
