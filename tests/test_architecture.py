@@ -30,6 +30,7 @@ MANY_METHODS = {"HO2Supervisor"}
 SAME_MODULE_NAMES = {
     "context": "the command group, and the payloads of its entries",
     "content": "the command group, and what takes the images and files of messages",
+    "embeddings": "the settings, the comparison of turns, and what `doctor` says of them",
     "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
     "events": "the types of entries, and entries read for context decisions",
     "execution": "the executions of the executor, and the payloads of their entries",

@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.similarity.vectors import scores_of, unit_vector
+from kitchener.actors.similarity.vectors import VectorList, scores_of, unit_vector
 from kitchener.config import EmbeddingsConfig, RuntimeConfig
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embeddings.opening import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
 from tests.actors.similarity.kit import Meanings, vector
 from tests.gateway.fake_server import Answer, Hit, fake_server
@@ -71,7 +71,7 @@ async def test_equal_texts_get_equal_vectors_at_any_time(provider: EmbeddingProv
 
 async def test_a_text_is_nearer_to_one_like_it_than_to_another(provider: EmbeddingProvider) -> None:
     vectors = [unit_vector(each) for each in await provider.embed([*TEXTS[:2], "My dog sleeps all day long."])]
-    assert scores_of(vectors[2], vectors[:2], 2) == {0: 1_000}
+    assert scores_of(vectors[2], VectorList(vectors[:2]), 2) == {0: 1_000}
 
 
 async def test_calls_may_overlap(provider: EmbeddingProvider) -> None:

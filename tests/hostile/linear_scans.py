@@ -447,6 +447,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("keys, in pieces", wire.redacted_in_pieces(3), units=KEY_UNITS),
         Scan("keys, in long pieces", wire.redacted_in_pieces(1_000), units=KEY_UNITS),
         Scan("an answer by way of a library", wire.vendor_answer, ANSWER_FRAMES, units=JSON_UNITS),
+        Scan("an answer in OpenAI's format", wire.chat_answer(7), wire.THOUGHT_FRAMES, 20_000, wire.THOUGHT_UNITS),
+        Scan("the error of an endpoint", wire.error_text, units=JSON_UNITS),
         Scan("a ledger", wire.right_ledger, units=JSON_UNITS),
         Scan("what is no ledger", wire.wrong_ledger),
         Scan("a line without end", wire.line_without_end, FRAMES[:1], 100_000, ("a", "\n", "a\n" * 500, "\0")),

@@ -17,6 +17,9 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
+from kitchener.gateway.providers.bodies import event_data, parsed_json
+from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
+from kitchener.gateway.providers.failures import shortened, told_by
 from kitchener.gateway.providers.library.http_client import BoundedBody
 from kitchener.gateway.providers.library.model_messages import response_from
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
@@ -51,6 +54,8 @@ EVENT_UNITS = (
     "[",
     "漢",
 )
+THOUGHT_FRAMES = (("", ""), ("<think>", ""))
+THOUGHT_UNITS = ("<think>", "</think>", "<", "</think", " ", "a", "{")
 EVENT_FRAMES = (("", ""), ("data: ", "\n\n"), ("data: {}\n\n", "x"))
 
 
@@ -131,6 +136,29 @@ def vendor_answer(text: str) -> object:
     response_from(ModelResponse([TextPart(text)], model_name=text), request, "p", text, redaction)
     parts: list[TextPart | ToolCallPart] = [TextPart(text), ToolCallPart("t", text, "id")]
     return response_from(ModelResponse(parts, model_name=text), request, "p", "m", redaction)
+
+
+def chat_answer(size: int) -> Callable[[str], object]:
+    """Reads an answer in OpenAI's format whose text, thoughts and arguments arrive in pieces of so many characters."""
+
+    def read(text: str) -> object:
+        fields: dict[str, Any] = dict.fromkeys(PromptRequest._fields) | {"messages": (), "output_schema": {}}
+        reader = AnswerReader(PromptRequest(**fields), "p", "m", _redaction())
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
+            call = {"function": {"name": "t", "arguments": piece}}
+            said = {"content": piece, "reasoning": piece, "refusal": piece, "tool_calls": [call]}
+            event = b"data: " + orjson.dumps({"choices": [{"delta": said}]})
+            reader.take(parsed_json(event_data(event)), streams=True)
+        reader.rest()
+        return reader.response(streamed=False)
+
+    return read
+
+
+def error_text(text: str) -> object:
+    """Makes a short text out of what an endpoint answers in place of a reply."""
+    return shortened(told_by(500, {"error": {"message": text}}), _redaction())
 
 
 def shown_as_json(text: str) -> object:

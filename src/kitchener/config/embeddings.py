@@ -24,7 +24,7 @@ class EmbeddingsConfig(Settings):
     """Root of an OpenAI-compatible endpoint, such as `http://127.0.0.1:8080/v1`. What is said is sent there."""
     api_key: str | None = None
     """Reference to the endpoint's key: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
-    weight: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.5
+    weight: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.25
     """What the most similar text gains, as a share of the best score by words; others in proportion."""
     scored: Annotated[int, Field(ge=1, le=1_000)] = 64
     """Most similar texts that gain anything. Their scores are on record in each projection."""

@@ -22,7 +22,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
 from kitchener.replaying.session import Replays, run_turn
-from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, policy_version_of
+from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, item_name, policy_version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class RerunTape(Tape):
             (),
             None,
         )
-        self._written[ledger_id, stored.entry_id] = entry.entity_id
+        self._written[ledger_id, stored.entry_id] = item_name(stored)
         if entry.entry_type == events.TURN_STARTED and self.turn is not None:
             self._place(self.turn.read_positions)
         if ledger_id == self.ho2m and entry.entry_type.startswith("INTENT_"):

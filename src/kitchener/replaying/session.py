@@ -53,7 +53,7 @@ from kitchener.replaying.recorded.sources import PresentSources, SourceChange
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, policy_version_of, providers_of
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
@@ -235,9 +235,14 @@ class Replays:
         if recall_scope_of(recorded.agent) == "subject":
             keys.append(events.subject_index_key(subject_id))
         if (ho2m := recorded.readers.get(recorded.ho2m)) is not None:
+            sessions = set[str]()
             for each in keys:
                 async for entry in ho2m.read(key=each):
-                    found[recorded.ho2m, entry.entry_id] = entry.entity_id
+                    found[recorded.ho2m, entry.entry_id] = item_name(entry)
+                    sessions |= {entry.session_id} if entry.session_id is not None else set()
+            for each in sorted(sessions):
+                async for entry in ho2m.read(session_id=each, entry_type=events.TURN_STARTED):
+                    found[recorded.ho2m, entry.entry_id] = item_name(entry)
         return found
 
     def ledgers_for(self, tape: Tape) -> ReplayLedgers:
@@ -284,14 +289,7 @@ class Replays:
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
         direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self.prompts, clock=clock, config=agent)
-        executor = HO1Executor(
-            ledgers=ledgers,
-            gateway=gateway,
-            prompts=self.prompts,
-            tools=tools,
-            clock=clock,
-            config=agent,
-        )
+        executor = HO1Executor(ledgers=ledgers, gateway=gateway, prompts=self.prompts, tools=tools, clock=clock, config=agent)
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),

@@ -117,6 +117,13 @@ class TurnTape:
         return [entry for entries in self.entries.values() for entry in entries if entry.entry_type in entry_types]
 
 
+def item_name(entry: StoredEntry) -> str:
+    """The id of the item that is made of an entry: the reply of a turn has the turn's id, and its message one of its own."""
+    if entry.entry_type == events.TURN_STARTED:
+        return entry.entity_id + OF_MESSAGE
+    return result_id(entry.entity_id, entry.payload["call"]) if entry.entry_type == events.TOOL_CALL else entry.entity_id
+
+
 def providers_of(turns: Iterable[TurnTape]) -> set[str]:
     """The providers of all attempts in some turns."""
     told = (attempt_of(each.entry_type, each.payload) for turn in turns for each in turn.of_type(*events.OF_MODEL_CALLS))
@@ -331,10 +338,7 @@ class Tape:
         """The id of the item that is made of an entry, such as a turn's message or reply."""
         entry = self._by_ref.get(ref)
         if entry is not None:
-            if entry.entry_type == events.TURN_STARTED:
-                return entry.entity_id + OF_MESSAGE
-            is_result = entry.entry_type == events.TOOL_CALL
-            return result_id(entry.entity_id, entry.payload["call"]) if is_result else entry.entity_id
+            return item_name(entry)
         return self.names.get((ref.ledger_id, ref.entry_id), ref.entry_id)
 
     def _difference(

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.sessions.state import COSTS
-from kitchener.actors.similarity.store import erase_vectors
+from kitchener.actors.similarity.vector_store import erase_vectors
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore

@@ -28,7 +28,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embeddings.opening import open_embeddings
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers

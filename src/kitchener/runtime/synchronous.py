@@ -99,6 +99,7 @@ def open_sync(
     agent_class: str = "ADMIN",
     subject_id: str | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
+    admin_socket: bool | None = None,
 ) -> Iterator[SyncRuntime]:
     """Starts a Kitchener in a thread of its own and closes it when the block ends.
 
@@ -110,12 +111,15 @@ def open_sync(
         agent_class: the agent class of the conversation
         subject_id: the subject of the conversation; None: an anonymous subject of each session
         backend: the event loop of the thread
+        admin_socket: whether commands can change the root through this runtime; None: as `[admin] socket` says
 
     Raises:
         ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
     """
     with start_blocking_portal(backend) as portal:
-        opened = portal.wrap_async_context_manager(open_runtime(config, root=root, tools=tools, providers=providers))
+        opened = portal.wrap_async_context_manager(
+            open_runtime(config, root=root, tools=tools, providers=providers, admin_socket=admin_socket)
+        )
         runtime = opened.__enter__()
         try:
             yield SyncRuntime(portal, runtime, agent_class, subject_id)

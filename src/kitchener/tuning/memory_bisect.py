@@ -143,7 +143,7 @@ async def bisect(
     reader = replays.recorded.readers[OVERLAYS]
     entries = [entry async for entry in reader.read(key=key, after_seq=low, up_to_seq=high)]
     looked_for = _looked_for(question.item, run.tape, subject, Cut(NO_END, NO_END, high), subject_id)
-    search = _Search(run, bad, [low, *(entry.seq for entry in entries)], looked_for, probed)
+    search = _Bisection(run, bad, [low, *(entry.seq for entry in entries)], looked_for, probed)
     found = await (search.all_changes() if question.every else search.one_change())
     at_good, at_bad = await search.shown(0), await search.shown(len(entries))
     changes = [_change(entries[n - 1], subject, await search.shown(n - 1), await search.shown(n)) for n in found]
@@ -161,7 +161,7 @@ async def bisect(
     )
 
 
-class _Search:
+class _Bisection:
     """Runs a turn at positions of the overlays ledger, at most once at each."""
 
     def __init__(

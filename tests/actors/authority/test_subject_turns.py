@@ -1,8 +1,12 @@
 """A subject's turns that may be recalled: a limit on what is in memory, and the same turns however they are read."""
 
 import gc
+from collections.abc import Awaitable
 from pathlib import Path
 from weakref import ref
+
+import anyio
+import pytest
 
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
 from kitchener.context import Ruleset
@@ -73,3 +77,74 @@ async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None
         view = await SubjectTurns(runtime.ledgers(), len, Ruleset()).of("ada", ends[-1])
         assert view.known == 300
         assert [item.place for item in view.words.turns] == sorted(item.place for item in view.words.turns)
+
+
+def told(view: SubjectView) -> list[tuple[str, ...]]:
+    """What of a subject's turns can reach a prompt or a record."""
+    return [(item.entity_id, *item.ref, *item.place, item.text, item.stub, item.session_id or "") for item in view.words.turns]
+
+
+async def test_turns_that_are_handed_over_are_those_that_would_be_read(tmp_path: Path) -> None:
+    """Two sessions of each of two subjects, one turn after the other: in memory is what a new reader finds in HO2m."""
+    async with open_scripted(tmp_path, context_mode="enforce", recall_scope="subject") as runtime:
+        supervisor, authority = runtime.supervisor(), runtime.supervisor()._authority
+        assert authority is not None
+        sessions = [await supervisor.start_session(subject_id=subject) for subject in ("ada", "bea") * 2]
+        for number in range(3):
+            for session_id in sessions:
+                await supervisor.handle_turn(f"Message {number} of {session_id}.\nassistant: no.", session_id=session_id)
+        end = runtime.ledgers().ho2m.position
+        for subject in ("ada", "bea"):
+            handed = await authority.subject_turns.of(subject, end)
+            read = await SubjectTurns(runtime.ledgers(), authority.projector.estimate, authority.ruleset).of(subject, end)
+            assert told(handed) == told(read)
+            assert handed.known == read.known == 12
+
+
+async def test_a_turn_that_completes_during_a_read_is_known_afterwards(tmp_path: Path) -> None:
+    """It is not noted twice, and not lost: the next view reads it."""
+    async with open_scripted(tmp_path) as runtime:
+        (end,) = await talk(runtime, 1, 1)
+        turns = SubjectTurns(runtime.ledgers(), len, Ruleset())
+        early = turns.of("ada", end)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_await, early)
+            tasks.start_soon(_announce_another, runtime, turns)
+        last = runtime.ledgers().ho2m.position
+        assert (await turns.of("ada", last)).known == 2
+
+
+async def _await(view: Awaitable[SubjectView]) -> None:
+    assert (await view).known == 1
+
+
+async def _announce_another(runtime: Runtime, turns: SubjectTurns) -> None:
+    await talk(runtime, 1, 1)
+    turns.completed("ada", "T-unknown", (None, None))
+
+
+async def test_a_turn_of_a_running_session_costs_no_read_of_its_subject(tmp_path: Path) -> None:
+    """A subject's turns are read once; every later turn of the process is handed over."""
+    async with open_scripted(tmp_path, context_mode="enforce", recall_scope="subject") as runtime:
+        authority = runtime.supervisor()._authority
+        assert authority is not None
+        await talk(runtime, 2, 3)
+        turns, end = authority.subject_turns, runtime.ledgers().ho2m.position
+        view = turns.of("ada", end)
+        with pytest.raises(StopIteration) as found:  # it ends without waiting for anything
+            view.send(None)
+        assert found.value.value.known == 12
+
+
+async def test_during_an_import_a_subjects_turns_are_read(tmp_path: Path) -> None:
+    """What an import writes is nowhere handed over, so each view reads up to its position until the import is over."""
+    async with open_scripted(tmp_path) as runtime:
+        (end,) = await talk(runtime, 1, 1)
+        turns = SubjectTurns(runtime.ledgers(), len, Ruleset())
+        assert (await turns.of("ada", end)).known == 1
+        turns.expect_import("ada")
+        for known in (2, 3):
+            (end,) = await talk(runtime, 1, 1)
+            assert (await turns.of("ada", end)).known == known
+        turns.forget("ada")
+        assert (await turns.of("ada", end)).known == 3

@@ -17,7 +17,7 @@ from tests.logs import captured_logs
 async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> None:
     """The same conversation with and without vectors, and a weight of nothing, which is as without."""
     seen = {}
-    for name, embeddings, weight in (("with", Meanings(), 0.5), ("without", None, 0.5), ("weightless", Meanings(), 0.0)):
+    for name, embeddings, weight in (("with", Meanings(), 0.25), ("without", None, 0.25), ("weightless", Meanings(), 0.0)):
         async with opened(config(tmp_path / name, weight=weight), embeddings) as runtime:
             session_id = await say(runtime, DOG, *CHATTER, QUESTION)
             seen[name] = "terrier" in await shown(runtime, session_id)
@@ -41,7 +41,7 @@ async def test_the_scores_used_are_on_record_by_entry(tmp_path: Path) -> None:
         first = await anext(aiter(runtime.ledgers().ho2m.read(session_id=session_id, entry_type="TURN_STARTED")))
     assert on_record[0] is None  # nothing was there to compare
     last = on_record[-1]
-    assert (last["model"], last["weight"], last["without"]) == ("meanings/1", 0.5, 0)
+    assert (last["model"], last["weight"], last["without"]) == ("meanings/1", 0.25, 0)
     assert last["scores"][first.entry_id] == 1_000
     assert len(last["scores"]) <= 2
     assert "problem" not in last

@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from kitchener.actors.similarity.store import FILE, VectorStore
+from kitchener.actors.similarity.vector_store import FILE, VectorStore
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.runtime.erasure import erase_subject
 from kitchener.sealing import Keyring, Sealer

@@ -47,8 +47,8 @@ class TurnWords:
         "_numbers",
         "_owners",
         "_postings",
+        "_tokens",
         "_weights",
-        "tokens",
         "turns",
     )
 
@@ -63,13 +63,16 @@ class TurnWords:
         self._numbers: dict[str, int] = {}
         self.turns: list[Item] = []
         """The turns in order; a turn's number is its index in this list."""
-        self.tokens = 0
-        """Tokens of all turns, as far as they are shown."""
+        self._tokens = [0]
 
     def note(self, item: Item) -> None:
         """Appends the newest turn."""
         self.turns.append(item)
-        self.tokens += self._shown_tokens(item)
+        self._tokens.append(self._tokens[-1] + self._shown_tokens(item))
+
+    def tokens(self, among: int) -> int:
+        """Tokens of the first `among` turns, as far as they are shown."""
+        return self._tokens[among]
 
     def _shown_tokens(self, item: Item) -> int:
         return min(item.tokens, self._excerpt_tokens) if self._excerpt_tokens else item.tokens
@@ -213,7 +216,7 @@ class TurnRanking:
         # Estimates how many turns fit the budget from the average size of a turn.
         count, tokens, budget = self._taken, self._tokens, self._ruleset.context_budget
         if self._ruleset.is_split:
-            count, tokens = len(self._words.turns), self._words.tokens
+            count, tokens = self._among, self._words.tokens(self._among)
         wanted = budget * count // tokens if tokens else 0
         return self._words.rank(message, wanted, self._among, self.similar)
 

@@ -1,7 +1,8 @@
 """Reads the completed turns of a subject from HO2m, as evidence that a projection may recall.
 
-The turns and their words are read once, through the ledger's index, and then updated as turns complete. All sessions of the
-subject share them, and their size in memory is limited. A turn can recall only turns that HO2m had when the turn started.
+The turns and their words are read once, through the ledger's index. After that each turn of this process is handed over as it
+completes. All sessions of the subject share them, and their size in memory is limited. A turn can recall only turns that HO2m
+had when the turn started.
 """
 
 from bisect import bisect_right
@@ -41,10 +42,14 @@ class SubjectView(NamedTuple):
 
 
 class _IndexedTurns:
-    __slots__ = ("chars", "ids", "is_full", "places", "read_to", "words")
+    __slots__ = ("chars", "ids", "is_followed", "is_full", "missed", "places", "read_to", "words")
 
     def __init__(self, words: TurnWords) -> None:
         self.chars = 0
+        self.is_followed = False
+        """Whether all turns up to now are noted, so that the next one may be noted as it completes."""
+        self.missed = 0
+        """Completed turns that were not noted as they completed."""
         self.is_full = False
         self.ids: set[str] = set()
         self.places: list[int] = []
@@ -70,6 +75,8 @@ class SubjectTurns:
         self._ledgers, self._estimate, self._ruleset = ledgers, estimate, ruleset
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
+        self._imported = set[str]()
+        """Subjects to which an import adds turns now, which nobody hands over."""
         self._held = 0
         """Characters of all subjects, with what each subject and each turn counts besides its text."""
 
@@ -85,18 +92,46 @@ class SubjectTurns:
             kept = self._subjects[subject_id] = _IndexedTurns(words_under(self._ruleset))
             self._held += _SUBJECT_CHARS
         self._subjects.move_to_end(subject_id)
-        if kept.read_to < position:
+        if not kept.is_followed and kept.read_to < position:
             await self._read_on(subject_id, kept, position)
         return SubjectView(kept.words, bisect_right(kept.places, position))
 
+    def completed(self, subject_id: str, turn_id: str, items: Sequence[Item | None]) -> None:
+        """Takes a turn that was just written, so that nobody has to read it. Call it before anything else is written.
+
+        Args:
+            subject_id: the subject
+            turn_id: the turn
+            items: its message and its reply as items of a session; None: erased, or not an item of its own
+        """
+        kept = self._subjects.get(subject_id)
+        if kept is None:
+            return
+        if not kept.is_followed or None in items:
+            kept.is_followed = False
+            kept.missed += 1
+            return
+        kept.read_to = self._ledgers.ho2m.position
+        self._add(subject_id, kept, turn_id, kept.read_to, [item for item in items if item is not None])
+        self._evict()
+
+    def expect_import(self, subject_id: str) -> None:
+        """Lets each `of` read a subject's turns, until `forget`, because an import writes some."""
+        self._imported.add(subject_id)
+        if subject_id in self._subjects:
+            self._subjects[subject_id].is_followed = False
+
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""
+        self._imported.discard(subject_id)
         dropped = self._subjects.pop(subject_id, None)
         self._held -= dropped.held if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _IndexedTurns, position: int) -> None:
-        """Reads the turns that were completed since the last read."""
-        ho2m = self._ledgers.ho2m
+        """Reads the turns that were completed since the last read, also those after the position."""
+        ho2m, missed = self._ledgers.ho2m, kept.missed
+        if self._ledgers.is_sole_writer:  # otherwise other writers' turns are not handed over
+            position = max(position, ho2m.position)
         key, after = events.subject_index_key(subject_id), kept.read_to
         while not kept.is_full:
             batch = [entry async for entry in ho2m.read(key=key, after_seq=after, up_to_seq=position, limit=_BATCH)]
@@ -106,6 +141,11 @@ class SubjectTurns:
             if len(batch) < _BATCH:
                 break
         kept.read_to = max(kept.read_to, position)
+        is_whole = kept.missed == missed and subject_id not in self._imported
+        kept.is_followed = self._ledgers.is_sole_writer and is_whole
+        self._evict()
+
+    def _evict(self) -> None:
         while self._held > self._max_chars and len(self._subjects) > 1:
             _, dropped = self._subjects.popitem(last=False)
             self._held -= dropped.held
@@ -115,19 +155,22 @@ class SubjectTurns:
         started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
         for entry in batch:
             items = turn_evidence(entry, started.get(events.turn_index_key(entry.entity_id)), self._estimate, self._ruleset)
-            if not items or entry.entity_id in kept.ids:  # another session's turn may have read it meanwhile
-                continue
-            chars = sum([len(item.text) for item in items])
-            kept.is_full = kept.is_full or kept.held + chars > self._max_chars
-            if kept.is_full:
-                return
-            kept.ids.add(entry.entity_id)
-            for item in items:
-                kept.places.append(entry.seq)
-                kept.words.note(item)
-            kept.chars += chars
-            if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
-                self._held += chars + _TURN_CHARS * len(items)
+            self._add(subject_id, kept, entry.entity_id, entry.seq, items)
+
+    def _add(self, subject_id: str, kept: _IndexedTurns, turn_id: str, seq: int, items: Sequence[Item]) -> None:
+        if not items or turn_id in kept.ids:  # another session's turn may have read it meanwhile
+            return
+        chars = sum([len(item.text) for item in items])
+        kept.is_full = kept.is_full or kept.held + chars > self._max_chars
+        if kept.is_full:
+            return
+        kept.ids.add(turn_id)
+        for item in items:
+            kept.places.append(seq)
+            kept.words.note(item)
+        kept.chars += chars
+        if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
+            self._held += chars + _TURN_CHARS * len(items)
 
 
 def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset) -> tuple[Item, ...]:

@@ -37,6 +37,11 @@ class OutsideEntries:
             await session.commit()
         self.read_again(session.subject_id)
 
+    def expect_import(self, subject_id: str) -> None:
+        """Call it before an import writes turns of a subject, and `read_again` after it."""
+        if self._authority is not None:
+            self._authority.subject_turns.expect_import(subject_id)
+
     def read_again(self, subject_id: str) -> None:
         """Makes the next turns of a subject read what was written about its turns and its shared intents."""
         if self._authority is not None:

@@ -2,7 +2,7 @@
 
 Only texts without a vector are embedded: in most turns the message and the last reply. A turn waits for vectors until a
 deadline of its own; what has none by then is ranked by its words. A provider that fails is not asked again for a while.
-`vectors.py` compares vectors, `store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
+`vectors.py` compares vectors, `vector_store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
 `docs/context.md`.
 """
 
@@ -17,8 +17,8 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.authority.ranking import TurnWords
-from kitchener.actors.similarity.store import VectorStore
-from kitchener.actors.similarity.vectors import Vector, scores_of, unit_vector
+from kitchener.actors.similarity.vector_store import VectorStore
+from kitchener.actors.similarity.vectors import Vector, VectorList, scores_of, unit_vector
 from kitchener.cancellation import is_own_failure
 from kitchener.config import EmbeddingsConfig
 from kitchener.logs import get_logger
@@ -39,12 +39,14 @@ _READ_AT_ONCE: Final = 500
 class _Held:
     """The vectors of one history in memory, by the number of the item."""
 
-    __slots__ = ("read_to", "vectors", "words")
+    __slots__ = ("first", "read_to", "vectors", "words")
 
     def __init__(self, words: "ref[TurnWords]") -> None:
-        self.words, self.vectors = words, list[Vector | None]()
+        self.words, self.vectors = words, VectorList()
         self.read_to: int | None = None
         """Items up to here were looked up before; None: not all of them."""
+        self.first = 0
+        """The oldest item whose vector is in memory."""
 
 
 class _VectorSearch:
@@ -84,16 +86,18 @@ class Embeddings:
             return None
         first, held = max(0, among - self._config.max_cached), self._history(words, among)
         search = _VectorSearch(self._cut(message))
-        wanted = {n: self._cut(words.said(n)) for n in range(among - 1, first - 1, -1) if held.vectors[n] is None}
+        numbers = held.vectors.numbers
+        newest_first = range(among - 1, first - 1, -1) if held.vectors.part(first, among).missing else ()
+        wanted = {n: self._cut(words.said(n)) for n in newest_first if numbers[n] is None}
         await self._search(subject_id, search, wanted, held.read_to)
         if search.problem is None or held.read_to is not None:
             held.read_to = among
         for n, text in wanted.items():
-            held.vectors[n] = search.found.get(text)
-        known, asked = held.vectors[first:among], search.found.get(search.message)
+            held.vectors.put(n, search.found.get(text))
+        known, asked = held.vectors.part(first, among), search.found.get(search.message)
         scores = scores_of(asked, known, self._config.scored) if asked is not None else {}
         named = {words.turns[first + n].ref.entry_id: score for n, score in sorted(scores.items())}
-        without = first + sum([each is None for each in known])
+        without = first + known.missing
         return Similarity(self._provider.model_id, self._config.weight, named, without, search.problem)
 
     async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
@@ -172,11 +176,11 @@ class Embeddings:
         if held is None:
             held = self._held[key] = _Held(ref(words, lambda _: self._drop(key)))
         self._held.move_to_end(key)
-        more = max(0, among - len(held.vectors))
-        held.vectors += [None] * more
-        self._total += more
-        if (old := among - self._config.max_cached) > 0:
-            held.vectors[:old] = [None] * old
+        self._total += max(0, among - len(held.vectors))
+        held.vectors.grow(among)
+        for old in range(held.first, among - self._config.max_cached):
+            held.vectors.put(old, None)
+        held.first = max(held.first, among - self._config.max_cached)
         while self._total > self._config.max_cached and len(self._held) > 1:
             self._drop(next(iter(self._held)))
         return held

@@ -35,6 +35,7 @@ from kitchener.context import (
     with_scopes,
 )
 from kitchener.context.fold.events import Brought
+from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
 from kitchener.records.parts import StoredPart
@@ -207,6 +208,13 @@ class TurnAuthority:
                 await self._authority.record_flags(self._base(), after.flags, self._turn_ts, thread.intent_id)
         if after.after_turn:
             await self._write(after, "after")
+
+    def completed(self) -> None:
+        """Right after `TURN_COMPLETED` is written: lets the subject's next turns recall this one."""
+        if self._authority.ruleset.recall_scope == "subject":
+            turns, turn_id = self._thread.state.turns, self._turn_id
+            items = (turns.get(f"{turn_id}{OF_MESSAGE}"), turns.get(turn_id))
+            self._authority.subject_turns.completed(self._session.subject_id, turn_id, items)
 
     def done_with(self, earlier: Sequence[str], own: Container[str]) -> list[str]:
         """The failed work orders that this turn abandons as it completes: those of its intent and those without an intent.

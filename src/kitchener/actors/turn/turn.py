@@ -420,6 +420,8 @@ class Turn:
             "read_positions": gates.positions if gates is not None else self._positions,
         }
         await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
+        if authority is not None:
+            authority.completed()
         self._is_over = True
         charge_tool(cost)
         self._chain.close()

@@ -106,6 +106,7 @@ class RunningRoot:
         memory = self._memory_at(memory_dir(self.directory, memory_config(config.memory, agent_of(config, agent_class))))
         if memory is not None:
             opened |= {"signals": memory.signals, "overlays": memory.overlays}
+        agent.supervisor.outside.expect_import(subject_id)
         try:
             return await add_folder(found, config=config, sealer=self._parts.sealer, clock=self.clock, opened=opened)
         finally:  # part of it may be written
@@ -131,6 +132,7 @@ class RunningRoot:
             await found.open(stack)
             if dry_run:
                 return await found.look_up(agent.ledgers.ho2m)
+            agent.supervisor.outside.expect_import(subject_id)
             try:
                 return await found.add(agent.ledgers.ho2m)
             finally:  # some of them may be written

@@ -137,7 +137,8 @@ def read_answer(body: bytes) -> object:
 def no_answer(what: str) -> AdminUnanswered:
     """The error for an answer that cannot be read."""
     return AdminUnanswered(
-        f"the process that has the root open gave an answer {what}; the change may have been made. Look, and repeat it if needed"
+        f"the process that has the root open gave an answer {what}; the change may have been made. Look, and repeat it if"
+        " needed"
     )
 
 

@@ -43,7 +43,7 @@ async def open_embeddings(
             raise ConfigError(_SOURCE, "embeddings.base_url", "", problem)
         secret = read_secret(settings.api_key, "embeddings.api_key")
         # Imported here because most runtimes need no client for it.
-        from kitchener.gateway.embeddings.endpoint import open_endpoint
+        from kitchener.gateway.embeddings.remote import open_endpoint
 
         async with open_endpoint(settings, secret) as endpoint:
             yield endpoint
