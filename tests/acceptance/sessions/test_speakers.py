@@ -83,7 +83,7 @@ def test_a_message_of_a_speaker_has_no_line_of_another(line: str) -> None:
 
 
 def test_what_the_named_speaker_said_comes_first() -> None:
-    assert [ruleset_of(HO2Config(**given)).speaker_weight for given in ({}, {"speaker_weight": 2})] == [1.3, 2]
+    assert [ruleset_of(each).speaker_weight for each in (HO2Config(), HO2Config(speaker_weight=2))] == [1.3, 2]
     texts = ["Bo: the choir sings on Monday", "Ada: the choir sings on Monday", "Bo: the choir sings on Monday"]
     found = {}
     for weight in (1.0, 1.3):
