@@ -66,6 +66,7 @@ from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
 from kitchener.memory import learned_lines, signals, timestamps
+from kitchener.records import spoken
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
@@ -192,6 +193,13 @@ def _index(text: str) -> object:
     for speaker in ("user", "assistant", "user"):
         index.append(LexicalTurn(text, "s", speaker, "2026-01-01"))
     return index.rank(text, wanted=3)
+
+
+def _as_said(text: str) -> object:
+    """As the user's, a named speaker's and an assistant's, with the label read back."""
+    shown = [spoken.message_text(text), spoken.message_text(text, text), spoken.reply_text(text)]
+    shown += [spoken.imported_text(text, each, is_reply=True) for each in (None, text)]
+    return [spoken.speaker_of(spoken.label_of(each)) for each in (text, *shown)]
 
 
 def _words_of_turns(text: str) -> object:
@@ -354,6 +362,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     ),
     "actors": (
         Scan("words of turns", _words_of_turns, chars=700),
+        Scan("what was said", _as_said),
         Scan("words of a search", attention.words_of),
         Scan("fenced data", lambda text: fence("T-1", text)),
         Scan("fenced object", lambda text: fence("T-1", {"a": text, "b": [text]})),

@@ -458,7 +458,8 @@ class _Replay:
         """Replays `SESSION_START`, and an intent that begins the session. What another program had is kept as it is."""
         first = self._tape.entries[self._tape.ho2m][0]
         is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
-        if not is_start or self._tape.is_continued or any(turn.is_erased for turn in self._tape.turns):
+        types = {each.entry_type for each in self._tape.opening}
+        if not is_start or events.CONVERSATION_IMPORTED in types or any(turn.is_erased for turn in self._tape.turns):
             return
         self._tape.begin(None)
         self._clock.put_to(first.timestamp)

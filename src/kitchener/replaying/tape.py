@@ -184,11 +184,6 @@ class Tape:
         entries = self.entries.get(self.ho2m, ())
         return [entry for entry in entries if not self.turns or entry.seq < self.turns[0].started.seq]
 
-    @property
-    def is_continued(self) -> bool:
-        """Whether the session goes on with a conversation of another program."""
-        return any(each.entry_type == events.CONVERSATION_IMPORTED for each in self.opening)
-
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a turn, or with None to the start of the session."""
         self.turn = turn
