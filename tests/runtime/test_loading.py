@@ -1,6 +1,7 @@
 """Settings out of files, variables and arguments (docs/configuration.md)."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -364,6 +365,31 @@ class TestLookUp:
         (tmp_path / "kitchener.toml").write_text("plane_rot = 1", encoding="utf-8")
         with pytest.raises(ConfigError, match=r"kitchener\.toml: plane_rot"):
             async with open_runtime():
+                raise AssertionError("it opened")
+
+    @pytest.mark.parametrize(
+        ("settings", "told"),
+        [
+            (
+                '[router.providers.it]\nkind = "model"\nmodel = "groq:x"\napi_key = "env:HOME"',
+                r"^kitchener\.toml: router\.providers\.it: needs the extra `models`",
+            ),
+            ('[embeddings]\nkind = "static"', r"^kitchener\.toml: embeddings\.kind = 'static': needs the extra `embeddings`"),
+        ],
+    )
+    async def test_a_file_whose_provider_cannot_be_opened_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, told: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delitem(sys.modules, "pydantic_ai.providers.groq", raising=False)
+        for package in ("groq", "safetensors.numpy"):  # as if it were not installed
+            monkeypatch.setitem(sys.modules, package, None)
+        Path("kitchener.toml").write_text(settings, encoding="utf-8")
+        with pytest.raises(ConfigError, match=told):
+            async with open_runtime():
+                raise AssertionError("it opened")
+        with pytest.raises(ConfigError, match=r"^RuntimeConfig: "):
+            async with open_runtime(load_config(environ={}).config):
                 raise AssertionError("it opened")
 
     async def test_without_a_file_the_defaults_are_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import difflib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,9 @@ DEFAULT_FILE: Final = "kitchener.toml"
 
 EMBEDDED: Final = "embedded defaults"
 """The value of `LoadedConfig.source` without a settings file."""
+
+_UNNAMED: Final = "configuration"
+"""What an error names as the source where the settings are at hand, but not where they come from."""
 
 _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("plane_root",),
@@ -156,6 +160,23 @@ def check_config(
     for provider_id, provider in config.router.providers.items():
         if provider_id not in given:
             _check_key(provider, source, dotted_key(("router", "providers", provider_id, "api_key")), environ)
+
+
+@contextmanager
+def named_source(source: str) -> Iterator[None]:
+    """Lets an error about the settings name their source, as those of `check_config` do.
+
+    What opens a provider knows its settings, but not where these come from.
+
+    Args:
+        source: what errors name as the place of the settings
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.source != _UNNAMED:
+            raise
+        raise ConfigError(source, error.key, error.value, error.expected) from error.__cause__
 
 
 def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:

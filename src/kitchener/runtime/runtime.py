@@ -42,7 +42,7 @@ from kitchener.runtime.admin.running_root import RunningRoot
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
-from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config
+from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.session_list import SessionInfo, list_sessions
@@ -312,7 +312,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
     Shielded: a cancelled program still closes its runtime in order, and the end of each turn is recorded.
     """
     config, limits = loaded.config, loaded.config.limits
-    with anyio.CancelScope(shield=True) as scope:
+    with anyio.CancelScope(shield=True) as scope, named_source(loaded.source):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = LLMGateway(config.router, {**known, **injected.providers}, queue=limits.gateway_queue)
             await anyio.to_thread.run_sync(check_place, config)

@@ -37,7 +37,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_init_shows_fourteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
+def test_init_shows_fifteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
@@ -46,7 +46,7 @@ def test_init_shows_fourteen_settings_each_with_a_comment_and_its_default(tmp_pa
     tables = {"": RuntimeConfig(), "ledger": LedgerConfig(), "router": RouterConfig(), "agents": HO2Config()}
     rows = [("", "plane_root"), *(("ledger", key) for key in shown["ledger"]), *(("router", key) for key in shown["router"])]
     rows += [("agents", key) for key in shown["agents"]["ADMIN"]]
-    assert len(rows) == 14
+    assert len(rows) == 15
     lines = text.splitlines()
     for table, key in rows:
         if key == "providers":
@@ -60,6 +60,22 @@ def test_init_shows_fourteen_settings_each_with_a_comment_and_its_default(tmp_pa
         else:
             told = tomllib.loads(said.replace("default:", "default =") if said else lines[at].replace(key, "default"))
             assert told["default"] == default
+
+
+def test_signing_begins_with_a_key_and_the_line_that_init_wrote(cli: Cli, tmp_path: Path) -> None:
+    """The first steps of docs/proof.md."""
+    assert cli("init").code == 0
+    assert cli("ledger", "key", "--new", "keys/signing.pem").code == 0
+    path = tmp_path / "kitchener.toml"
+    text = path.read_text(encoding="utf-8")
+    line = '# signing_key = "keys/signing.pem"'
+    assert text.count(line) == 1
+    path.write_text(text.replace(line, line.removeprefix("# ")), encoding="utf-8")
+    assert cli("chat", "--subject", "ada", stdin=b"hello").code == 0
+    signed = cli("ledger", "checkpoint", "--json")
+    assert (signed.code, signed.err) == (0, "")
+    public_key = cli("ledger", "key", "--json").json["public_key"]
+    assert cli("ledger", "verify", "--public-key", public_key).code == 0
 
 
 def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:

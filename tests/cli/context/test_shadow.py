@@ -11,6 +11,8 @@ from tests.cli.context.contexts import CONTEXT, HO2M, TALK, configure, talk, tur
 
 CLASSIFIED = {"context_mode": '"shadow"', "intent_mode": '"classified"', "context_budget": "40"}
 """Under this budget the shadow shows no turn, so that it differs from attention."""
+SWITCHES = TALK[0], TALK[1], TALK[3]
+"""Each of these messages names a goal of its own. TALK[2] does not, so it continues whatever is active."""
 BRIDGE = {"context_mode": '"shadow"', "intent_mode": '"bridge"'}
 
 
@@ -23,12 +25,12 @@ def shadow(cli: Cli, *arguments: str) -> Any:
 class TestOneSession:
     def test_every_turn_and_a_summary(self, cli: Cli) -> None:
         configure(**CLASSIFIED)
-        session = talk(cli, *TALK[:3])
+        session = talk(cli, *SWITCHES)
         found = shadow(cli, "--session", session)
         assert [each["turn_id"] for each in found["turns"]] == [turn(session, n) for n in (1, 2, 3)]
         first, second, third = found["turns"]
         assert (first["actions"], second["actions"], third["actions"]) == (["DECLARE"], ["SUPERSEDE"], ["SUPERSEDE"])
-        assert (third["message"], third["objective"]) == (TALK[2], "and is trio there")
+        assert (third["message"], third["objective"]) == (TALK[3], TALK[3].removesuffix("."))
         assert [each["both"] for each in found["turns"]] == [["INV-1"]] * 3
         assert [each["only_shadow"] for each in found["turns"]] == [[]] * 3
         assert third["only_attention"] == [turn(session, 1), turn(session, 2)]
@@ -39,11 +41,18 @@ class TestOneSession:
         assert (summary["mean_only_shadow"], summary["mean_only_attention"]) == (0, 1)
         assert summary["intents"] == {"declared": 3, "switched": 2, "closed": 0}
 
+    def test_a_bare_follow_up_continues(self, cli: Cli) -> None:
+        configure(**CLASSIFIED)
+        session = talk(cli, *SWITCHES, TALK[2])
+        found = shadow(cli, "--session", session)
+        assert [each["actions"] for each in found["turns"]] == [["DECLARE"], ["SUPERSEDE"], ["SUPERSEDE"], ["CONTINUE"]]
+        assert found["turns"][3]["objective"] == found["turns"][2]["objective"]
+
     def test_it_reads_well(self, cli: Cli) -> None:
         configure(**CLASSIFIED)
-        session = talk(cli, *TALK[:3])
+        session = talk(cli, *SWITCHES)
         text = cli("context", "shadow", "--session", session).out
-        assert f"turn {turn(session, 3)}  “{TALK[2]}”\n  shadow: SUPERSEDE, " in text
+        assert f"turn {turn(session, 3)}  “{TALK[3]}”\n  shadow: SUPERSEDE, " in text
         assert f"  only attention  {turn(session, 1)}, {turn(session, 2)}\n" in text
         assert "  shown alike       1 of 3 turns (33%)\n" in text
         assert "  shadow's intents  3 declared, 2 switched, 0 closed\n" in text

@@ -129,6 +129,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         "[ledger]",
         *_setting(LedgerConfig, "seal"),
         *_setting(LedgerConfig, "keyring", example=".kitchener.keys"),
+        *_setting(LedgerConfig, "signing_key", example="keys/signing.pem"),
         "[router]",
         *_setting(RouterConfig, "default_provider", chosen),
         *_comment(RouterConfig, "providers"),
