@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -280,6 +281,40 @@ async def test_doctor_shows_the_queues_of_the_running_process(tmp_path: Path) ->
     shown = {each["what"]: each["detail"] for each in found.json["findings"]}
     assert shown["queue turns"].startswith("1 of 1 running, 1 of 10,000 waiting; ")
     assert {"queue gateway scripted", "queue ADMIN interactive", "queue ADMIN background"} <= shown.keys()
+
+
+async def test_doctor_shows_how_many_wait_for_a_provider_and_for_how_long(tmp_path: Path) -> None:
+    """Four turns want a provider with one place and room for one more: two cannot even queue."""
+    root, users = tmp_path / "plane", "abcd"
+    hold = Hold(*users)
+
+    async def doctor() -> tuple[dict[str, Any], dict[str, Any]]:
+        found = (await command(tmp_path, "doctor", "--root", root, "--json")).json
+        (finding,) = [each for each in found["findings"] if each["what"] == "queue gateway scripted"]
+        return found["queues"]["mailboxes"]["gateway"]["scripted"], finding
+
+    async with listening(
+        root, ScriptedProvider(echo, gate=hold), lane={"max_concurrency": 1}, limits={"gateway_queue": 1}
+    ) as runtime:
+        async with anyio.create_task_group() as tasks:
+            for user in users:
+                tasks.start_soon(lambda text: runtime.supervisor().handle_turn(text, subject_id=text), user)
+            with anyio.fail_after(20):
+                while runtime.statistics()["mailboxes"]["gateway"]["scripted"].asking_for_room < 2:
+                    await anyio.lowlevel.checkpoint()
+            lane, finding = await doctor()
+            assert (lane["running"], lane["places"], lane["waiting"], lane["capacity"]) == (1, 1, 1, 1)
+            assert (lane["asking_for_room"], lane["waited"], lane["longest_wait_s"]) == (2, 0, 0)
+            assert finding["state"] == "warn", "turns are kept from queueing"
+            assert finding["detail"].startswith("1 of 1 running, 1 of 1 waiting; so far 0 waited")
+            for each in hold.released.values():
+                each.set()
+        lane, finding = await doctor()
+        assert (lane["running"], lane["waiting"], lane["asking_for_room"], lane["given_up"]) == (0, 0, 0, 0)
+        assert lane["waited"] >= 3
+        assert lane["longest_wait_s"] > 0, "the first ones waited while doctor looked"
+        assert finding["state"] == "ok"
+        assert f"so far {lane['waited']} waited, {lane['longest_wait_s']:.1f} s at most" in finding["detail"]
 
 
 async def test_an_error_there_has_the_text_and_the_kind_that_it_has_here(tmp_path: Path) -> None:
