@@ -74,7 +74,7 @@ async def test_sealed_consolidations(tmp_path: Path) -> None:
     assert sum(len(report.consolidations) for report in reports) > 1
     assert all(report.is_identical for report in reports)
     Keyring(tmp_path / "keys").destroy("ada")
-    assert {reason for report in await replayed(config) for reason in report.skipped.values()} == {"erased"}
+    assert {reason for report in await replayed(config) for reason in report.skipped.values()} == {"unreadable"}
 
 
 @pytest.mark.parametrize("name", ["supersede_on_renewal", "gate_window_hours", "gate_exclude", "max_line_chars"])

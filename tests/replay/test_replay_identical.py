@@ -153,9 +153,14 @@ async def test_sealed_session_replays_identical(tmp_path: Path) -> None:
     assert b"which packages are there?" not in (tmp_path / "root" / "HO2" / "ADMIN" / "ho2m.jsonl").read_bytes()
     Keyring(tmp_path / "keys").destroy("ada")
     without = files(tmp_path)
-    erased = await replay_session(session_id, config=config, tools=TOOLS)
-    assert (erased.is_identical, erased.turns) == (True, ())
-    assert erased.text() == f"{session_id}  identical, 0 turns, {len(MESSAGES)} skipped ({len(MESSAGES)} erased)"
+    gone = await replay_session(session_id, config=config, tools=TOOLS)
+    assert (gone.is_identical, gone.turns, gone.erased) == (True, (), 0)
+    why = "the key of 'ada' is missing here and no erasure is on record: restore the keys from their backup"
+    assert gone.as_json()["unreadable"] == gone.unreadable == why
+    count = len(MESSAGES)
+    assert gone.text() == (
+        f"{session_id}  not readable: {why}\n{session_id}  identical, 0 turns, {count} skipped ({count} unreadable)"
+    )
     assert files(tmp_path) == without
 
 

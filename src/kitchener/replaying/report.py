@@ -75,7 +75,10 @@ class ReplayReport:
     consolidations: tuple[str, ...] = ()
     """Work orders of the consolidations that replayed identically."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Turns that are not replayed and why: `aborted: <reason>`, `open` (it runs, or a crash cut it off), `erased`."""
+    """Turns that are not replayed and why: `aborted: <reason>`, `open` (it runs, or a crash cut it off), `erased`,
+    `unreadable`."""
+    unreadable: str = ""
+    """Why turns are skipped as `unreadable`: a key is missing. "": there are none."""
     divergence: ReplayDivergence | None = None
     """The first one; None: identical."""
     policy: PolicyChange | None = None
@@ -91,9 +94,17 @@ class ReplayReport:
             later,
             turns=(*self.turns, *later.turns),
             skipped={**self.skipped, **later.skipped},
+            unreadable=self.unreadable or later.unreadable,
             policy=self.policy or later.policy,
             visible={**self.visible, **later.visible},
         )
+
+    def without_key(self, why: str) -> "ReplayReport":
+        """The report where what seems erased lacks only its key, for a reason; "": it is erased."""
+        if not why:
+            return self
+        skipped = {turn: "unreadable" if each == "erased" else each for turn, each in self.skipped.items()}
+        return replace(self, skipped=skipped, unreadable=why)
 
     @property
     def erased(self) -> int:
@@ -121,6 +132,7 @@ class ReplayReport:
             "consolidations": list(self.consolidations),
             "skipped": dict(self.skipped),
             "erased": self.erased,
+            "unreadable": self.unreadable or None,
             "divergence": self.divergence.as_json() if self.divergence is not None else None,
             "policy": None if policy is None else asdict(policy),
             "changes": [asdict(each) for each in self.changes],
@@ -143,6 +155,8 @@ class ReplayReport:
                 f"{self.session_id}  was recorded under another policy: from {self.policy.turn_id} on its ruleset_hash is"
                 f" {self.policy.recorded}, now {self.policy.now}"
             )
+        if self.unreadable:
+            rows.append(f"{self.session_id}  not readable: {self.unreadable}")
         for each in self.changes:
             rows.append(f"{self.session_id}  changed since: {each.name}{', as above' if each in told else ''}")
             rows += [] if each in told else _shown_diff(each.diff)

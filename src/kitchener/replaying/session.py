@@ -131,6 +131,10 @@ class Replays:
         Raises:
             UnknownSession: it is not on record
         """
+        report = await self._replay(session_id)
+        return report.without_key(await self.recorded.missing_key(session_id)) if report.erased else report
+
+    async def _replay(self, session_id: str) -> ReplayReport:
         if session_id.startswith(PREFIX):
             return await self._replay_consolidations(await self.consolidation_tape(session_id))
         before = await ledgers_before_import(self.recorded, session_id)
@@ -138,9 +142,8 @@ class Replays:
             return await _Replay(self, await self.tape_of(session_id)).run()
         earlier = Replays(self.settings, before, self._tools, self.prompts, unnamed_tools=self._unnamed_tools)
         imported = await earlier.replay(session_id)
-        if imported.divergence is not None:
-            return imported
-        return imported.then(await _Replay(self, await self.tape_of(session_id)).run())
+        is_done = imported.divergence is not None
+        return imported if is_done else imported.then(await _Replay(self, await self.tape_of(session_id)).run())
 
     async def _replay_consolidations(self, tape: ConsolidationTape) -> ReplayReport:
         clock, ledgers, config = RecordedClock(), self.ledgers_for(tape), self.recorded.memory

@@ -94,15 +94,25 @@ async def why_unreadable(ho2m: LedgerReads, payloads: Iterable[Mapping[str, obje
         ho2m: the supervisor's ledger in this root, also for imported texts: an erasure counts in the root where it happened
         payloads: the payloads with the texts
     """
+    missing, erased = await _missing_and_erased(ho2m, payloads)
+    return missing or erased
+
+
+async def missing_key(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]]) -> str:
+    """What `why_unreadable` says of a key that is missing with no erasure on record. "": there is no such key."""
+    return (await _missing_and_erased(ho2m, payloads))[0]
+
+
+async def _missing_and_erased(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]]) -> tuple[str, str]:
     why = ""
     for subject_id, kid in dict.fromkeys(each for payload in payloads for each in _sealed_with(payload)):
         erased = ho2m.read(key=events.erased_index_key(subject_id)) if subject_id is not None else None
         records = [each async for each in erased if each.payload.get("key_id") == kid] if erased is not None else []
         if not records:
             whose = quoted(subject_id, 80) if subject_id is not None else "its subject"
-            return f"the key of {whose} is missing here and no erasure is on record: restore the keys from their backup"
+            return f"the key of {whose} is missing here and no erasure is on record: restore the keys from their backup", ""
         why = f"its subject was erased ({records[-1].entry_id}), so what was said and asked cannot be read any more"
-    return why
+    return "", why
 
 
 def _sealed_with(payload: Mapping[str, object]) -> Iterator[tuple[str | None, object]]:

@@ -136,8 +136,19 @@ def test_a_missing_key_is_not_told_as_an_erasure(cli: Cli) -> None:
     assert f"\nwhy: {words}\n" in cli("context", "explain", turn(session_id, 2), "--prompt").out
     assert cli("context", "explain", turn(session_id, 2), "--html", "--out", "a.html").code == 0
     assert "is missing here and no erasure is on record" in Path("a.html").read_text(encoding="utf-8")
+    shown, replayed = cli("session", "show", session_id), cli("replay", session_id)
+    assert f"\nnot readable: {words}\n" in shown.out
+    assert f"{session_id}  not readable: {words}\n" in replayed.out
+    assert replayed.out.endswith("2 skipped (2 unreadable)\n")
+    for command in (("session", "show", session_id), ("replay", session_id)):
+        told = cli(*command, "--json").json
+        assert (told["sessions"][0] if "sessions" in told else told)["unreadable"] == words
+        assert told["erased"] in (False, 0)
     Path("elsewhere").rename(".kitchener.keys")
     assert cli("context", "explain", turn(session_id, 2), "--json").json["unreadable"] is None
+    assert cli("session", "show", session_id, "--json").json["unreadable"] is None
     assert cli("subject", "erase", "ada", "--yes").code == 0
     erased = cli("context", "explain", turn(session_id, 2), "--json").json["unreadable"]
     assert erased.startswith("its subject was erased (E-")
+    assert cli("session", "show", session_id, "--json").json["unreadable"] == erased
+    assert "2 skipped (2 erased)" in cli("replay", session_id).out

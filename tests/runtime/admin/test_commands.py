@@ -303,7 +303,7 @@ async def test_doctor_shows_how_many_wait_for_a_provider_and_for_how_long(tmp_pa
             for user in users:
                 tasks.start_soon(lambda text: runtime.supervisor().handle_turn(text, subject_id=text), user)
             with anyio.fail_after(20):
-                while runtime.statistics()["mailboxes"]["gateway"]["scripted"]["asking_for_room"] < 2:
+                while runtime.statistics()["mailboxes"]["gateway"]["scripted"].asking_for_room < 2:
                     await anyio.lowlevel.checkpoint()
             lane, finding = await doctor()
             assert (lane["running"], lane["places"], lane["waiting"], lane["capacity"]) == (1, 1, 1, 1)

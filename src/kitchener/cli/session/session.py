@@ -41,6 +41,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     WorkOrderCompletedPayload,
     WorkOrderPlannedPayload,
+    is_sealed,
     opened,
     payload_as,
 )
@@ -48,6 +49,7 @@ from kitchener.records.parts import StoredPart
 from kitchener.records.spoken import speaker_label
 from kitchener.runtime.admin.operations import EndSession
 from kitchener.runtime.administration import administer
+from kitchener.runtime.sealed_root import why_unreadable
 
 app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
@@ -167,8 +169,12 @@ async def _shown(options: Options, session_id: str) -> "_History":
     async with paths.reader(agent_class) as reader:
         if reader is None:
             raise UnknownSession(session_id, agent_class)
+        sealed = []
         async for entry in reader.read(session_id=session_id):
             history.take(entry)
+            if any(map(is_sealed, entry.payload.values())):
+                sealed.append(entry.payload)
+        history.unreadable = await why_unreadable(reader, sealed)
     for turn in history.turns.values():
         if turn.result is None and turn.state != "imported":
             _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
@@ -247,6 +253,8 @@ class _History:
     ended_at: str | None = None
     is_erased: bool = False
     """Ended because its subject was erased."""
+    unreadable: str = ""
+    """Why some of its texts cannot be read; "": all can be."""
     turns: dict[str, _TurnRow] = field(default_factory=dict)
     rejected: list[_Rejected] = field(default_factory=list)
 
@@ -297,6 +305,7 @@ class _History:
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "erased": self.is_erased,
+            "unreadable": self.unreadable or None,
             "turns": [turn.as_json() for turn in self.turns.values()],
             "rejected": [{**each, "message": opened(each["message"])} for each in self.rejected],
         }
@@ -308,6 +317,8 @@ class _History:
         ended = f", {'erased' if self.is_erased else 'ended'} {short_time(self.ended_at)}" if self.ended_at else ""
         subject = None if start is None else start.get("subject_id")
         yield f"{self.session_id} of {subject} ({self.agent_class}){external}, started {short_time(self.started_at)}{ended}"
+        if self.unreadable:
+            yield f"not readable: {self.unreadable}"
         for turn in self.turns.values():
             yield f"\n{turn.turn_id}  {short_time(turn.started_at) if turn.started_at else 'undated'}  {turn.state}"
             yield f"  {'<' if turn.is_reply else '>'} {label(turn.speaker)}{self._text(turn.message)}"

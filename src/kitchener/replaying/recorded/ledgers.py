@@ -14,6 +14,7 @@ from kitchener.runtime.ledger_paths import (
     sealer_of,
 )
 from kitchener.runtime.memories import memory_config
+from kitchener.runtime.sealed_root import missing_key
 from kitchener.sealing import Sealer
 
 
@@ -39,6 +40,12 @@ class RecordedLedgers:
         if reader is None:
             return []
         return [str(entry.session_id) async for entry in reader.read(key="sessions", entry_type=SESSION_START)]
+
+    async def missing_key(self, session_id: str) -> str:
+        """Which key is missing to read a session, with no erasure on record; "": none."""
+        readers = [each for each in (self.readers.get(self.ho2m), self.readers.get(self.ho1m)) if each is not None]
+        payloads = [entry.payload for reader in readers async for entry in reader.read(session_id=session_id)]
+        return await missing_key(self.sources, payloads) if self.sources is not None else ""
 
 
 def memory_of(config: RuntimeConfig, agent: HO2Config) -> HO3MemoryConfig | None:
