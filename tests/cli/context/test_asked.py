@@ -152,3 +152,10 @@ def test_a_missing_key_is_not_told_as_an_erasure(cli: Cli) -> None:
     assert erased.startswith("its subject was erased (E-")
     assert cli("session", "show", session_id, "--json").json["unreadable"] == erased
     assert "2 skipped (2 erased)" in cli("replay", session_id).out
+
+
+def test_rules_that_classify_are_not_counted_as_a_model(cli: Cli) -> None:
+    cli("init", ".")
+    said = cli("chat", stdin=b"find hotels in Oslo\n")
+    assert said.code == 0
+    assert "\n  1 model call: " in cli("context", "explain", "last").out

@@ -11,7 +11,7 @@ from kitchener.errors import NotOnRecord
 from kitchener.records import events
 from kitchener.records.attempt_record import UnansweredCall
 from kitchener.records.entries import ModelCallPayload, UsageMapping, payload_as
-from kitchener.records.prompt import Message, PromptRequest
+from kitchener.records.prompt import RULES_MODEL, Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts
 
 
@@ -52,7 +52,8 @@ async def read_calls(
 
 
 def totals_line(calls: Sequence[AnsweredCall], turn_id: str) -> str:
-    """What the models of a turn read and wrote in all, for a reader."""
+    """What the models of a turn read and wrote in all, for a reader. Rules are no model."""
+    calls = [each for each in calls if each.payload["model_id"] != RULES_MODEL]
     if not calls:
         return "  no model answered in it"
     tokens_in, tokens_out = (
