@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import export_session, import_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all, scripted_config
+from tests.cli.commands import finish, start
 from tests.erasure import kit as erasure
 from tests.replay.corpus import START_US, BreakingClock
 
@@ -58,6 +60,41 @@ def test_a_block_of_code_is_a_whole_program_that_runs(
     program = tmp_path / "program.py"
     program.write_text(code, encoding="utf-8")
     runpy.run_path(str(program), run_name="__main__")
+
+
+def settings_lines() -> list[list[str]]:
+    """The commands in the README that write the settings of a model, without what the shell does with them."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    return [shlex.split(each.partition(" && ")[0], comments=True)[1:] for each in lines if each.startswith("kitchener init ")]
+
+
+def test_the_readme_names_a_model_of_each_of_the_big_three_in_two_lines() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    for provider in ("openai", "anthropic", "google"):
+        (number,) = [
+            at for at, each in enumerate(lines) if each.startswith("kitchener init") and f"--provider {provider} " in each
+        ]
+        assert lines[number + 1].endswith("_API_KEY=… kitchener chat")
+
+
+@pytest.mark.parametrize("arguments", settings_lines(), ids=" ".join)
+def test_each_line_of_the_readme_that_names_a_model_writes_settings_that_are_right(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for vendor in ("OPENAI", "ANTHROPIC", "GOOGLE"):
+        monkeypatch.setenv(f"{vendor}_API_KEY", "a key")
+    assert finish(start(*arguments, cwd=tmp_path)).code == 0
+    made = tmp_path / arguments[1] if not arguments[1].startswith("-") else tmp_path
+    checked = finish(start("config", "check", cwd=made))
+    assert checked.code == 0, checked.err
+
+
+def test_the_four_names_of_the_first_page_are_explained_in_two_sentences_each() -> None:
+    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    explained = dict(re.findall(r"^- \*\*`(\w+)`\*\* (.*?)(?=\n- |\n\n|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert explained.keys() == {"HO2Supervisor", "handle_turn", "HO2Config", "HO3Memory"}
+    for name, sentences in explained.items():
+        assert len(re.findall(r"[.!?](?=\s|$)", sentences)) <= 2, name
 
 
 # --- links --------------------------------------------------------------------------------------------------------------

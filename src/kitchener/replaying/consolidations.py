@@ -76,11 +76,10 @@ class ConsolidationTape(Tape):
             earlier = (entry.seq for entry in self.entries.get(ledger_id, ()) if entry.timestamp <= turn.started.timestamp)
             self.seen[ledger_id] = own[0].seq - 1 if own else max(earlier, default=0)
 
-    def _cut(self) -> None:
+    def cut(self) -> list[TurnTape]:
         for entry in self.entries.get(self.ho2m, ()):
             if entry.entry_type == events.WO_PLANNED and "consolidates" in entry.payload:
                 self.consolidations.append(Consolidation(entry.entity_id, entry))
-        self.turns = list(self.consolidations)
         for turn in self.consolidations:
             for ledger_id in (self.ho2m, self._ho1m):
                 own = [entry for entry in self.entries.get(ledger_id, ()) if entry.entity_id == turn.turn_id]
@@ -92,6 +91,7 @@ class ConsolidationTape(Tape):
                     turn.ho1m_ends = ends
             if learned := self._learned(turn):
                 turn.entries[OVERLAYS] = learned
+        return list(self.consolidations)
 
     def _learned(self, turn: Consolidation) -> list[StoredEntry]:
         """The entries of the artifact that it logged and of the earlier ones that it superseded."""

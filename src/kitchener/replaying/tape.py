@@ -5,7 +5,7 @@ ends the replay. Differences are therefore found in the order in which a turn de
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -172,7 +172,7 @@ class Tape:
         self.names, self.signers = names, signers or RecordedSigners()
         own = [entry.seq for entry in entries.get(ho2m, ())]
         self._before = dict(zip(own, [0, *own], strict=False))
-        self.turns = _turns_of(entries, ho2m)
+        self.turns = self.cut()
 
     def of_turn(self, *entry_types: str) -> list[StoredEntry]:
         """The current turn's entries of some types; none before the first turn."""
@@ -281,8 +281,8 @@ class Tape:
             self.first = ReplayDivergence(
                 turn_id=self.turn.turn_id if self.turn is not None else None,
                 field=path,
-                recorded=self._named(recorded),
-                recomputed=self._named(recomputed),
+                recorded=_named(self.name_of, recorded),
+                recomputed=_named(self.name_of, recomputed),
                 stems_from=stems_from(entry_type, path, payload, now, policy_differs=self.policy_differs),
                 entry_type=entry_type,
                 entity_id=entity_id,
@@ -360,33 +360,33 @@ class Tape:
             "reasons": {key: list(reasons) for key, reasons in lists.reasons.items()},
         }
 
-    def _named(self, value: object) -> object:
-        """A value for a reader, with each reference replaced by what it stands for."""
-        if isinstance(value, list):
-            return [self._named(each) for each in value]
-        if isinstance(value, dict):
-            if value.keys() == {"ledger_id", "entry_id", "entry_hash"}:
-                return self.name_of(Ref(str(value["ledger_id"]), str(value["entry_id"]), str(value["entry_hash"])))
-            return {key: self._named(each) for key, each in value.items()}
-        return value
+    def cut(self) -> list[TurnTape]:
+        """The turns of the session, without those that ran in another root and read its ledgers."""
+        found: dict[str, TurnTape] = {}
+        for entry in self.entries.get(self.ho2m, ()):
+            if entry.entry_type == events.TURN_STARTED and not isinstance(entry, ImportedEntry):
+                found[entry.entity_id] = TurnTape(entry.entity_id, entry)
+            elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED) and entry.entity_id in found:
+                found[entry.entity_id].end = entry
+        for ledger_id, entries in self.entries.items():
+            for entry in entries:
+                payload = entry.payload
+                holder = payload.get("metadata") if ledger_id == SIGNALS else payload
+                turn_id = holder.get("turn_id") if isinstance(holder, dict) else None
+                if turn_id in found:
+                    found[turn_id].entries.setdefault(ledger_id, []).append(entry)
+        return list(found.values())
 
 
-def _turns_of(ledgers: Mapping[str, Sequence[StoredEntry]], ho2m: str) -> list[TurnTape]:
-    """The turns of a session, without those that ran in another root and read its ledgers."""
-    found: dict[str, TurnTape] = {}
-    for entry in ledgers.get(ho2m, ()):
-        if entry.entry_type == events.TURN_STARTED and not isinstance(entry, ImportedEntry):
-            found[entry.entity_id] = TurnTape(entry.entity_id, entry)
-        elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED) and entry.entity_id in found:
-            found[entry.entity_id].end = entry
-    for ledger_id, entries in ledgers.items():
-        for entry in entries:
-            payload = entry.payload
-            holder = payload.get("metadata") if ledger_id == SIGNALS else payload
-            turn_id = holder.get("turn_id") if isinstance(holder, dict) else None
-            if turn_id in found:
-                found[turn_id].entries.setdefault(ledger_id, []).append(entry)
-    return list(found.values())
+def _named(name_of: Callable[[Ref], str], value: object) -> object:
+    """A value for a reader, with each reference replaced by what it stands for."""
+    if isinstance(value, list):
+        return [_named(name_of, each) for each in value]
+    if isinstance(value, dict):
+        if value.keys() == {"ledger_id", "entry_id", "entry_hash"}:
+            return name_of(Ref(str(value["ledger_id"]), str(value["entry_id"]), str(value["entry_hash"])))
+        return {key: _named(name_of, each) for key, each in value.items()}
+    return value
 
 
 def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload) -> Mapping[str, object]:

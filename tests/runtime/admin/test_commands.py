@@ -9,6 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from kitchener import ImagePart
+from kitchener.cli.app import build_app
 from kitchener.config import AdminConfig
 from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SessionEnded, SubjectErased
 from kitchener.ledger import LedgerEntry
@@ -17,6 +18,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.runtime import export_session
 from kitchener.runtime.admin.asking import ask
 from kitchener.runtime.admin.operations import (
+    OPERATIONS,
     ChangeIntent,
     CleanContent,
     DeactivateArtifact,
@@ -33,6 +35,7 @@ from tests.acceptance.content_kit import blobs, png
 from tests.acceptance.content_kit import config as content_config
 from tests.acceptance.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
+from tests.cli.test_ids import commands
 from tests.runtime.admin.listening import command, listening, listening_config
 
 ADA, BO = "ada", "bo"
@@ -339,3 +342,55 @@ async def test_a_process_that_does_not_listen_is_told_as_before(tmp_path: Path) 
         assert "process" in done.err
         assert not (root / "admin").exists()
     await administer(listening_config(root), EndSession(agent_class="ADMIN", session_id=session_id))
+
+
+async def test_where_a_service_runs_no_end_of_a_ledger_is_left_to_accept(tmp_path: Path) -> None:
+    root = tmp_path / "plane"
+    async with listening(root) as runtime:
+        await runtime.supervisor().handle_turn("hello", subject_id=ADA)
+        before = [entry.entry_id for entry in await read_all(runtime.ledgers().ho2m)]
+        done = await command(tmp_path, "ledger", "accept-head", "--reason", "restored", "--root", root)
+        assert done.code == 1
+        assert "ho2m.jsonl: nothing is missing there, since process " in done.out
+        assert done.out.endswith("nothing is missing, so nothing was changed\n")
+        assert [entry.entry_id for entry in await read_all(runtime.ledgers().ho2m)] == before
+
+
+THROUGH_A_SERVICE = {
+    "content clean": {"content.clean"},
+    "intent abandon": {"intent.change"},
+    "intent close": {"intent.change"},
+    "intent declare": {"intent.declare"},
+    "intent fork": {"intent.fork"},
+    "intent reopen": {"intent.change"},
+    "memory deactivate": {"memory.deactivate"},
+    "memory import": {"memory.import"},
+    "memory quarantine": {"memory.quarantine"},
+    "session end": {"session.end"},
+    "session import": {"session.import", "session.import_conversations"},
+    "session repair": {"session.void"},
+    "subject erase": {"subject.erase"},
+}
+"""The commands that change a root, and the operations that a running service carries out for them."""
+CHANGES_NO_OPEN_ROOT = {
+    "chat": "is a service of its own",
+    "run": "is a service of its own",
+    "init": "writes the settings of a root that is not there yet",
+    "context project": "records its projection in a root that nobody has open; beside a service it is a dry run and says so",
+    "ledger accept-head": "tells that nothing is missing where a service has the ledgers open",
+    "ledger checkpoint": "signs what is on disk in a file of its own",
+    "ledger key": "writes a key file",
+}
+READS = {
+    *("audit leaks", "completion", "config check", "config schema", "config show", "content check", "content save"),
+    *("context diff", "context explain", "context shadow", "doctor", "gateway what-if", "intent list"),
+    *("ledger proof", "ledger show", "ledger tail", "ledger verify", "memory biases", "memory bisect", "memory cost"),
+    *("memory explain", "memory export", "memory signals", "memory tune", "replay", "session export", "session list"),
+    "session show",
+}
+
+
+def test_every_command_reads_or_is_carried_out_by_the_running_service() -> None:
+    names = [*THROUGH_A_SERVICE, *CHANGES_NO_OPEN_ROOT, *READS]
+    assert sorted(names) == sorted(name for name, _ in commands(build_app(is_listing=False)))
+    assert set().union(*THROUGH_A_SERVICE.values(), {"statistics"}) == OPERATIONS.keys()

@@ -18,6 +18,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.content.content import content_lines
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
@@ -25,7 +26,7 @@ from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, one_line, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock, iso
-from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerPathError, NotOnRecord
+from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, NotOnRecord
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.audit.accept_head import AcceptedHead
 from kitchener.ledger.audit.accept_head import accept_head as accept_head_of
@@ -142,7 +143,8 @@ def accept_head(
 
     Verifies everything first. A `LEDGER_HEAD_ACCEPTED` entry records what is missing and why. Then the index is deleted; the
     next opening rebuilds it. A signed head that names a missing entry is renamed. With a signing key, the new head is signed.
-    Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged.
+    Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged. A ledger that a
+    running service has open stays as it is: nothing is missing there, since the service would have refused to open it.
 
     For example:
 
@@ -158,6 +160,7 @@ def accept_head(
     signer = load_signer(key) if key is not None else None
     found: list[tuple[AcceptedHead, Checkpoint | None]] = []
     faults: list[LedgerDamaged] = []
+    open_elsewhere: list[LedgerLocked] = []
     for file in [path] if path is not None else LedgerPaths(config).ledgers():
         try:
             accepted = accept_head_of(file, reason, index_dirs=index_dirs_of(file), config=config.ledger, clock=SystemClock())
@@ -166,16 +169,27 @@ def accept_head(
                 found.append((accepted, signed))
         except LedgerDamaged as fault:
             faults.append(fault)
-    _print_accepted(found, faults, is_json=json)
+        except LedgerLocked as error:
+            if anyio.run(read_queues, config)[0] is None:
+                raise  # not a runtime: nobody knows whether the holder looked at the ledger's end
+            open_elsewhere.append(error)
+    _print_accepted(found, faults, open_elsewhere, is_json=json)
     if faults:
         return DAMAGED
     return OK if found else NEGATIVE
 
 
-def _print_accepted(found: list[tuple[AcceptedHead, Checkpoint | None]], faults: list[LedgerDamaged], *, is_json: bool) -> None:
+def _print_accepted(
+    found: list[tuple[AcceptedHead, Checkpoint | None]],
+    faults: list[LedgerDamaged],
+    open_elsewhere: list[LedgerLocked],
+    *,
+    is_json: bool,
+) -> None:
     if is_json:
         rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
-        print_json({"accepted": rows, "faults": [str(fault) for fault in faults]})
+        open_paths = [each.path for each in open_elsewhere]
+        print_json({"accepted": rows, "faults": [str(fault) for fault in faults], "open": open_paths})
         return
     for each, signed in found:
         gone = f"{each.missing_from:,} to {each.missing_to:,} are missing"
@@ -186,6 +200,8 @@ def _print_accepted(found: list[tuple[AcceptedHead, Checkpoint | None]], faults:
             print_text(f"          entry {signed.seq:,} signed by {signed.signer}")
     for fault in faults:
         print_text(f"damaged   {fault!s}")
+    for held in open_elsewhere:
+        print_text(f"open      {held.path}: nothing is missing there, since {held.holder} opened it")
     if not found and not faults:
         print_text("nothing is missing, so nothing was changed")
 
