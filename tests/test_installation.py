@@ -16,8 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "kitchener"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NEEDED_BY_AN_EXTRA = {"gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"}, "testing/replays.py": {"pytest"}}
-"""What single modules import where the extra `models`, or the program that uses them, has installed it."""
+NEEDED_BY_AN_EXTRA = {
+    "gateway/embeddings/static.py": {"safetensors", "tokenizers"},
+    "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
+    "testing/replays.py": {"pytest"},
+}
+"""What single modules import where the extra `models` or `embeddings`, or the program that uses them, has installed it."""
 
 
 def _imported(path: Path) -> set[str]:

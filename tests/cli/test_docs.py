@@ -1,5 +1,6 @@
 """The commands and settings in the documentation work as they stand there."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -46,6 +47,8 @@ def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "dialogues.jsonl").write_text("".join(blocks(page, "json")), encoding="utf-8")
     if page == "commands.md":
         (tmp_path / "kitchener.toml").write_text(MEMORY, encoding="utf-8")
+        said = {"role": "user", "content": "hello", "time": "2026-01-05T10:00:00Z"}
+        (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": [said]}), encoding="utf-8")
         (tmp_path / "other.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
     lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
     assert len(lines) >= 6

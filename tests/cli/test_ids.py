@@ -27,6 +27,7 @@ OPTIONS_ONLY = {
     ("session repair", "void"): "the session is what the command is about, and there may be several",
     ("session list", "subject"): "one of several filters",
     ("chat", "subject"): "the session is what the command is about",
+    ("session import", "subject"): "the folder or file is what the command is about",
 }
 
 

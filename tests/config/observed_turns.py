@@ -271,6 +271,18 @@ async def attached(root: Path, **config: Any) -> Hashable:
     return told(first), told(second), tuple(got)
 
 
+async def spoken(root: Path, **config: Any) -> Hashable:
+    """Three people say much the same, and little of it fits: what a question that names one of them is shown of it."""
+    provider = ScriptedProvider(echo)
+    async with open_scripted(root, provider, context_mode="enforce", intent_mode="bridge", **config) as runtime:
+        supervisor = runtime.supervisor()
+        session_id = await supervisor.start_session()
+        for speaker in ("Bo", "Ada", "Cy", "Bo", "Cy"):
+            await supervisor.handle_turn("the choir sings on Monday", session_id=session_id, speaker=speaker)
+        await supervisor.handle_turn("when does Ada sing in the choir?", session_id=session_id)
+    return str(provider.requests[-1].variables["assembled_context"]["context_text"])
+
+
 async def named(root: Path, agent_class: str) -> Hashable:
     """A settings file whose table has one name, and says another."""
     path = root / "kitchener.toml"

@@ -144,6 +144,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.tool_timeout_s": Seen(1.0, 1_000.0, with_settings(turns.tool_run, "tool_timeout_s", seconds=10.0)),
     "agents.*.tool_result_max_bytes": Seen(100, 65_536, with_settings(turns.tool_run, "tool_result_max_bytes")),
     "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
+    "agents.*.speaker_weight": Seen(1.0, 3.0, with_settings(turns.spoken, "speaker_weight", context_budget=120)),
     "agents.*.recent_parts": Seen(0, 1, with_settings(turns.attached, "recent_parts", context_mode="enforce")),
     "agents.*.overlap_policy": Seen("queue", "reject", with_settings(turns.overlapping, "overlap_policy")),
     "agents.*.session_queue": Seen(1, 8, with_settings(turns.overlapping, "session_queue")),

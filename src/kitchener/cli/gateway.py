@@ -15,7 +15,6 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import amount_of_money, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RouterConfig
-from kitchener.config.shown import described_name
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.loading import LoadedConfig, load_config
@@ -97,8 +96,8 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
             async with progress_bar("entries of model calls", total) as seen:
                 found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=seen.add)]
     if not found:
-        whose = f"session {session_id!r}" if session_id is not None else f"agent class {described_name(agent_class)}"
-        raise NotOnRecord(f"there is no model call of {whose} on record; `kitchener session list` shows what there is")
+        whose = f"session {session_id!r}" if session_id is not None else "the agent class that is meant"
+        raise NotOnRecord(f"there is no model call on record of {whose}; `kitchener session list` shows what there is")
     return found
 
 
