@@ -105,8 +105,7 @@ class Replays:
         unnamed_tools: ToolRegistry,
         sources: RequestSources | None = None,
     ) -> None:
-        self.agent_class = recorded.agent.agent_class
-        self.recorded, self.settings = recorded, settings
+        self.recorded, self.settings, self.agent_class = recorded, settings, recorded.agent.agent_class
         self._tools, self._unnamed_tools, self.prompts = tools, unnamed_tools, prompts
         self._identities: dict[bool, str] = {}
         """The identity of the policy, with and without long-term memory."""
@@ -132,7 +131,7 @@ class Replays:
             UnknownSession: it is not on record
         """
         report = await self._replay(session_id)
-        return report.without_key(await self.recorded.missing_key(session_id)) if report.erased else report
+        return report.without_key(await self.recorded.missing_key(session_id) if report.erased else "")
 
     async def _replay(self, session_id: str) -> ReplayReport:
         if session_id.startswith(PREFIX):

@@ -164,7 +164,7 @@ async def test_without_its_key_sealed_content_cannot_be_read_until_the_key_is_im
     assert made.key_id
     assert not (await import_session(tmp_path / "folder", config=there)).is_readable
     report = await replay_session(made.session_id, config=there, tools=[fetch])
-    assert set(report.skipped.values()) == {"erased"}, "nobody can read it"
+    assert set(report.skipped.values()) == {"unreadable"}, "nobody can read it"
     await export_session(made.session_id, tmp_path / "with key", config=sealed_config(tmp_path / "a"), with_key=True)
     again = await import_session(tmp_path / "with key", config=there)
     assert (again.was_there, again.is_readable) == (True, True)

@@ -18,6 +18,7 @@ from kitchener.runtime import export_session, import_session
 from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.ledger_paths import ledger_paths, sealer_of
 from kitchener.runtime.portable.sources import imported_sources
+from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK
 from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all
@@ -178,3 +179,26 @@ async def test_a_forged_configuration_that_a_forged_turn_names_is_checked_for_it
     data = canonical_bytes({digest(each.encode()): each for each in (whole, text)}) + b"\n"
     with pytest.raises(FolderDamaged, match="whole configurations of ADMIN"):
         imported_sources("sources.json", data, [digest(whole.encode())], "ADMIN")
+
+
+async def test_who_came_back_after_an_erasure_takes_along_only_what_the_present_key_opens(tmp_path: Path) -> None:
+    """Turns may recall the subject's other sessions, but those before the erasure are nobody's any more."""
+    sealed = SEALED.model_copy(update={"keyring": str(tmp_path / "keys of a")})
+    config, (gone,) = await record(tmp_path / "a", MESSAGES[:2], ledger=sealed, context_mode="enforce", recall_scope="subject")
+    await erase_subject("ada", config=config)
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
+        other = (await runtime.supervisor().handle_turn(MESSAGES[0], subject_id="ada")).session_id
+        session_id = (await runtime.supervisor().handle_turn(MESSAGES[1], subject_id="ada")).session_id
+    made = await export_session(session_id, tmp_path / "folder", config=config, with_key=True)
+    there = config.model_copy(
+        update={"plane_root": str(tmp_path / "b"), "ledger": SEALED.model_copy(update={"keyring": str(tmp_path / "keys of b")})}
+    )
+    done = await import_session(tmp_path / "folder", config=there)
+    assert done.is_readable
+    assert made.key_id == Keyring(tmp_path / "keys of b").kid_of("ada")
+    names = b"".join(each.read_bytes() for each in (tmp_path / "folder").iterdir())
+    assert (gone.encode() in names, other.encode() in names) == (False, True)
+    for root in (config, there):
+        report = await replay_session(session_id, config=root, tools=TOOLS)
+        assert report.is_identical, report.text()
+        assert len(report.turns) == 1

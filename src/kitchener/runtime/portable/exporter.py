@@ -225,13 +225,18 @@ class _Selection:
             self._read_to[ledger_id] = max(seq, self._read_to.get(ledger_id, 0))
 
     async def _of_subject(self, reader: LedgerReader) -> None:
-        """Of HO2m: who signs, the intents that the subject's sessions share, and the turns that could be recalled."""
-        for key in (events.SIGNERS_KEY, events.shared_intents_key(self.subject_id)):
-            await self._add_found("ho2m", reader, key, self._heads["ho2m"][0])
+        """Of HO2m: who signs, the intents that the subject's sessions share, and the turns that could be recalled.
+
+        Nothing of the subject from before an erasure: its key is gone, and a folder has one key.
+        """
+        erased = await reader.last(key=events.erased_index_key(self.subject_id))
+        after = erased[-1].seq if erased else 0
+        await self._add_found("ho2m", reader, events.SIGNERS_KEY, self._heads["ho2m"][0])
+        await self._add_found("ho2m", reader, events.shared_intents_key(self.subject_id), self._heads["ho2m"][0], after)
         if not self._is_recalling:
             return
         async for entry in reader.read(
-            key=events.subject_index_key(self.subject_id), up_to_seq=self._read_to.get(reader.ledger_id)
+            key=events.subject_index_key(self.subject_id), after_seq=after, up_to_seq=self._read_to.get(reader.ledger_id)
         ):
             self._add("ho2m", entry)
             await self._add_found("ho2m", reader, events.turn_index_key(entry.entity_id), self._heads["ho2m"][0])
@@ -255,8 +260,8 @@ class _Selection:
     async def _nothing(self, reader: LedgerReader) -> None:
         """Every entry of the ledger belongs to a session."""
 
-    async def _add_found(self, name: LedgerName, reader: LedgerReader, key: str, up_to: int) -> None:
-        async for entry in reader.read(key=key, up_to_seq=up_to):
+    async def _add_found(self, name: LedgerName, reader: LedgerReader, key: str, up_to: int, after: int = 0) -> None:
+        async for entry in reader.read(key=key, after_seq=after, up_to_seq=up_to):
             self._add(name, entry)
 
     def _add(self, name: LedgerName, entry: StoredEntry) -> None:
