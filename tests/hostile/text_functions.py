@@ -23,6 +23,9 @@ BOUNDED: Final[Mapping[str, str]] = {
 """Parameters that are texts and no foreign ones, by name, and why."""
 _NOT_FOREIGN: Final = frozenset(" ".join(BOUNDED).split())
 NOT_MEASURED: Final[Mapping[str, str]] = {
+    "kitchener.actors.similarity.embeddings.Embeddings.compare": "goes through numbers of texts",
+    "kitchener.gateway.embeddings.hashing._vector": "goes through a text once, three characters at a time",
+    "kitchener.gateway.embeddings.remote._vectors": "goes through the list of an answer that was parsed in one go",
     "kitchener.actors.authority.ranking.TurnRanking.rank": "goes through turns; their words are measured",
     "kitchener.actors.policy_identity.definition_hashes": "reads the library's own source",
     "kitchener.actors.sessions.context_provider.SessionContext.search_text": "goes through turns; the words are measured",
@@ -37,9 +40,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.cli.terminal.typed_lines._from_terminal": "the prompt is the library's own",
     "kitchener.config.settings._tables": "goes through the library's own settings",
     "kitchener.context.fold.lifecycle._cycle": "goes from id to id",
-    "kitchener.context.lexical.index.LexicalIndex._is_known": "names of speakers, which are words of at most 64 characters",
     "kitchener.context.lexical.postings.LexicalTurns._note_date": "a date of ten characters",
-    "kitchener.context.lexical.postings.LexicalTurns._note_speaker": "two names of speakers",
     "kitchener.context.projection.projection.Projector._ranked": "goes through items",
     "kitchener.context.projection.projection.Projector.project": "goes through items",
     "kitchener.gateway.providers.scripted.ScriptedProvider.replies": "what a program's author writes",

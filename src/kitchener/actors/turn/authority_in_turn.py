@@ -8,6 +8,7 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
@@ -41,6 +42,9 @@ from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKi
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
+
+_OFFERED: Final = 2
+"""Times the budget that matches of other turns may take in all: shorter ones fill what longer ones leave."""
 
 
 class TurnAuthority:
@@ -273,14 +277,14 @@ class TurnAuthority:
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
-        room = ruleset.context_budget
+        room = _OFFERED * ruleset.context_budget
         for item in thread.ranking.answering(self._message):
             if len(found) == most or room <= 0:
                 break
             own = mine.get(item.entity_id)
             if own is None or own.intent_id != active:
                 found.append(recalled(item))
-                # What cannot fit beside better matches is not even offered: each offer is on record.
+                # What could hardly fit beside better matches is not even offered: each offer is on record.
                 room -= min(item.tokens, ruleset.excerpt_tokens)
         return tuple(found)
 
