@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
 from kitchener.actors.executor.direct_call import CONTRACT_ID
+from kitchener.actors.executor.packs import shows_history
 from kitchener.actors.executor.prompts import prompt_sources
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
@@ -55,6 +56,8 @@ class RequestSources:
     """The attention templates, parsed."""
     texts: tuple[Source, ...]
     """Every source, the configuration last."""
+    shows_history: bool = True
+    """Whether the pack of replies has a place for chat messages of earlier turns."""
 
     @classmethod
     def read(cls, config: HO2Config, memory: HO3MemoryConfig | None, tools: ToolRegistry) -> "RequestSources":
@@ -80,7 +83,8 @@ class RequestSources:
         }
         whole = _json("configuration", config.agent_class, configuration)
         unique = {each.hash: each for each in (*prompts, *shapes, *offered, whole)}
-        return cls(whole.hash, templates, tuple(unique.values()))
+        shows = has_history(config.synthesize_contract_id, {each.name: each.text for each in prompts})
+        return cls(whole.hash, templates, tuple(unique.values()), shows)
 
     async def record(self, ho2m: Ledger) -> None:
         """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
@@ -92,6 +96,18 @@ class RequestSources:
         """
         if not await ho2m.known_keys([events.source_index_key(self.config_hash)]):
             await record_sources(ho2m, self.texts)
+
+
+def has_history(contract_id: str, prompts: Mapping[str, str]) -> bool:
+    """Whether the pack of a contract has a place for chat messages of earlier turns.
+
+    Args:
+        contract_id: the contract
+        prompts: the texts of contracts and packs, by id
+    """
+    contract = prompts.get(contract_id)
+    pack = prompts.get(str(json.loads(contract).get("prompt_pack_id"))) if contract is not None else None
+    return pack is not None and shows_history(pack)
 
 
 async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
-from kitchener.actors.sources import RequestSources, read_texts
+from kitchener.actors.sources import RequestSources, has_history, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
@@ -89,7 +89,9 @@ class RecordedSources:
 
     def for_requests(self) -> RequestSources:
         """The sources as a supervisor takes them, with nothing to record."""
-        return RequestSources(self.config_hash, self.templates(), ())
+        prompts = {name: text for (kind, name), text in self.texts.items() if kind in ("prompt_pack", "contract")}
+        contract_id = str(self.settings.get("synthesize_contract_id", HO2Config().synthesize_contract_id))
+        return RequestSources(self.config_hash, self.templates(), (), has_history(contract_id, prompts))
 
 
 class DefinedTools(ToolRegistry):
