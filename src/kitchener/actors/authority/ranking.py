@@ -246,9 +246,11 @@ class TurnRanking:
 
     def grade(self, message: str, items: Sequence[Item]) -> Iterator[tuple[int, float]]:
         """Yields the positions of matching `items`, best first, each with how well it matches, see `TurnWords.grade`."""
-        words, best = self._words, self._best(message)
+        words, best, similar = self._words, self._best(message), self.similar
+        alike = similar.scores if similar is not None and similar.weight else {}
         for place, number in self._placed(message, items):
-            yield place, words.grade(number, best)
+            is_alike = bool(alike) and alike.get(items[place].ref.entry_id, 0) >= _ALIKE
+            yield place, 1.0 if is_alike else words.grade(number, best)
 
     def _placed(self, message: str, items: Sequence[Item]) -> Iterator[tuple[int, int]]:
         """Positions in `items` with the numbers of their turns, best first."""
@@ -282,4 +284,6 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
         yield "assistant", assistant
 
 
+_ALIKE: Final = FULL_SCORE * 9 // 10
+"""Score of similarity from which on an item matches as if it had every word of the message."""
 _NONE: Final = RankedTurns([], ())

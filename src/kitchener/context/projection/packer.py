@@ -159,8 +159,8 @@ class Packer:
         placed.sort(key=_placed_order)
         return tuple(placed)
 
-    def pack_history(self, said: Sequence[Item]) -> tuple[tuple[PlacedItem, ...], int]:
-        """Packs turns as chat messages, and the tokens that were missing for all of them. The oldest turns give way.
+    def pack_history(self, said: Sequence[Item]) -> tuple[tuple[PlacedItem, ...], Sequence[Item], int]:
+        """Packs turns as chat messages. Also returns the oldest ones, which give way if all are too many, and by how much.
 
         Args:
             said: items of turns by age
@@ -172,7 +172,7 @@ class Packer:
             while first < len(said) and turn_of(said[first]) == turn:
                 first += 1
             left = self.used + self._tokens(said[first:]) - self.budget
-        return tuple(self._show(said[first:] if first else said)), max(0, short_by)
+        return tuple(self._show(said[first:] if first else said)), said[:first], max(0, short_by)
 
     def pack_matches(self, items: Iterable[tuple[Item, int]], groups: Mapping[str, Sequence[Item]]) -> tuple[PlacedItem, ...]:
         """Packs turns and evidence beside a history, best first, without stubs.

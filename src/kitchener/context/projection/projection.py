@@ -258,13 +258,15 @@ class Projector:
             said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
         if state.has_erased:  # they are mentioned beside the message
             said = [item for item in said if not item.is_erased]
-        history, cut_by = packer.pack_history(_whole_newest(said, state.turns, packer.free))
+        history, cut, cut_by = packer.pack_history(_whole_newest(said, state.turns, packer.free))
         evidence = _once(recalled, state, reach, newest) if recalled else ()
         placed, positions = history, dict[str, int]()
-        if evidence or start or cut_by:
+        if evidence or start or cut:
             matches = self._matches(turns, evidence, history, message, active, positions)
             found = packer.pack_matches(matches, _groups(evidence))
-            placed = tuple(sorted((*history, *found), key=_place_of_placed))
+            known = {each.item.ref for each in found} if cut else ()
+            left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
+            placed = tuple(sorted((*left_out, *history, *found), key=_place_of_placed))
         return _ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
 
     def _pack_head(
