@@ -236,4 +236,4 @@ async def foreign(root: Path, value: bool) -> Hashable:
 async def cost(root: Path, **prices: float | None) -> Hashable:
     """What a call costs, of whose input a part was cached."""
     price = {"input_per_million": 2.0, "output_per_million": 10.0, **prices}
-    return cost_of(Tokens(1_000, 100, 500), ModelPrice.model_validate(price))
+    return cost_of(Tokens(1_000, 100, 500, 200), ModelPrice.model_validate(price))

@@ -135,6 +135,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.prices.*.input_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "input_per_million")),
     "router.prices.*.output_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "output_per_million")),
     "router.prices.*.cached_per_million": Seen(1.0, None, with_settings(parts.cost, "cached_per_million")),
+    "router.prices.*.cache_write_per_million": Seen(1.0, None, with_settings(parts.cost, "cache_write_per_million")),
     "router.allow_model_calls": Seen(True, False, parts.foreign),
     "agents.*.agent_class": Seen("RESIDENT:bo", "RESIDENT:cy", turns.named),
     "agents.*.prompt_dir": Seen(None, "/no/such/prompts", with_settings(turns.asked, "prompt_dir")),

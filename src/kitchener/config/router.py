@@ -1,6 +1,6 @@
 """The settings of `[router]`: which provider answers which request, at which address, within which limits, at what price."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -66,7 +66,8 @@ class Route(Settings):
 
 
 class ModelPrice(Settings):
-    """`[router.prices."<model>"]`: what a model's tokens cost, in the one currency of all prices."""
+    """`[router.prices."<model>"]` or `[router.prices."<provider>/<model>"]`: what a model's tokens cost, in the one currency of
+    all prices."""
 
     input_per_million: Price
     """Price of a million input tokens."""
@@ -74,6 +75,13 @@ class ModelPrice(Settings):
     """Price of a million output tokens."""
     cached_per_million: Price | None = None
     """Price of a million input tokens that came from the provider's cache. None: `input_per_million`."""
+    cache_write_per_million: Price | None = None
+    """Price of a million input tokens that the provider wrote to its cache. None: `input_per_million`."""
+
+
+def price_of(prices: Mapping[str, ModelPrice], provider_id: str, model_id: str) -> ModelPrice | None:
+    """Returns the price of a model at a provider, else that of the model anywhere; None: it is unknown."""
+    return prices.get(f"{provider_id}/{model_id}") or prices.get(model_id)
 
 
 class RouterConfig(Settings):
@@ -91,7 +99,8 @@ class RouterConfig(Settings):
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
-    """Prices of models by the name under which they are asked for. They decide nothing. The built-in model is free."""
+    """Prices of models by the name under which they are asked for, or by `<provider>/<model>` where a model has another price
+    at one provider. They decide nothing. The built-in model is free."""
     allow_model_calls: bool = True
     """Whether providers that are not built in may be called. Turn it off in test suites."""
 

@@ -232,13 +232,20 @@ async def test_an_answer_is_whole_with_its_last_event_even_if_the_connection_the
 
 async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
     counts = {"prompt_tokens": 20, "completion_tokens": 5}
-    named = ({"prompt_tokens_details": {"cached_tokens": 0}}, {"prompt_cache_hit_tokens": 12}, {"prompt_tokens_details": None})
-    async with endpoint(*[completion("ok", usage={**counts, **each}) for each in named]) as (_, provider):
-        assert [(await provider.complete(ask())).usage for _ in named] == [
-            Usage(20, 5, 0),
-            Usage(20, 5, 12),
-            Usage(20, 5, None),
-        ]
+    named: list[tuple[dict[str, Any], Usage]] = [
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, Usage(20, 5, 0)),
+        ({"prompt_cache_hit_tokens": 12}, Usage(20, 5, 12)),
+        ({"prompt_tokens_details": {"audio_tokens": 0}, "prompt_cache_hit_tokens": 12}, Usage(20, 5, 12)),
+        ({"prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 8}}, Usage(20, 5, 3, 8)),
+        ({"cache_read_input_tokens": 4, "cache_creation_input_tokens": 7}, Usage(20, 5, 4, 7)),
+        ({"prompt_tokens_details": None}, Usage(20, 5, None)),
+    ]
+    whole = [completion("ok", usage={**counts, **told}) for told, _ in named]
+    said = b'{"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}'
+    events = [stream_of([said, orjson.dumps({"choices": [], "usage": {**counts, **told}})]) for told, _ in named]
+    async with endpoint(*whole, *events) as (_, provider):
+        assert [(await provider.complete(ask())).usage for _ in named] == [usage for _, usage in named]
+        assert [(await streamed(provider))[1].usage for _ in named] == [usage for _, usage in named]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
             {"type": "tool_use", "id": "tu-1", "name": "list_packages", "input": {"all": True}},
         ],
         "stop_reason": "tool_use",
-        "usage": {"input_tokens": 11, "output_tokens": 7, "cache_read_input_tokens": 4},
+        "usage": {"input_tokens": 11, "output_tokens": 7, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 3},
     }
     async with fake_server(Answer(orjson.dumps(message)), error(429, headers={"retry-after": "3"})) as server:
         config = RouterConfig(
@@ -72,7 +72,7 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
     assert [(use.use_id, use.tool_id, use.arguments) for use in response.tool_uses] == [
         ("tu-1", "list_packages", {"all": True})
     ]
-    assert response.usage == Usage(15, 7, 4)
+    assert response.usage == Usage(18, 7, 4, 3)
     assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 3.0)
 
 

@@ -156,4 +156,5 @@ def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     counted = answer.usage
     if not counted.input_tokens and not counted.output_tokens:
         return estimated_usage(request, text)
-    return Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens or None)
+    read, written = counted.cache_read_tokens or None, counted.cache_write_tokens or None
+    return Usage(counted.input_tokens, counted.output_tokens, read, written)
