@@ -32,6 +32,10 @@ class ProviderConfig(Settings):
     media_types: tuple[MediaPattern, ...] | None = None
     """Types of images and files that the model takes, such as `image/*`, `application/pdf` or `text/*`. None: what is known of
     the provider: of OpenAI, Anthropic and Google all three, of other vendors and endpoints `text/*`, of `offline` none."""
+    prompt_cache: Literal["auto", "on", "off"] = "auto"
+    """Whether requests tell the provider's prompt cache what to keep. `auto`: OpenAI gets the session as `prompt_cache_key`,
+    and Anthropic gets marks after the system message and after the history. `on`: other endpoints of OpenAI's format get the
+    key too. `off`: none. Most other providers cache without being told."""
     max_concurrency: Positive = 64
     """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None
