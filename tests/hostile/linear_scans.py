@@ -175,7 +175,7 @@ def _response(text: str) -> PromptResponse:
 
 def _in_pieces(size: int) -> Callable[[str], object]:
     def feed(text: str) -> str:
-        reply = ReplyText()
+        reply = ReplyText(is_object=True)
         for start in range(0, len(text), size):
             reply.feed(text[start : start + size])
         return reply.given

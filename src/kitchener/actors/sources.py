@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
-from kitchener.actors.executor.direct_call import CONTRACT_ID
 from kitchener.actors.executor.prompts import prompt_sources
+from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
@@ -167,7 +167,7 @@ def _prompts_of(config: HO2Config) -> Iterator[Source]:
         config.synthesize_contract_id,
         config.verify_contract_id,
         config.consolidation_contract_id,
-        CONTRACT_ID,
+        direct_contract_of(config),
     )
     for contract_id in dict.fromkeys(used):
         contract = found.get(contract_id)

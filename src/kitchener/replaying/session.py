@@ -17,6 +17,7 @@ from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.executor.reply_contract import OBJECT_REPLY, direct_contract_of
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
@@ -283,21 +284,28 @@ class Replays:
             gateway: the gateway; None: one that answers only recorded requests
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
-        if policy_version_of(tape) == 1:
-            agent = _of_version_1(agent)
+        version = policy_version_of(tape)
+        agent = _of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
-        direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self.prompts, clock=clock, config=agent)
+        direct_call = GatewayDirectCall(
+            ledgers=ledgers,
+            gateway=gateway,
+            prompts=self.prompts,
+            clock=clock,
+            config=agent,
+            contract_id=direct_contract_of(agent, version),
+        )
         executor = HO1Executor(ledgers=ledgers, gateway=gateway, prompts=self.prompts, tools=tools, clock=clock, config=agent)
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
             ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
-            config=agent if memory is not None else _without_memory(agent, policy_version_of(tape)),
+            config=agent if memory is not None else _without_memory(agent, version),
             ho3_memory=memory,
             direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
@@ -306,7 +314,7 @@ class Replays:
                 limits=self.settings.limits,
                 ruleset_hash=self.ruleset_hash(memory),
                 sources=self.sources.of(memory),
-                policy_version=policy_version_of(tape),
+                policy_version=version,
                 media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
                 comparing=RecordedScores(tape),
             ),
@@ -343,11 +351,15 @@ def _without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
     return agent.model_copy(update=changes)
 
 
-def _of_version_1(agent: HO2Config) -> HO2Config:
-    """The settings of a class as its turns under version 1 of the policy had them: with the defaults of then."""
-    changes: dict[str, object] = {"recalled_results": 0}
-    if "turn_budget" not in agent.model_fields_set:
-        changes["turn_budget"] = 16_000
+def _of_version(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class as its turns under a version of the policy had them: with the defaults of then."""
+    changes: dict[str, object] = {}
+    if policy_version == 1:
+        changes["recalled_results"] = 0
+        if "turn_budget" not in agent.model_fields_set:
+            changes["turn_budget"] = 16_000
+    if policy_version < 4 and "synthesize_contract_id" not in agent.model_fields_set:
+        changes["synthesize_contract_id"] = OBJECT_REPLY
     return agent.model_copy(update=changes)
 
 

@@ -53,6 +53,11 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
     return UnreadableAnswer(f"the answer is a JSON {type(value).__name__}, not a JSON object")
 
 
+def read_text(response: PromptResponse) -> dict[str, Any]:
+    """Returns the output of a contract whose answer is text: the text is the reply, whatever it looks like."""
+    return {REPLY_KEY: response.text}
+
+
 def is_stored_by_text(response: PromptResponse) -> bool:
     """Whether the text of an answer already contains its structured form, so that storing the text is enough."""
     if response.structured is None:

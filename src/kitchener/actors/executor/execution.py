@@ -342,7 +342,7 @@ class Execution:
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream) -> PromptResponse:
-        await reply.void()
+        await reply.begin(is_object=request.output_schema is not None)
         response: PromptResponse | None = None
         stream = self._surroundings.gateway.stream(request, on_attempt=self.on_attempt)
         try:

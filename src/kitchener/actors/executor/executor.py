@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer
+from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer, read_text
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
@@ -196,7 +196,8 @@ _Output = tuple[dict[str, Any], bytes]
 
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
     """Returns the output in an answer, or a description of what is wrong with the answer."""
-    output = read_answer(response, plain_text=plain_text)
+    is_text = contract.output_schema is None
+    output = read_text(response) if is_text else read_answer(response, plain_text=plain_text)
     if isinstance(output, UnreadableAnswer):
         return output.problem
     try:

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, NoReturn, Self
+from typing import Annotated, Final, Literal, NamedTuple, NoReturn, Self
 
 import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -56,7 +56,8 @@ class _ContractFile(BaseModel):
     prompt_pack_id: str
     boundary: CallLimits
     input_schema: dict[str, object]
-    output_schema: dict[str, object]
+    output: Literal["text", "object"] = "object"
+    output_schema: dict[str, object] | None = None
 
 
 class CompiledContract:
@@ -66,7 +67,8 @@ class CompiledContract:
         contract_id: `PRC-…`
         prompt_pack_version: pack id, `@` and the first 8 hex digits of the pack's hash
         boundary: limits of one call
-        input_schema, output_schema: the schemas of the contract's file
+        input_schema: the schema of the variables
+        output_schema: the schema of the answer, an object; None: the answer is text
     """
 
     def __init__(self, spec: _ContractFile, pack: PackTemplate, pack_hash: str, *, file: str) -> None:
@@ -74,11 +76,14 @@ class CompiledContract:
         self.prompt_pack_version = f"{spec.prompt_pack_id}@{pack_hash.removeprefix('sha256:')[:8]}"
         self.boundary = spec.boundary
         self.input_schema: Mapping[str, object] = spec.input_schema
-        self.output_schema: Mapping[str, object] = spec.output_schema
+        self.output_schema: Mapping[str, object] | None = spec.output_schema
         self._input = _validator(spec.input_schema, f"{file}: input_schema")
-        self._output = _validator(spec.output_schema, f"{file}: output_schema")
+        self._output: jsonschema_rs.Validator | None = None
+        self._schema_digest: str | None = None
+        if spec.output_schema is not None:
+            self._output = _validator(spec.output_schema, f"{file}: output_schema")
+            self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._pack = pack
-        self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
         self._system: _System | None = None
 
@@ -87,8 +92,8 @@ class CompiledContract:
         return _problem(self._input, variables)
 
     def output_problem(self, output: object) -> str | None:
-        """Returns how `output` violates the output schema, or None."""
-        return _problem(self._output, output)
+        """Returns how `output` violates the output schema, or None. An answer that is text violates nothing."""
+        return _problem(self._output, output) if self._output is not None else None
 
     def render(self, variables: Mapping[str, object], turn_id: str) -> tuple[Message, Message]:
         """Returns the system and the user message for these variables. Equal arguments give equal bytes.
@@ -135,8 +140,8 @@ class CompiledContract:
     ) -> bytes:
         """Returns the canonical JSON of everything that determines an answer. A ledger hashes it (`content_digest`).
 
-        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema,
-        requested model, temperature and `max_tokens`. It excludes the deadline, ids and streaming.
+        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema (null:
+        the answer is text), requested model, temperature and `max_tokens`. It excludes the deadline, ids and streaming.
         """
         opening, rest = self.request_parts(
             tuple(messages), tools_digest=tools_digest, model_id=model_id, temperature=temperature, max_tokens=max_tokens
@@ -255,6 +260,15 @@ def prompt_sources(directory: str | None = None) -> "dict[str, PromptSource]":
     return sources if directory is None else sources | _read(Path(directory))
 
 
+def own_ids(directory: str | None) -> frozenset[str]:
+    """Returns the ids of the contracts and packs that a user's directory overrides or adds. It reads files.
+
+    Raises:
+        PromptError: a file is missing, unlisted or unreadable, or its hash differs from the manifest
+    """
+    return frozenset() if directory is None else frozenset(_read(Path(directory)))
+
+
 class PromptSource:
     """The text of one file whose hash matches the manifest."""
 
@@ -325,6 +339,9 @@ def _contract_file(contract_id: str, source: PromptSource) -> _ContractFile:
         first = error.errors(include_url=False)[0]
         where = ".".join(described_key(str(part)) for part in first["loc"])
         raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
+    if (spec.output == "text") == (spec.output_schema is not None):
+        found = "both" if spec.output_schema is not None else "neither"
+        raise PromptError(f'{source.file}: output: expected `output_schema` or `"output": "text"`, found {found}')
     if spec.contract_id != contract_id:
         raise PromptError(
             f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"
@@ -370,5 +387,5 @@ def _first_problem(validator: jsonschema_rs.Validator, value: object) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def _hash_tail(tools: str, schema: str, model_id: str | None, temperature: float, max_tokens: int) -> bytes:
+def _hash_tail(tools: str, schema: str | None, model_id: str | None, temperature: float, max_tokens: int) -> bytes:
     return b"," + canonical_bytes([tools, schema, model_id, temperature, max_tokens])[1:]
