@@ -326,7 +326,7 @@ def _sources(text: str) -> object:
     whole = json.dumps({"settings": settings, "prompts": [], "attention_templates": [], "tools": named})
     config_hash = digest(whole.encode())
     data = canonical_bytes({config_hash: whole, named[0]["hash"]: tool}) + b"\n"
-    return imported_sources("sources.json", data, [config_hash], "ADMIN")
+    return imported_sources("sources.json", data, [("configuration", config_hash)], "ADMIN")
 
 
 _MESSAGES: Final = _as_file(".jsonl", wire.messages)
