@@ -55,7 +55,6 @@ _ANSWERS = {
     name: (_response(whole(text), "application/json"), _response(streamed(text), "text/event-stream"))
     for name, text in {
         "classify": json.dumps(_CLASSIFIED),
-        "object": json.dumps({"response_text": REPLY}),
         "plain": REPLY,
     }.items()
 }
@@ -73,7 +72,7 @@ class _Connection(asyncio.Protocol):
             if len(self.buffer) < size:
                 return
             body, self.buffer = self.buffer[end:size], self.buffer[size:]
-            kind = "object" if b"response_text" in body else "classify" if b"speech_act" in body else "plain"
+            kind = "classify" if b'"response_format"' in body else "plain"  # a reply is text
             self.transport.write(_ANSWERS[kind][b'"stream":true' in body])
 
 
