@@ -10,7 +10,8 @@ latency and real nonsense are handled. The last run stays in `.real/last`; to lo
 
     kitchener session show last --config .real/last/kitchener.toml
 
-Exits with 1 if a turn is missing, a stream differs from its reply, a replay differs or a ledger does not verify.
+`.real/last/requests.txt` has what the model was sent and what it answered. Exits with 1 if a turn is missing, none is answered,
+a stream differs from its reply, a request cannot be rebuilt from the record, a replay differs or a ledger does not verify.
 """
 
 import argparse

@@ -20,7 +20,10 @@ from typing import Any, NamedTuple
 import anyio
 
 from kitchener import HO2Supervisor, TextDelta, TextRetracted, TurnCompleted, TurnResult, open_runtime
-from kitchener.records.entries import TurnCompletedPayload, payload_as
+from kitchener.cli.context.asked import request_lines
+from kitchener.records.entries import TurnCompletedPayload, opened, payload_as
+from kitchener.records.prompt import RULES_MODEL
+from kitchener.replaying import read_prompts
 from kitchener.runtime import load_config
 from kitchener.runtime.ledger_paths import open_reader, sealer_of
 
@@ -115,14 +118,15 @@ async def carry_out(plan: Plan) -> dict[str, Any]:
     chat = await kitchener(plan, "chat", "--config", settings, "--subject", SUBJECTS[0], typed=first)
     streamed = await _stream(plan, settings, others)
     results = await _recorded(plan, settings)
-    report = figures(results, streamed)
+    report = {**figures(results, streamed), "requests": await _write_requests(plan, settings, results)}
     report["chat"] = {"turns": len(first), "exit": chat.returncode}
     report["seconds"] = round(anyio.current_time() - began, 1)
     for name, command in COMMANDS.items():
         done = await kitchener(plan, *command, "--config", settings)
-        report[name] = {"exit": done.returncode, "told": (done.stdout + done.stderr).decode().strip().splitlines()[-1:]}
-    is_complete = len(results) == sum(map(len, plan.dialogues)) and not report["streams_unlike_reply"]
-    report["ok"] = is_complete and not any(report[name]["exit"] for name in COMMANDS)
+        report[name] = {"exit": done.returncode, "told": (done.stderr or done.stdout).decode().strip().splitlines()}
+    differs = report["streams_unlike_reply"] + report["requests"]["missing"]
+    is_complete = len(results) == sum(map(len, plan.dialogues)) and report["answered"] > 0
+    report["ok"] = is_complete and not differs and not any(report[name]["exit"] for name in COMMANDS)
     return report
 
 
@@ -163,6 +167,25 @@ async def _recorded(plan: Plan, settings: str) -> list[TurnResult]:
     return [TurnResult.from_payload(payload_as(TurnCompletedPayload, each)) for each in completed]
 
 
+async def _write_requests(plan: Plan, settings: str, results: Sequence[TurnResult]) -> dict[str, int]:
+    """Writes what the model was sent and what it answered to `requests.txt`; counts the requests that the record gives back."""
+    found = Counter(rebuilt=0, missing=0)
+    config = load_config(settings, environ=_environment(plan)).config
+    async with await anyio.open_file(plan.folder / "requests.txt", "w", encoding="utf-8") as file:
+        for result in results:
+            prompts = await read_prompts(result.turn_id, config=config)
+            found.update(rebuilt=sum(each.is_verified is True for each in prompts.calls), missing=len(prompts.missing))
+            for each in prompts.calls:
+                if each.answer is not None and each.answer["model_id"] == RULES_MODEL:
+                    continue
+                response = opened(each.answer["response"]) if each.answer is not None else None
+                answer = response["text"] if response is not None else "(none)"
+                title = f"===== {result.turn_id}, {each.request.wo_type}, {each.usage or 'not counted'}"
+                await file.write("\n".join([title, *request_lines(each.request), "--- answer", answer, ""]))
+            await file.write(f"--- reply of {result.turn_id}, {result.error or 'no error'}\n{result.response}\n\n")
+    return dict(found)
+
+
 def figures(results: Sequence[TurnResult], streamed: Sequence[Streamed]) -> dict[str, Any]:
     """The counts of a run, and its latencies in seconds."""
     orders = [order for result in results for order in result.wo_chain_summary]
@@ -197,11 +220,11 @@ def table(report: Mapping[str, Any]) -> Iterator[str]:
         "apologies": _counts(report["apologies"]),
         "failed steps": _counts(report["failed_steps"]),
         "streams": f"text taken back {report['retracted']} times, {report['streams_unlike_reply']} unlike the reply",
-        "model calls": str(report["model_calls"]),
+        "model calls": f"{report['model_calls']}; requests rebuilt from the record: {_counts(report['requests'])}",
         "tokens": tokens,
         "first delta": _times(report["first_delta_s"]),
         "whole turn": _times(report["whole_s"]),
-        **{name: f"{_said(report[name])}" for name in COMMANDS},
+        **{name: _said(report[name]) for name in COMMANDS},
     }
     yield from (f"{name:<16} {value}" for name, value in rows.items())
 
@@ -215,4 +238,5 @@ def _times(values: Sequence[float]) -> str:
 
 
 def _said(command: Mapping[str, Any]) -> str:
-    return f"exit {command['exit']}: {' '.join(command['told'])}"
+    """The exit code; of a failure also what the command said last."""
+    return f"exit {command['exit']}" + (f": {' '.join(command['told'][-3:])}" if command["exit"] else "")
