@@ -77,7 +77,9 @@ def import_(
         kitchener session import chats.jsonl --subject ada --agent SUPPORT
     """
     if not path.exists():
-        raise CallerError(f"{path}: expected the folder of an exported session, or a file of conversations; found nothing there")
+        raise CallerError(
+            f"{path}: expected the folder of an exported session, or a file of conversations; found nothing there"
+        )
     if path.is_dir():
         if subject is not None or dry_run:
             raise CallerError(f"{path} is a folder: --subject and --dry-run are for a file of conversations")
