@@ -15,8 +15,8 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from kitchener.actors.mailbox.mailbox import LaneLimits, Mailbox
 from kitchener.lanes.lane import Lane
+from kitchener.lanes.mailbox import LaneLimits, Mailbox
 
 _CALLERS = 16
 

@@ -7,13 +7,13 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from kitchener.actors.mailbox.mailbox import (
+from kitchener.errors import ActorStopped
+from kitchener.lanes.mailbox import (
     BACKGROUND,
     INTERACTIVE,
     LaneLimits,
     Mailbox,
 )
-from kitchener.errors import ActorStopped
 from tests.actors.waiting import settle
 
 
