@@ -16,7 +16,8 @@ import anyio
 import anyio.lowlevel
 
 from kitchener.lanes.lane import Lane
-from kitchener.lanes.mailbox import LaneLimits, Mailbox
+from kitchener.lanes.mailbox import Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 
 _CALLERS = 16
 

@@ -18,7 +18,8 @@ from kitchener.config import HO2Config, LedgerConfig, RouterConfig
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.lanes.calling_chain import CALLING_CHAIN, calling_chain
-from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.records.prompt import PromptRequest, Provider
 from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener

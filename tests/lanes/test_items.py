@@ -10,7 +10,8 @@ import pytest
 
 from kitchener.errors import ActorStopped, CallerError
 from kitchener.lanes.envelope import Outlet
-from kitchener.lanes.mailbox import INTERACTIVE, LaneLimits, Mailbox
+from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from tests.actors.waiting import settle
 
 

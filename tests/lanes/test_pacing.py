@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kitchener.config import ProviderConfig
 from kitchener.errors import ActorStopped, Overloaded
 from kitchener.gateway.resilience import Pace
-from kitchener.lanes.mailbox import INTERACTIVE, LaneLimits, Mailbox
+from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from tests.gateway.asking import in_virtual_time
 from tests.gateway.test_resilience import most_in_a_minute
 

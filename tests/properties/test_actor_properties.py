@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.errors import Overloaded, SessionBusy, ToolError, TurnReplaced
-from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, LaneLimits, Mailbox
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from tests.actors.sessions.admission_kit import FAR, Message, Place
 from tests.actors.waiting import settle
 

@@ -26,7 +26,8 @@ from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.fair_queue import LaneStatistics
-from kitchener.lanes.mailbox import RESTART_WINDOW_S, LaneLimits, Mailbox
+from kitchener.lanes.mailbox import RESTART_WINDOW_S, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.media import accepts
 from kitchener.records.prompt import (
     RULES_PROVIDER,

@@ -70,12 +70,6 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
             if self.stopped is not None:
                 self.stopped.set()
 
-    def begin(self, scope: anyio.CancelScope) -> None:
-        """Notes the worker that handles the message from now on."""
-        self.scope = scope
-        if self.patience is not None:
-            self.patience.deadline = float("inf")
-
     def nudge(self) -> None:
         """Wakes the asker without a reply."""
         if not self._signal.done():

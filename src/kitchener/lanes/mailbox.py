@@ -20,9 +20,8 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, Protocol, TypedDict
+from typing import Final, Generic, TypedDict
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,8 +33,9 @@ from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
 from kitchener.lanes.calling_chain import CALLING_CHAIN
 from kitchener.lanes.envelope import Envelope, ItemT, MessageT, Outlet, ReplyT
 from kitchener.lanes.failure_window import FailureWindow
-from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
-from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup, signals
+from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.lanes.wakeups import EventSignal, FutureLike, signals
+from kitchener.lanes.worker_lane import NEVER, LaneLimits, WorkerLane
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 
@@ -46,70 +46,6 @@ INTERACTIVE = "interactive"
 BACKGROUND = "background"
 RESTART_WINDOW_S: Final = 60.0
 """The window of `max_restarts` under a runtime, seconds: as many failures within a minute are no passing trouble."""
-_NEVER: Final = float("inf")
-
-
-class Pacing(Protocol):
-    """Delays the messages of a lane, whatever workers are free."""
-
-    is_on: bool
-    """Whether anything may be delayed."""
-
-    def ready_at(self, cost: int) -> float:
-        """When a message of this cost may begin, on the event loop's clock, seconds."""
-        ...
-
-    def take(self, cost: int, now: float) -> None:
-        """Books a message that begins now."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """The limits of one lane."""
-
-    concurrency: int
-    """Messages handled at the same time."""
-    capacity: int
-    """Messages in the queue; further ones wait for room."""
-    idle_workers: int = 256
-    """Idle workers kept for later messages; a worker beyond this number ends when the queue is empty."""
-    name: str | None = None
-    """The lane's queue in errors; None: `the mailbox of` the actor."""
-    pacing: Pacing | None = None
-    """Delays the lane's messages; None: nothing does."""
-
-
-class _WorkerLane(Generic[MessageT, ReplyT]):
-    """A lane's queue and workers.
-
-    Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
-    after a few rounds of the event loop. If the handler never waits, as with a model in this process, one worker serves the
-    whole burst.
-    """
-
-    __slots__ = ("alarm", "coming", "due", "idle", "limits", "pacing", "queue", "workers")
-
-    def __init__(self, limits: LaneLimits, now: Callable[[], float], *, is_fair: bool) -> None:
-        self.limits = limits
-        self.queue: FairQueue[Envelope[MessageT, ReplyT]] = FairQueue(
-            limits.concurrency, limits.capacity, now=now, is_fair=is_fair
-        )
-        self.idle: list[Wakeup] = []
-        """One wakeup for each idle worker."""
-        self.workers = 0
-        self.coming = 0
-        """Workers that were started or woken and have not looked into the queue yet."""
-        self.pacing = limits.pacing
-        self.alarm: Wakeup | None = None
-        """Wakes the one worker that sleeps until the pacing lets the first message begin; None: none does."""
-        self.due = _NEVER
-        """When that worker wakes, on the event loop's clock."""
-
-    def begins_at_once(self) -> bool:
-        """Whether nothing can hold up the messages in the queue: each has a free place, and nothing paces them."""
-        queue = self.queue
-        return queue.running + queue.waiting <= queue.place_share and (self.pacing is None or not self.pacing.is_on)
 
 
 class MailboxBounds(TypedDict):
@@ -153,8 +89,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         self._name = name
         self._now: Callable[[], float] = now or loop_clock()
         self._scope = scope_class()
-        lane_of = partial(_WorkerLane[MessageT, ReplyT], now=self._now, is_fair=origin is not None)
-        self._lanes: defaultdict[str, _WorkerLane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
+        lane_of = partial(WorkerLane[MessageT, ReplyT], now=self._now, is_fair=origin is not None)
+        self._lanes: defaultdict[str, WorkerLane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
         self._lanes.update((lane, lane_of(limits)) for lane, limits in lanes.items())
         self._failures = FailureWindow(max_restarts, restart_window_s)
         self._abort_grace_s = abort_grace_s
@@ -211,9 +147,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             raise self._overloaded(lane)
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
-    async def ask_within(
-        self, message: MessageT, *, lane: str = INTERACTIVE, begin_by: float = _NEVER, cost: int = 0
-    ) -> ReplyT:
+    async def ask_within(self, message: MessageT, *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0) -> ReplyT:
         """Like `ask`, but the caller, or the handler itself, bounds the time of the work.
 
         If the caller is cancelled while the message waits for room, its turn learns of that (`lanes/askers.py`).
@@ -233,7 +167,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         return await self._reply(self._put(message, lane, begin_by, cost), lane)
 
     async def stream(
-        self, message: MessageT, outlet: Outlet[ItemT], *, lane: str = INTERACTIVE, begin_by: float = _NEVER, cost: int = 0
+        self, message: MessageT, outlet: Outlet[ItemT], *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0
     ) -> AsyncGenerator[ItemT | ReplyT, None]:
         """Yields the items that the handler gives through the outlet, and then its reply. Otherwise like `ask_within`.
 
@@ -266,7 +200,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         """The current counts of each lane, and of its waits so far."""
         return {name: lane.queue.statistics(len(lane.idle)) for name, lane in self._lanes.items()}
 
-    def _put(self, message: MessageT, lane: str, begin_by: float = _NEVER, cost: int = 0) -> Envelope[MessageT, ReplyT]:
+    def _put(self, message: MessageT, lane: str, begin_by: float = NEVER, cost: int = 0) -> Envelope[MessageT, ReplyT]:
         """Puts the message into the lane, where it waits for room if the queue is full."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
@@ -274,8 +208,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         box = self._lanes[lane]
         envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, self._signal(), begin_by, cost)
         box.queue.push(envelope)
-        if begin_by != _NEVER and box.begins_at_once():
-            envelope.begin_by = _NEVER  # so that no timer is needed, which costs as much as all the rest
+        if begin_by != NEVER and box.begins_at_once():
+            envelope.begin_by = NEVER  # so that no timer is needed, which costs as much as all the rest
         if not box.coming:
             self._call_worker(box)
         return envelope
@@ -283,8 +217,11 @@ class Mailbox(Generic[MessageT, ReplyT]):
     async def _reply(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> ReplyT:
         """Waits for the reply to a message. Cancelling this call abandons the message."""
         try:
-            while not envelope.is_set:
-                await self._wait(envelope, lane)
+            if envelope.begin_by == NEVER:
+                await envelope
+            else:
+                while not envelope.is_set:
+                    await self._wait(envelope, lane)
         except BaseException:
             await self._abandon(envelope, lane)
             raise
@@ -292,7 +229,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
 
     async def _wait(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> None:
         """Waits until the envelope wakes its asker, and until `begin_by` if no worker takes the message."""
-        if envelope.begin_by == _NEVER or envelope.scope is not None:
+        if envelope.begin_by == NEVER or envelope.scope is not None:
             await envelope
             return
         with self._scope(deadline=envelope.begin_by) as envelope.patience:
@@ -334,7 +271,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         stopped.__cause__ = self._fatal
         return stopped
 
-    def _call_worker(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
+    def _call_worker(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
         if lane.queue.waiting <= lane.coming or self._fatal is not None or not lane.queue.may_start():
             return
@@ -354,7 +291,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             # A worker serves many askers, so it starts without the context variables of the asker that started it.
             Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
-    async def _work(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
+    async def _work(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         try:
             await self._serve(lane)
         except anyio.get_cancelled_exc_class():
@@ -364,7 +301,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             logger.error("actor's worker was cancelled by something else", actor=self._name)
         self._call_worker(lane)
 
-    async def _serve(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
+    async def _serve(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
         queue = lane.queue
         envelope: Envelope[MessageT, ReplyT] | None = None
@@ -374,22 +311,20 @@ class Mailbox(Generic[MessageT, ReplyT]):
             with anyio.CancelScope() as scope:
                 # A scope that was cancelled for one message must not see the next one.
                 while not scope.cancel_called and self._fatal is None:
-                    envelope = self._next(lane)
-                    if envelope is not None:
+                    if queue.waiting and (envelope := lane.next(self._name)) is not None:
                         queue.start(envelope)
                         if queue.waiting and (has_come or not lane.coming):
                             self._call_worker(lane)
                             self._call_worker(lane)
                         has_come = False
-                        envelope.begin(scope)
-                        await self._handle(envelope)
+                        await self._handle(envelope, scope)
                         queue.end(envelope.origin)
                         envelope = None
-                    elif lane.alarm is None and lane.due != _NEVER:
-                        await self._sleep(lane)
+                    elif lane.alarm is None and lane.due != NEVER:
+                        await lane.sleep(self._signal())
                         has_come = True
                     elif len(lane.idle) < lane.limits.idle_workers:
-                        await self._park(lane)
+                        await lane.park(self._signal())
                         has_come = True
                     else:
                         break
@@ -399,48 +334,10 @@ class Mailbox(Generic[MessageT, ReplyT]):
                 queue.end(envelope.origin)
                 envelope.finish(error=self._stopped())
 
-    def _next(self, lane: _WorkerLane[MessageT, ReplyT]) -> Envelope[MessageT, ReplyT] | None:
-        """The message that may begin now. If only the pacing delays one, `due` of the lane says until when."""
-        pacing = lane.pacing
-        while (envelope := lane.queue.first()) is not None:
-            if pacing is None or not pacing.is_on:
-                return envelope
-            now, due = self._now(), pacing.ready_at(envelope.cost)
-            if due <= now:
-                pacing.take(envelope.cost, now)
-                return envelope
-            if due <= envelope.begin_by:
-                if due < lane.due:
-                    lane.due = due
-                    if lane.alarm is not None:
-                        lane.alarm.set()
-                return None
-            lane.queue.withdraw(envelope)
-            envelope.finish(error=TimeoutError(f"{self._name} cannot begin before the deadline"))
-        return None
-
-    async def _sleep(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
-        """Waits until the pacing lets the first message begin, or until that may have changed."""
-        alarm = lane.alarm = Wakeup(self._signal())
-        try:
-            with self._scope(deadline=lane.due):
-                await alarm
-        finally:
-            lane.alarm, lane.due = None, _NEVER
-
-    async def _park(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
-        """Waits as an idle worker until a message wakes it."""
-        wake = Wakeup(self._signal())
-        lane.idle.append(wake)
-        try:
-            await wake
-        finally:
-            if wake.is_set:
-                lane.coming -= 1
-            else:
-                lane.idle.remove(wake)
-
-    async def _handle(self, envelope: Envelope[MessageT, ReplyT]) -> None:
+    async def _handle(self, envelope: Envelope[MessageT, ReplyT], scope: anyio.CancelScope) -> None:
+        envelope.scope = scope
+        if envelope.patience is not None:
+            envelope.patience.deadline = NEVER  # the message has begun
         CALLING_CHAIN.set(envelope.chain)
         ASKERS_CONTEXT.set(envelope.context)
         try:

@@ -33,7 +33,8 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
-from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, LaneLimits
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
