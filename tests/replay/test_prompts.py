@@ -81,7 +81,7 @@ def test_the_corpus_has_every_kind_of_call(asked: Callable[[str], list[TurnPromp
     """So that the test above says something."""
     calls = [call for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask") for each in asked(name) for call in each.calls]
     assert {call.request.wo_type for call in calls} == {"classify", "synthesize", "verify", "consolidate"}
-    assert any(call.request.contract_id == "PRC-DIRECT-001" for call in calls)
+    assert any(call.request.contract_id == "PRC-DIRECT-002" for call in calls)
     assert any(call.request.tools for call in calls)
     assert any(message.role == "tool" for call in calls for message in call.request.messages)
     assert any(call.answer is None for call in calls)
@@ -161,7 +161,9 @@ async def test_what_a_tool_said_of_wrong_arguments_is_taken_from_the_record(tmp_
             else model(request)
         )
 
-    _, (session_id,) = await record(tmp_path, ("hello",), provider=ScriptedProvider(clumsy), tool_turn_limit=3)
+    _, (session_id,) = await record(
+        tmp_path, ("hello",), provider=ScriptedProvider(clumsy), tool_turn_limit=3, synthesize_contract_id="PRC-SYNTHESIZE-001"
+    )
     found = await read_prompts(f"T-{session_id[4:]}-000001", config=elsewhere(tmp_path))
     assert found.problem is None
     assert len(found.calls) >= 5
@@ -220,11 +222,14 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
     assert [call.is_verified for call in found.calls] == [True, True]
 
 
-def test_a_golden_root_with_sources_rebuilds_every_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "classes"), [(2, ("ADMIN", "RESIDENT:ask")), (3, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk"))]
+)
+def test_a_golden_root_with_sources_rebuilds_every_request(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:
     """Sealed and packed as the version that recorded it did by default; later versions must still read both."""
-    root = unpacked(FOLDER / "0.1.0-version-2.tar.xz", tmp_path / "root")
+    root = unpacked(FOLDER / f"0.1.0-version-{version}.tar.xz", tmp_path / "root")
     settings = elsewhere(root, keyring=str(root / "keys"))
-    prompts = [each for name in ("ADMIN", "RESIDENT:ask") for each in anyio.run(asked_of, settings, name)]
+    prompts = [each for name in classes for each in anyio.run(asked_of, settings, name)]
     assert [each.problem for each in prompts if each.problem is not None] == []
     assert Counter(call.is_verified for each in prompts for call in each.calls if call.answer is not None).keys() == {True}
     stored = b"".join(path.read_bytes() for path in root.rglob("*.jsonl"))
