@@ -6,29 +6,33 @@ Explained in `docs/prompts.md`.
 """
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
-from kitchener.actors.executor.direct_call import CONTRACT_ID
 from kitchener.actors.executor.packs import shows_history
 from kitchener.actors.executor.prompts import prompt_sources
+from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
-from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.errors import KitchenerError, LedgerError
+from kitchener.config import HO2Config, HO3MemoryConfig, described
+from kitchener.criteria import criterion_problem
+from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry, LedgerReader
+from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
+from kitchener.records.output_schema import OutputSchema
 
 _ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
 _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
 _SHORTEST_PIECE: Final = 16
+_REMEMBERED_OUTPUTS: Final = 256
 
 
 class SourcesSealed(KitchenerError):
@@ -56,6 +60,8 @@ class RequestSources:
     """The attention templates, parsed."""
     texts: tuple[Source, ...]
     """Every source, the configuration last."""
+    acceptance: tuple[str, ...] = ()
+    """The criteria of replies that their contract carries."""
     shows_history: bool = True
     """Whether the pack of replies has a place for chat messages of earlier turns."""
 
@@ -83,8 +89,9 @@ class RequestSources:
         }
         whole = _json("configuration", config.agent_class, configuration)
         unique = {each.hash: each for each in (*prompts, *shapes, *offered, whole)}
+        acceptance = _reply_criteria(config, prompts)
         shows = has_history(config.synthesize_contract_id, {each.name: each.text for each in prompts})
-        return cls(whole.hash, templates, tuple(unique.values()), shows)
+        return cls(whole.hash, templates, tuple(unique.values()), acceptance, shows)
 
     async def record(self, ho2m: Ledger) -> None:
         """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
@@ -110,6 +117,28 @@ def has_history(contract_id: str, prompts: Mapping[str, str]) -> bool:
     return pack is not None and shows_history(pack)
 
 
+class RecordedOutputs:
+    """Records the schemas of objects that callers want in place of a reply's text.
+
+    Args:
+        ledgers: the ledgers of the agent class
+        is_recording: False: a replay, which finds them on record
+    """
+
+    def __init__(self, ledgers: LedgerGroup, *, is_recording: bool = True) -> None:
+        self._ledgers, self._is_recording = ledgers, is_recording
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    async def record(self, output: OutputSchema) -> None:
+        """Writes `SOURCE_RECORDED` for a schema that the ledger lacks. Call it before the turn that names it."""
+        if not self._is_recording or output.hash in self._known:
+            return
+        await record_sources(self._ledgers.ho2m, [Source("output_schema", output.name, output.text, output.hash)])
+        if len(self._known) >= _REMEMBERED_OUTPUTS:
+            self._known.popitem(last=False)
+        self._known[output.hash] = None
+
+
 async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:
     """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
 
@@ -131,11 +160,11 @@ async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
         SourcesSealed: they are sealed, and the key is gone or not configured
         LedgerError: a text is not whole, or has another hash
     """
-    whole = await _read(ho2m, "configuration", config_hash)
+    whole = await read_source(ho2m, "configuration", config_hash)
     if whole is None:
         return []
     named = list(named_sources(json.loads(whole.text)))
-    found = [await _read(ho2m, kind, each["hash"]) for each, kind in named]
+    found = [await read_source(ho2m, kind, each["hash"]) for each, kind in named]
     return [whole, *known] if len(known := [each for each in found if each is not None]) == len(named) else []
 
 
@@ -146,8 +175,13 @@ def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSou
     yield from ((each, "tool") for each in configuration["tools"])
 
 
-async def _read(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
-    """A recorded source; None: it is not on record."""
+async def read_source(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
+    """Returns a recorded source; None: it is not on record.
+
+    Raises:
+        SourcesSealed: it is sealed, and the key is gone or not configured
+        LedgerError: the text is not whole, or has another hash
+    """
     pieces: dict[int, str] = {}
     name, parts = "", 0
     async for entry in ho2m.read(key=events.source_index_key(source_hash)):
@@ -183,7 +217,7 @@ def _prompts_of(config: HO2Config) -> Iterator[Source]:
         config.synthesize_contract_id,
         config.verify_contract_id,
         config.consolidation_contract_id,
-        CONTRACT_ID,
+        direct_contract_of(config),
     )
     for contract_id in dict.fromkeys(used):
         contract = found.get(contract_id)
@@ -192,6 +226,27 @@ def _prompts_of(config: HO2Config) -> Iterator[Source]:
         if contract is not None and pack is not None:  # otherwise the first call says which file is missing
             yield Source("contract", contract_id, contract.text, contract.hash)
             yield Source("prompt_pack", str(pack_id), pack.text, pack.hash)
+
+
+def _reply_criteria(config: HO2Config, prompts: Iterable[Source]) -> tuple[str, ...]:
+    """The acceptance criteria that the contract of replies carries.
+
+    Raises:
+        PromptError: another contract carries some, or one is a statement and no model verifies replies
+    """
+    found = {each.name: criteria_of(each.text) for each in prompts if each.kind == "contract"}
+    criteria = found.pop(config.synthesize_contract_id, ())
+    if name := next((name for name, others in found.items() if others), None):
+        raise PromptError(f"{name}: acceptance: expected none, because the gate judges replies only, found {list(found[name])}")
+    for each in criteria:
+        if (problem := criterion_problem(each, by_model=config.verify_with_model)) is not None:
+            raise PromptError(f"{config.synthesize_contract_id}: acceptance: {problem}; found {described(each)}")
+    return criteria
+
+
+def criteria_of(contract: str) -> tuple[str, ...]:
+    """The acceptance criteria that the text of a contract carries."""
+    return tuple(json.loads(contract).get("acceptance", ()))
 
 
 def _json(kind: SourceKind, name: str, value: object) -> Source:

@@ -145,8 +145,9 @@ where memory is on, and from twice as many turns; a standing statement begins a 
 and weights of then). A reply meets the criteria of the tools that the model called for it (2: only of one that ran before it),
 and a retry is given their results (2: not).
 
-Version 4: what is shown of a session's past goes to the model as chat messages, and only strong matches stand beside it (3: one
-text, with `prompt_layout = "block"` still).
+Version 4: a reply is text, by the contract `PRC-SYNTHESIZE-002` where the settings name none (3: an object with the key
+`response_text`, by `PRC-SYNTHESIZE-001`). What is shown of a session's past goes to the model as chat messages,
+and beside a long history only what matches the message well (3: one text, as with `prompt_layout = "block"`).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -16,9 +16,9 @@ from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.executor.hosted import HostedExecutor
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.mailbox.hosts import HostedExecutor
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
+from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, with_reply_contract
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
@@ -34,7 +34,10 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
+from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import Provider
@@ -44,10 +47,10 @@ from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 
+_log = get_logger(__name__)
+
 ALL_GIVEN: Final = "*"
 """In the setting `tools`: all tools given to `open_runtime`."""
-RESTART_WINDOW_S: Final = 60.0
-"""The window of `max_restarts`, seconds: as many failures within a minute are no passing trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
     def __init__(self, config: HO2Config, shared: RuntimeParts) -> None:
+        config = with_reply_contract(config)
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
@@ -118,6 +122,8 @@ class Agent:
             comparing=shared.embeddings,
         )
         prompts = PromptLibrary.load(config.prompt_dir)
+        if is_object_reply(config, prompts):
+            _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.gateway,
@@ -155,6 +161,7 @@ class Agent:
                 clock=injected.clock,
                 config=config,
                 limits=limits,
+                contract_id=direct_contract_of(config),
             ),
             tools=tools,
             context_items=items,
