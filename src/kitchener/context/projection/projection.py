@@ -7,6 +7,7 @@ the cost does not grow with the number of turns. This module does not change whi
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, overload
 
 from kitchener.context.flags import Flag
@@ -45,8 +46,12 @@ Offer = Callable[[Sequence[Item]], None]
 """Notes items that were not ranked, because all of them are admitted in any order."""
 
 NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
+_SURE: Final = 0.7
+"""How well the best match must match to say that the message asks for something of before. The history then leaves it room."""
+_GOOD: Final = 0.1
+"""How well others must match to be shown with it."""
 _STRONG: Final = 0.5
-"""How well a turn matches from which on it is shown beside a long history."""
+"""How well a turn must match to be shown beside a long history in any other case."""
 _RESERVE: Final = 2
 """Times the tokens of the history that weak matches leave free."""
 
@@ -253,17 +258,21 @@ class Projector:
         newest = _recent(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns))
         state.history.follow(turns, self._window.most)
         start = self._window.start(state.history.items, state.history.ends)
-        said = state.history.items[start:]
+        said: Sequence[Item] = state.history.items[start:]
         if newest:
             said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
         if state.has_erased:  # they are mentioned beside the message
             said = [item for item in said if not item.is_erased]
-        history, cut, cut_by = packer.pack_history(_whole_newest(said, state.turns, packer.free))
+        said = _whole_newest(said, state.turns, packer.free)
         evidence = _once(recalled, state, reach, newest) if recalled else ()
-        placed, positions = history, dict[str, int]()
+        positions = dict[str, int]()
+        matches = partial(self._matches, turns, evidence, message, active, positions)
+        wanted = self._wanted(matches({item.ref for item in said})) if said and (start or evidence) else 0
+        history, cut, cut_by = packer.pack_history(said, wanted)
+        placed = history
         if evidence or start or cut:
-            matches = self._matches(turns, evidence, history, message, active, positions)
-            found = packer.pack_matches(matches, _groups(evidence))
+            reserve = _RESERVE * sum([each.tokens for each in history])
+            found = packer.pack_matches(_reserving(matches({each.item.ref for each in history}), reserve), _groups(evidence))
             known = {each.item.ref for each in found} if cut else ()
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=_place_of_placed))
@@ -344,24 +353,19 @@ class Projector:
         self,
         turns: Sequence[Item],
         evidence: Sequence[Item],
-        history: Sequence[PlacedItem],
         message: str,
         active: str | None,
         positions: dict[str, int],
-    ) -> Iterator[tuple[Item, int]]:
-        """Turns and evidence besides the history, best first, each with the tokens that must stay free beside it.
-
-        Of weak matches the fewer are shown, the longer the history is: no cache serves them.
-        """
+        taken: set[Ref],
+    ) -> Iterator[tuple[Item, float]]:
+        """Turns and evidence that are not `taken`, best first, each with how well it matches."""
         if active is None:
-            yield from [(item, 0) for item in sorted(evidence, key=place_of, reverse=True)]
+            yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
             return
         if self._grade is None or self.ruleset.admission == "newest_first":
             return
         count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
         offered: Sequence[Item] = _Joined(turns, evidence) if evidence else turns
-        taken = {each.item.ref for each in history}
-        reserve = _RESERVE * sum([each.tokens for each in history])
         for index, grade in self._grade(message, offered):
             item = offered[index]
             if item.ref in taken:
@@ -372,7 +376,18 @@ class Projector:
             if item.tokens > most:
                 asked = asked or {**asked_terms(message)}
                 item = excerpted(item, asked, most, self.estimate)
-            yield item, 0 if grade >= _STRONG else reserve
+            yield item, grade
+
+    def _wanted(self, matches: Iterable[tuple[Item, float]]) -> int:
+        """Tokens that the history leaves to matches if the best one says that the message asks for something of before."""
+        wanted, most = 0, self.ruleset.context_budget * 17 // 20  # its beginning changes anyway, so as much as helps
+        for item, grade in matches:
+            if grade < (_GOOD if wanted else _SURE):
+                break
+            wanted += item.tokens
+            if wanted >= most:
+                return most
+        return wanted
 
     def _admitted(
         self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
@@ -399,6 +414,17 @@ class Projector:
                 if index < count:
                     positions[item.entity_id] = index
                 yield item
+
+
+def _reserving(matches: Iterable[tuple[Item, float]], reserve: int) -> Iterator[tuple[Item, int]]:
+    """Matches with the tokens that must stay free beside each.
+
+    Weak ones are the fewer, the longer the history is, because no cache serves them.
+    """
+    least = 0.0
+    for item, grade in matches:
+        least = least or (_GOOD if grade >= _SURE else _STRONG)
+        yield item, 0 if grade >= least else reserve
 
 
 class _Joined(Sequence[Item]):
