@@ -195,5 +195,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.max_stubs": Policy("ADMIN", 1, "PROJECTION_COMPUTED", "suppressed"),
     "agents.*.max_failed_items": Policy("ADMIN", 0, "PROJECTION_COMPUTED", "visible"),
     "agents.*.excerpt_tokens": Policy("ADMIN", 32, "PROJECTION_COMPUTED", "visible"),
+    "agents.*.prompt_layout": Policy("ADMIN", "block", "PROJECTION_COMPUTED", "history"),
+    "agents.*.evict_to": Policy("ADMIN", 0.3, "PROJECTION_COMPUTED", "visible"),
     "agents.*.newest_turns": Policy("ADMIN", 0, "PROJECTION_COMPUTED", "visible"),
 }
