@@ -130,7 +130,7 @@ SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
 _KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
-POLICY_VERSION: Final = 3
+POLICY_VERSION: Final = 4
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -144,6 +144,9 @@ puts turns under the dates of their days (2: a turn was one item, without a date
 where memory is on, and from twice as many turns; a standing statement begins a clause; a ranking reads more words (2: defaults
 and weights of then). A reply meets the criteria of the tools that the model called for it (2: only of one that ran before it),
 and a retry is given their results (2: not).
+
+Version 4: names before what is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and
+the goal of a bridge no header; more long items are offered (3: not so).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
