@@ -55,13 +55,14 @@ memory: $(DEV) ## measure long-term memory: reads at size, replies while it lear
 	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/consolidation.py
 
-peers: $(DEV) .venv-peers/.stamp ## measure a turn beside LangGraph and AutoGen
-	@$(BIN)/python benchmarks/peers.py --peer-python .venv-peers/bin/python $(ARGS)
+peers: $(DEV) .venv-peers/.stamp ## measure a turn beside other runtimes; ARGS=--wire: over HTTP
+	@$(BIN)/python -m benchmarks.peers --peer-python .venv-peers/bin/python $(ARGS)
 
 .venv-peers/.stamp: requirements/peers.txt
 	@echo "Setting up .venv-peers with the runtimes to compare with (about a minute, once) ..."
 	@rm -rf .venv-peers && $(BIN)/python -m venv .venv-peers
-	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt
+	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt \
+		|| { rm -rf .venv-peers; echo "the other runtimes could not be installed from requirements/peers.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
 soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals

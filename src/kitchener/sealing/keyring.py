@@ -23,6 +23,8 @@ from kitchener.small_files import NOT_REGULAR, read_regular, sync_directory, wri
 VERSION: Final = 1
 """Version of key files, notes and sealed values."""
 _KEY_BYTES: Final = 32
+_BLOCK_BYTES: Final = 64
+"""Block size of SHA-256; the keys of a `Mac` are no longer."""
 _CACHED_KEYS: Final = 4_096
 _MAX_FILE_BYTES: Final = 65_536
 """Most bytes of a key file or note that are read or overwritten; both are much smaller."""
@@ -51,11 +53,33 @@ class SubjectKey:
     """The key's id in sealed values: 32 random hex digits, which reveal nothing about the subject."""
     cipher: Cipher
     """Encrypts and decrypts values."""
-    mac: hmac.HMAC
-    """Starts keyed digests of content; copied for each."""
+    mac: "Mac"
+    """Makes keyed digests of content."""
 
     def __repr__(self) -> str:
         return f"<SubjectKey {self.kid}>"  # never the key
+
+
+class Mac:
+    """HMAC-SHA-256 under one key, with both hash states prepared.
+
+    Copying an `hmac.HMAC` for each of a turn's seven digests takes three times as long, 3 % of a turn's CPU time.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        block = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def digest(self, *data: bytes) -> bytes:
+        """The 32 bytes of the digest of the data, one part after the other."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        for each in data:
+            inner.update(each)
+        outer.update(inner.digest())
+        return outer.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +356,7 @@ def _read_key(path: str) -> SubjectKey | str | None:
     if len(secret) != _KEY_BYTES:
         return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
     derived = hmac.digest(secret, b"kitchener/1 content digest", "sha256")
-    return SubjectKey(kid, _cipher(secret), hmac.new(derived, digestmod="sha256"))
+    return SubjectKey(kid, _cipher(secret), Mac(derived))
 
 
 def _cipher(secret: bytes) -> Cipher:

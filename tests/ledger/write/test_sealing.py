@@ -14,12 +14,15 @@ from typing import Any
 import anyio
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kitchener.canonical import Opening
 from kitchener.errors import EntryRefused, SealingError
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
+from kitchener.sealing.keyring import Mac
 from tests.ledger.support import change, forget_index, open_ledger
 
 SECRET = "my pin is 4711"
@@ -443,3 +446,10 @@ def test_a_digest_of_content_is_an_hmac_over_opening_and_data(tmp_path: Path) ->
     expected = f"hmac-sha256:{hmac.digest(derived, b'opening data', 'sha256').hex()}"
     assert seal.content_digest("ada", b"data", Opening(b"opening ")) == expected
     assert seal.content_digest("ada", b"opening data") == expected
+
+
+@given(key=st.binary(max_size=64), parts=st.lists(st.binary(max_size=300), max_size=4))
+def test_prepared_hash_states_give_what_hmac_gives(key: bytes, parts: list[bytes]) -> None:
+    mac, expected = Mac(key), hmac.digest(key, b"".join(parts), "sha256")
+    assert mac.digest(*parts) == expected
+    assert mac.digest(*parts) == expected  # the states are copied, not used up

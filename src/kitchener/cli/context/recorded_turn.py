@@ -11,11 +11,12 @@ from typing import Final, Literal, cast
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords, words_under
 from kitchener.actors.authority.subject_turns import message_in
-from kitchener.cli.context.asked import AnsweredCall, read_calls
+from kitchener.cli.context.asked import AnsweredCall, read_calls, spent_on
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.spending import Spending
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.config import HO2Config
 from kitchener.context import (
@@ -92,6 +93,8 @@ class TurnView:
     """The session's entries after the context was decided."""
     calls: tuple[AnsweredCall, ...] = ()
     """The turn's answered model calls."""
+    spent: Spending = field(default_factory=Spending)
+    """What these calls used."""
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     gathered: tuple[str, ...] = field(default=())
@@ -166,7 +169,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
     calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
-    return replace(view, calls=calls, end=end_of(turn_id, past.entries, waited_for))
+    spent = spent_on(calls, paths.config.router.prices)
+    return replace(view, calls=calls, spent=spent, end=end_of(turn_id, past.entries, waited_for))
 
 
 def _is_after(entry: StoredEntry) -> bool:

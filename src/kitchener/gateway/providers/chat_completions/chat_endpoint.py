@@ -52,13 +52,23 @@ class ChatEndpoint:
         model_id: the model of requests that name none; None: such requests fail
         redaction: removes the API key from answers and error texts
         is_openai: whether it is OpenAI's own endpoint, whose models take images, and `max_completion_tokens` only
+        keys_cache: whether requests name their session as `prompt_cache_key`
     """
 
     def __init__(
-        self, provider_id: str, transport: ChatTransport, *, model_id: str | None, redaction: Redaction, is_openai: bool
+        self,
+        provider_id: str,
+        transport: ChatTransport,
+        *,
+        model_id: str | None,
+        redaction: Redaction,
+        is_openai: bool,
+        keys_cache: bool,
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
-        self._from_start: frozenset[OptionalField] = frozenset(("max_tokens",)) if is_openai else frozenset()
+        left_out: dict[OptionalField, bool] = {"max_tokens": is_openai, "prompt_cache_key": not keys_cache}
+        self.left_out = frozenset(field for field, is_left_out in left_out.items() if is_left_out)
+        """Optional fields that no request has from the start; each model's refusals are added."""
         self._refused: OrderedDict[str, frozenset[OptionalField]] = OrderedDict()
         self.traits = ProviderTraits(model_id=model_id, media_types=ALL_CONTENT if is_openai else TEXT_FILES)
 
@@ -117,7 +127,7 @@ class ChatEndpoint:
     async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[tuple[bytes, bool], None]:
         """Yields what the endpoint answers. Sends the request again for each optional field that it refuses."""
         asked = request.model_id or self._model_id or ""
-        known = without = self._refused.get(asked, self._from_start)
+        known = without = self._refused.get(asked, self.left_out)
         while True:
             content = request_body(request, asked, streams=streams, without=without)
             try:
@@ -204,9 +214,18 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, secret: s
     Raises:
         ConfigError: the key, the proxy or the certificates cannot be used
     """
-    redaction = Redaction(secret)
-    host = urlsplit(config.base_url or "").hostname or ""
+    redaction, is_openai = Redaction(secret), is_of_openai(config.base_url or "")
     async with open_transport(provider_id, config, secret, redaction) as transport:
         yield ChatEndpoint(
-            provider_id, transport, model_id=config.model, redaction=redaction, is_openai=host.endswith(OPENAI_HOSTS)
+            provider_id,
+            transport,
+            model_id=config.model,
+            redaction=redaction,
+            is_openai=is_openai,
+            keys_cache=config.prompt_cache == "on" or (config.prompt_cache == "auto" and is_openai),
         )
+
+
+def is_of_openai(url: str) -> bool:
+    """Whether an address is OpenAI's own endpoint, or Azure's of its models."""
+    return (urlsplit(url).hostname or "").endswith(OPENAI_HOSTS)
