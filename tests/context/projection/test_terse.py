@@ -56,8 +56,8 @@ def test_an_excerpt_of_a_recalled_reply_has_the_short_label() -> None:
 
 
 def test_recalled_items_that_do_not_fit_have_no_stubs() -> None:
-    recalled = elsewhere("user: flute " + "a b " * 30, "user: flute the silver one that " + "c d " * 30)
-    roomy = {"context_budget": 115, "excerpt_tokens": 200}
+    recalled = elsewhere("user: flute " + "a b " * 60, "user: flute the silver one that " + "c d " * 60)
+    roomy: dict[str, Any] = {"context_budget": 130, "excerpt_tokens": 200}
     assert "[T-f5" in text_of(project(recalled, policy_version=3, **roomy))
     projection = project(recalled, **roomy)
     assert "[T-f5" not in text_of(projection)
