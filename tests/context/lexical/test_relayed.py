@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.context import evidence_item
-from kitchener.context.lexical.relayed import RelayedNames, name_before
+from kitchener.context.lexical.relayed import MAX_NAMES, RelayedNames, name_before
 from tests.context.history import ESTIMATE, entry_ref
 
 EARLIER = "2026-02-10T09:00:00.000000+00:00"
@@ -36,6 +36,11 @@ def test_a_known_name_counts_in_the_first_message_of_a_session() -> None:
     names = RelayedNames()
     told = [names.speaker(session, "user", "Ada: hello") for session in ("one", "one", "two")]
     assert told == [None, "Ada", "Ada"]
+
+
+def test_so_many_names_at_most() -> None:
+    texts = [f"Ada{number}: hello" for number in range(MAX_NAMES + 1)]
+    assert speakers(*texts, *texts)[-2:] == [f"Ada{MAX_NAMES - 1}", None]
 
 
 def test_each_side_and_each_session_is_judged_alone() -> None:

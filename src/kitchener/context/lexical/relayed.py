@@ -6,6 +6,9 @@ from typing import Final
 
 _NAME: Final = re.compile(r"(\w[\w'’.-]{0,30}(?: \w[\w'’.-]{0,30}){0,2}): ")
 
+MAX_NAMES: Final = 64
+"""Most names, the first ones: each ranking compares the question's words with all of them."""
+
 
 class RelayedNames:
     """Learns from one message after the other whether names stand before them. The same messages give the same speakers.
@@ -16,6 +19,7 @@ class RelayedNames:
 
     def __init__(self) -> None:
         self._times = Counter[str]()
+        self._names = set[str]()
         self._sides: dict[tuple[str, str], tuple[int, int]] = {}
 
     def speaker(self, session: str, side: str, text: str) -> str | None:
@@ -33,7 +37,11 @@ class RelayedNames:
         if name is None:
             return None
         self._times[name] += 1
-        return name if self._times[name] > 1 and 2 * named >= said else None
+        if self._times[name] < 2 or 2 * named < said:
+            return None
+        if len(self._names) < MAX_NAMES:
+            self._names.add(name)
+        return name if name in self._names else None
 
 
 def name_before(text: str) -> str | None:
