@@ -10,7 +10,8 @@ the offered tools, then each message with its role. No network; the same data gi
 
 `--data` is a file of JSON objects, one a line: with `message`, as `kitchener run` reads it, or with the `turns` of a dialogue
 (`speaker`, `text`), whose replies are then the model's. Without it, or without replies, the built-in ones take turns. Messages
-are classified by the offline model. With `--json` the last line of stdout is one JSON object.
+are classified by the offline model. Breaks are what the ledgers tell: turns whose prompt does not begin with all that the one
+before had up to its moving part, by their first cause. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse
@@ -28,7 +29,10 @@ from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.runtime.ledger_paths import open_readers
 from kitchener.testing import FakeClock, ScriptedProvider
+from kitchener.tuning import CAUSES, read_prefixes, session_breaks
+from kitchener.tuning.prompt_prefixes import counted_causes
 
 MESSAGES = (
     "Can you find me a one star hotel in that area? It should not be far from the station.",
@@ -154,6 +158,8 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
                 result = await supervisor.handle_turn(message, session_id=session_id)
                 if result.error is not None:
                     raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
+        async with open_readers(config, "ADMIN") as readers:
+            breaks = session_breaks(await read_prefixes(readers, session_id))
     return {
         "mode": options.mode,
         "intents": options.intents,
@@ -161,6 +167,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
         "budget": agent.context_budget,
         "data": options.data.name if options.data else None,
         "work_orders": {wo_type: each.figures() for wo_type, each in model.prompts.items()},
+        "breaks": counted_causes(breaks),
     }
 
 
@@ -181,6 +188,8 @@ def main() -> None:
             f"  {wo_type:<11} {row['prompts']:>4} prompts  mean {row['mean_chars']:>6,} characters"
             f"  system message {row['system_share']:5.1f} %  cacheable {row['cacheable_share']:5.1f} %"
         )
+    breaks = ", ".join(f"{count} × {CAUSES[cause]}" for cause, count in report["breaks"].items())
+    print(f"  breaks of the reply's prompt, by their first cause: {breaks or 'none'}")
     if options.json:
         print(json.dumps(report))
 
