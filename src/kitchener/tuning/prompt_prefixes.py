@@ -30,7 +30,7 @@ CAUSES: Final[Mapping[BreakCause, str]] = {
     "model": "another model",
     "tools": "other tools were offered",
     "prompt_pack": "the contract or the prompt pack changed",
-    "instructions": "the instructions or standing rules changed",
+    "instructions": "the instructions, standing rules or criteria changed",
     "layout": "the layout of prompts changed",
     "intent": "another intent became active",
     "learned_lines": "other learned lines were shown",
@@ -53,7 +53,7 @@ class PromptPrefix(NamedTuple):
     prompt_pack: str = ""
     """Id and hash of the prompt pack, and the hash of the contract where it is known."""
     instructions: str = ""
-    """Instructions and standing rules, or a hash of what they are part of."""
+    """Instructions, standing rules and criteria of the reply; where they cannot be read, the hash of the configuration."""
     intent_id: str | None = None
     learned_lines: tuple[str, ...] = ()
     """The entries of the learned lines that are shown."""

@@ -15,6 +15,7 @@ from kitchener.records.entries import (
     ProjectionPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
+    opened,
     payload_as,
 )
 from kitchener.records.ref import Ref
@@ -33,6 +34,8 @@ class _Turn:
     config_hash: str
     wo_id: str = ""
     constraints: ConstraintsMapping = field(default_factory=lambda: ConstraintsMapping())
+    criteria: tuple[str, ...] = ()
+    """The acceptance criteria, which stand with the instructions."""
 
 
 async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: str) -> list[TurnPrefix]:
@@ -78,6 +81,7 @@ async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _Turn]:
         turn = turns.get(planned.get("turn_id", ""))
         if turn is not None and not turn.wo_id and planned["wo_type"] == "synthesize":
             turn.wo_id, turn.constraints = entry.entity_id, planned["constraints"]
+            turn.criteria = tuple(opened(planned["acceptance"]) or ())
     return turns
 
 
@@ -116,13 +120,14 @@ async def _sources(ho2m: LedgerReader, config_hash: str) -> RecordedSources | No
 def _of_sources(turn: _Turn, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
     limits, pack = turn.constraints, call["prompt_pack_version"]
     tools = tuple(limits.get("allowed_tools", ())) if limits.get("turn_limit") else ()
-    prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, turn.config_hash)
+    told = json.dumps([turn.config_hash, turn.criteria])
+    prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, told)
     if sources is None:
         return prefix
     contract = sources.hashes.get(("contract", limits.get("prompt_contract_id", "")), "")
-    persona = json.dumps([sources.settings.get(name) for name in _PERSONA])
+    told = json.dumps([*[sources.settings.get(name) for name in _PERSONA], turn.criteria])
     defined = tuple(f"{name} {sources.hashes.get(('tool', name), '')}" for name in tools)
-    return prefix._replace(tools=defined, prompt_pack=f"{pack} {contract}", instructions=persona)
+    return prefix._replace(tools=defined, prompt_pack=f"{pack} {contract}", instructions=told)
 
 
 def _with_projection(prefix: PromptPrefix, payload: ProjectionPayload, lists: ProjectionLists) -> PromptPrefix:
