@@ -81,8 +81,7 @@ async def test_a_break_is_on_record_exactly_where_the_request_begins_differently
     found = await breaks_of(tmp_path, await talk(tmp_path, model, said, **settings), **settings)
     assert [causes == () for causes in found] == [goes_on(*pair) for pair in pairwise(model.asked)]
     if said is LONG:
-        assert ("evicted",) in found
-        assert found.count(()) > len(found) / 2
+        assert () in found[found.index(("evicted",)) :], "between two evictions messages are only appended"
 
 
 async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) -> None:
