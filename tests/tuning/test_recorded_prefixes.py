@@ -50,8 +50,8 @@ class Model:
         return {"response_text": reply} if request.output_schema is not None else reply
 
 
-async def talk(root: Path, model: Model, said: tuple[str, ...], session_id: str | None = None, **settings: Any) -> str:
-    async with open_scripted(root, ScriptedProvider(model.answer), tools=[timetable], **settings) as runtime:
+async def talk(root: Path, llm: Model, said: tuple[str, ...], session_id: str | None = None, **settings: Any) -> str:
+    async with open_scripted(root, ScriptedProvider(llm.answer), tools=[timetable], **settings) as runtime:
         supervisor = runtime.supervisor()
         session_id = session_id or await supervisor.start_session(subject_id="ada")
         for message in said:
@@ -111,7 +111,7 @@ async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) ->
     ]
 
 
-async def test_sources_without_their_key_still_tell_that_something_changed(tmp_path: Path) -> None:
+async def test_without_a_projection_what_comes_before_the_history_is_compared(tmp_path: Path) -> None:
     model = Model()
     session_id = await talk(tmp_path, model, ("Where is it?",) * 2, instructions="Be brief.")
     await talk(tmp_path, model, ("Where is it?",), session_id, instructions="Be kind.")
