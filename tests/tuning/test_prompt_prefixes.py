@@ -29,6 +29,7 @@ prefixes = st.builds(
     tools=st.lists(names, max_size=2).map(tuple),
     prompt_pack=names,
     instructions=names,
+    unread_settings=names,
     intent_id=st.none() | names,
     learned_lines=st.lists(names, max_size=2).map(tuple),
     stable_hash=names,
@@ -39,11 +40,8 @@ prefixes = st.builds(
 
 def begins_as(before: PromptPrefix, now: PromptPrefix) -> bool:
     """What a cache sees: everything before the history equal, and the history appended to at most."""
-    heads = [
-        (each.provider_id, each.model_id, each.tools, each.prompt_pack, each.instructions, each.stable_hash)
-        for each in (before, now)
-    ]
-    if heads[0] != heads[1] or (before.history is None) != (now.history is None):
+    parts = ("provider_id", "model_id", "tools", "prompt_pack", "instructions", "unread_settings", "stable_hash")
+    if any(getattr(before, part) != getattr(now, part) for part in parts) or (before.history is None) != (now.history is None):
         return False
     then, shown = before.history or (), now.history or ()
     return len(shown) >= len(then) and all(one == two for one, two in zip(then, shown, strict=False))
@@ -82,6 +80,7 @@ def test_messages_that_left_the_beginning_were_evicted(history: tuple[str, ...],
         ({"tools": ()}, ("tools",)),
         ({"prompt_pack": "PRM@2"}, ("prompt_pack",)),
         ({"instructions": "Be kind."}, ("instructions",)),
+        ({"unread_settings": "sha256:c"}, ("settings",)),
         ({"stable_hash": "sha256:b"}, ("goals",)),
         ({"stable_hash": "sha256:b", "learned_lines": ("OVL-2",)}, ("learned_lines",)),
         ({"stable_hash": "sha256:b", "intent_id": "INT-2", "history": ()}, ("intent",)),

@@ -10,7 +10,7 @@ import pytest
 from kitchener import tool
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
-from kitchener.runtime.ledger_paths import open_readers
+from kitchener.runtime.ledger_paths import open_readers, sealer_of
 from kitchener.testing import ScriptedProvider
 from kitchener.tuning import BreakCause, read_prefixes, session_breaks
 from tests.acceptance.stack import open_scripted, scripted_config
@@ -61,7 +61,8 @@ async def talk(root: Path, llm: Model, said: tuple[str, ...], session_id: str | 
 
 
 async def breaks_of(root: Path, session_id: str, **settings: Any) -> list[tuple[BreakCause, ...]]:
-    async with open_readers(scripted_config(root, **settings), "ADMIN") as readers:
+    config = scripted_config(root, **settings)
+    async with open_readers(config, "ADMIN", sealer=sealer_of(config)) as readers:
         return list(session_breaks(await read_prefixes(readers, session_id)).values())
 
 
@@ -78,7 +79,7 @@ async def test_a_break_is_on_record_exactly_where_the_request_begins_differently
 ) -> None:
     settings: dict[str, Any] = {"context_mode": "enforce", "intent_mode": intent_mode, "context_budget": 600}
     model = Model()
-    found = await breaks_of(tmp_path, await talk(tmp_path, model, said, **settings), **settings)
+    found = await breaks_of(tmp_path / "root", await talk(tmp_path / "root", model, said, **settings), **settings)
     assert [causes == () for causes in found] == [goes_on(*pair) for pair in pairwise(model.asked)]
     if said is LONG:
         assert () in found[found.index(("evicted",)) :], "between two evictions messages are only appended"
@@ -99,9 +100,9 @@ async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) ->
     model, session_id, settings = Model(), None, base
     for changed in changes:
         settings = {**settings, **changed}
-        session_id = await talk(tmp_path, model, ("Where is it?",), session_id, **settings)
+        session_id = await talk(tmp_path / "root", model, ("Where is it?",), session_id, **settings)
     assert session_id is not None
-    assert await breaks_of(tmp_path, session_id) == [
+    assert await breaks_of(tmp_path / "root", session_id) == [
         (),
         ("instructions",),
         ("instructions",),
@@ -111,10 +112,20 @@ async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) ->
     ]
 
 
+async def test_sealed_sources_whose_key_is_not_at_hand_tell_only_that_something_changed(tmp_path: Path) -> None:
+    """The hash of the configuration is not sealed; which part of it changed cannot be read."""
+    model = Model()
+    session_id = await talk(tmp_path / "root", model, ("Where is it?",), instructions="Be brief.")
+    await talk(tmp_path / "root", model, ("Where is it?",), session_id, instructions="Be brief.", turn_deadline_s=60.0)
+    assert await breaks_of(tmp_path / "root", session_id) == [()]
+    async with open_readers(scripted_config(tmp_path / "root"), "ADMIN") as readers:
+        assert list(session_breaks(await read_prefixes(readers, session_id)).values()) == [("settings",)]
+
+
 async def test_without_a_projection_what_comes_before_the_history_is_compared(tmp_path: Path) -> None:
     model = Model()
-    session_id = await talk(tmp_path, model, ("Where is it?",) * 2, instructions="Be brief.")
-    await talk(tmp_path, model, ("Where is it?",), session_id, instructions="Be kind.")
-    assert await breaks_of(tmp_path, session_id) == [(), ("instructions",)]
-    async with open_readers(scripted_config(tmp_path), "ADMIN") as readers:
+    session_id = await talk(tmp_path / "root", model, ("Where is it?",) * 2, instructions="Be brief.")
+    await talk(tmp_path / "root", model, ("Where is it?",), session_id, instructions="Be kind.")
+    assert await breaks_of(tmp_path / "root", session_id) == [(), ("instructions",)]
+    async with open_readers(scripted_config(tmp_path / "root"), "ADMIN") as readers:
         assert await read_prefixes({"ho2m": readers["ho2m"]}, session_id) == []

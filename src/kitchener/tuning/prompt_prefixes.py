@@ -14,6 +14,7 @@ BreakCause = Literal[
     "tools",
     "prompt_pack",
     "instructions",
+    "settings",
     "layout",
     "intent",
     "learned_lines",
@@ -31,6 +32,7 @@ CAUSES: Final[Mapping[BreakCause, str]] = {
     "tools": "other tools were offered",
     "prompt_pack": "the contract or the prompt pack changed",
     "instructions": "the instructions, standing rules or criteria changed",
+    "settings": "the settings changed; which of them cannot be read",
     "layout": "the layout of prompts changed",
     "intent": "another intent became active",
     "learned_lines": "other learned lines were shown",
@@ -53,7 +55,9 @@ class PromptPrefix(NamedTuple):
     prompt_pack: str = ""
     """Id and hash of the prompt pack, and the hash of the contract where it is known."""
     instructions: str = ""
-    """Instructions, standing rules and criteria of the reply; where they cannot be read, the hash of the configuration."""
+    """Instructions, standing rules and criteria of the reply."""
+    unread_settings: str = ""
+    """The hash of the configuration, where it cannot be read itself; "": it can be."""
     intent_id: str | None = None
     learned_lines: tuple[str, ...] = ()
     """The entries of the learned lines that are shown."""
@@ -80,20 +84,17 @@ def break_causes(before: PromptPrefix, now: PromptPrefix) -> tuple[BreakCause, .
 
     A change of an early part breaks all that follows, so the first cause is the one that counts.
     """
-    found: list[BreakCause] = []
-    if now.provider_id != before.provider_id:
-        found.append("provider")
-    elif now.model_id != before.model_id:
-        found.append("model")
-    if now.tools != before.tools:
-        found.append("tools")
-    if now.prompt_pack != before.prompt_pack:
-        found.append("prompt_pack")
-    if now.instructions != before.instructions:
-        found.append("instructions")
     has_other_layout = (now.history is None) != (before.history is None)
-    if has_other_layout:
-        found.append("layout")
+    differs: dict[BreakCause, bool] = {
+        "provider": now.provider_id != before.provider_id,
+        "model": now.provider_id == before.provider_id and now.model_id != before.model_id,
+        "tools": now.tools != before.tools,
+        "prompt_pack": now.prompt_pack != before.prompt_pack,
+        "instructions": now.instructions != before.instructions,
+        "settings": now.unread_settings != before.unread_settings,
+        "layout": has_other_layout,
+    }
+    found = [cause for cause, is_so in differs.items() if is_so]
     goes_on = has_other_layout or _goes_on(before.history or (), now.history or ())
     if now.stable_hash != before.stable_hash or not goes_on:
         found += _causes_of_context(before, now, goes_on=goes_on)

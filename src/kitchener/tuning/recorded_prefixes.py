@@ -120,10 +120,9 @@ async def _sources(ho2m: LedgerReader, config_hash: str) -> RecordedSources | No
 def _of_sources(turn: _Turn, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
     limits, pack = turn.constraints, call["prompt_pack_version"]
     tools = tuple(limits.get("allowed_tools", ())) if limits.get("turn_limit") else ()
-    told = json.dumps([turn.config_hash, turn.criteria])
-    prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, told)
+    prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, json.dumps(turn.criteria))
     if sources is None:
-        return prefix
+        return prefix._replace(unread_settings=turn.config_hash)
     contract = sources.hashes.get(("contract", limits.get("prompt_contract_id", "")), "")
     told = json.dumps([*[sources.settings.get(name) for name in _PERSONA], turn.criteria])
     defined = tuple(f"{name} {sources.hashes.get(('tool', name), '')}" for name in tools)
