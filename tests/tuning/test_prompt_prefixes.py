@@ -19,7 +19,17 @@ from kitchener.tuning.prompt_prefixes import (
 )
 
 ENTRIES = [f"E-{n}" for n in range(12)]
-PLAIN = PromptPrefix("local", "m", ("look",), "PRM@1", "Be brief.", "INT-1", ("OVL-1",), "sha256:a", tuple(ENTRIES[2:6]))
+PLAIN = PromptPrefix(
+    "local",
+    "m",
+    ("look",),
+    "PRM@1",
+    "Be brief.",
+    intent_id="INT-1",
+    learned_lines=("OVL-1",),
+    stable_hash="sha256:a",
+    history=tuple(ENTRIES[2:6]),
+)
 names = st.sampled_from("abc")
 windows = st.builds(lambda a, b: tuple(ENTRIES[min(a, b) : max(a, b)]), st.integers(0, 12), st.integers(0, 12))
 prefixes = st.builds(
