@@ -32,7 +32,7 @@ CAUSES: Final[Mapping[BreakCause, str]] = {
     "tools": "other tools were offered",
     "prompt_pack": "the contract or the prompt pack changed",
     "instructions": "the instructions, standing rules or criteria changed",
-    "settings": "the settings changed; which of them cannot be read",
+    "settings": "the settings changed, and cannot be read",
     "layout": "the layout of prompts changed",
     "intent": "another intent became active",
     "learned_lines": "other learned lines were shown",
