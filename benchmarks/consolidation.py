@@ -89,7 +89,7 @@ def providers(variant: Variant, model_ms: float) -> dict[str, Any]:
     classified = answer(
         {"speech_act": "question", "ambiguity": "low", "labels": labels, "intent_relation": "continue", "confidence": 0.9}
     )
-    replied, lesson = answer({"response_text": "Certainly. I have noted that down."}), answer(LESSON)
+    replied, lesson = text_answer("Certainly. I have noted that down."), answer(LESSON)
     failure = ProviderError("teacher", "bad_request", "scripted to fail")
 
     def talk(request: PromptRequest) -> PromptResponse:
@@ -109,6 +109,11 @@ def providers(variant: Variant, model_ms: float) -> dict[str, Any]:
 def answer(said: dict[str, Any]) -> PromptResponse:
     """A model's answer, made once."""
     return PromptResponse(provider_id="scripted", model_id="m", text=json.dumps(said), structured=said, usage=Usage(20, 20))
+
+
+def text_answer(text: str) -> PromptResponse:
+    """A model's reply, made once."""
+    return PromptResponse(provider_id="scripted", model_id="m", text=text, usage=Usage(20, 20))
 
 
 def config(root: str, variant: Variant, options: argparse.Namespace) -> RuntimeConfig:

@@ -73,13 +73,13 @@ class Model:
         self.asking: anyio.CancelScope | None = None
         """The scope of the question's turn; None: a turn of the history runs."""
 
-    def answer(self, request: PromptRequest) -> dict[str, object]:
+    def answer(self, request: PromptRequest) -> str | dict[str, object]:
         if request.wo_type == "classify":
             return CLASSIFIED
         if self.asking is not None:
             self.prompt = "\n".join(message.content for message in request.messages)
             self.asking.cancel()
-        return {"response_text": self.reply}
+        return self.reply
 
 
 class Player:

@@ -309,7 +309,7 @@ def provider(options: argparse.Namespace) -> dict[str, Any]:
         return {"scripted": ScriptedProvider.replies(text)}
     label = {"labels": {"domain": "travel", "task": "planning"}, "intent_relation": "continue", "confidence": 0.9}
     classified = _answer({"speech_act": "question", "ambiguity": "low", **label})
-    replied = _answer({"response_text": text})
+    replied = PromptResponse(provider_id="scripted", model_id="scripted-1", text=text, usage=Usage(20, 20))
     return {"scripted": ScriptedProvider(lambda asked: classified if asked.wo_type == "classify" else replied, record=False)}
 
 

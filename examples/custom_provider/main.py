@@ -5,7 +5,6 @@
 `ShoutingProvider` answers loudly. It is the default of this runtime; classification stays with the built-in offline model.
 """
 
-import json
 import tempfile
 
 import anyio
@@ -30,7 +29,7 @@ class ShoutingProvider:
         return PromptResponse(
             provider_id="shouting",
             model_id="shout-1",
-            text=json.dumps({"response_text": text}),
+            text=text,
             usage=Usage(input_tokens=len(text), output_tokens=len(text)),
         )
 

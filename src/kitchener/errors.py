@@ -3,7 +3,7 @@
     KitchenerError
     ├── ConfigError
     ├── CallerError
-    │   ├── InvalidMessage, InvalidPart, UnsupportedPart
+    │   ├── InvalidMessage, InvalidOutput, InvalidPart, UnsupportedPart
     │   ├── UnknownSession, SessionEnded, SessionExists, SessionMismatch, SessionBusy, ReentrantTurn
     │   ├── SubjectErased, UnknownSubject
     │   ├── IdempotencyConflict, OutcomeUnknown
@@ -61,6 +61,10 @@ class CallerError(KitchenerError):
 
 class InvalidMessage(CallerError):
     """The message is empty, not text, or longer than the limit."""
+
+
+class InvalidOutput(CallerError):
+    """What a caller wants in place of a reply's text is no pydantic model and no JSON schema of an object."""
 
 
 class InvalidPart(CallerError):

@@ -19,7 +19,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import ScriptedExecutor, echo, fitting, read_all, scripted_config
 
-DIRECT = "PRC-DIRECT-001"
+DIRECT = "PRC-DIRECT-002"
 BROKEN: Final[dict[str, Any]] = {"synthesize_contract_id": "PRC-NOWHERE-001", "instructions": "You are Bo."}
 
 

@@ -175,7 +175,7 @@ def _response(text: str) -> PromptResponse:
 
 def _in_pieces(size: int) -> Callable[[str], object]:
     def feed(text: str) -> str:
-        reply = ReplyText()
+        reply = ReplyText(is_object=True)
         for start in range(0, len(text), size):
             reply.feed(text[start : start + size])
         return reply.given
@@ -326,7 +326,7 @@ def _sources(text: str) -> object:
     whole = json.dumps({"settings": settings, "prompts": [], "attention_templates": [], "tools": named})
     config_hash = digest(whole.encode())
     data = canonical_bytes({config_hash: whole, named[0]["hash"]: tool}) + b"\n"
-    return imported_sources("sources.json", data, [config_hash], "ADMIN")
+    return imported_sources("sources.json", data, [("configuration", config_hash)], "ADMIN")
 
 
 _MESSAGES: Final = _as_file(".jsonl", wire.messages)

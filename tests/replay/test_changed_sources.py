@@ -77,9 +77,9 @@ async def test_edited_packs_contracts_and_templates_are_named(tmp_path: Path) ->
     prompts, templates = tmp_path / "prompts", tmp_path / "templates"
     for each in (prompts, templates):
         each.mkdir()
-    for name in ("PRM-SYNTHESIZE-001.txt", "PRC-SYNTHESIZE-001.json"):
+    for name in ("PRM-SYNTHESIZE-002.txt", "PRC-SYNTHESIZE-002.json"):
         text = files("kitchener.actors").joinpath("assets", "prompts", name).read_text(encoding="utf-8")
-        (prompts / name).write_text(text.replace("and to the point.", "at length.").replace("What the user is shown", "Shown"))
+        (prompts / name).write_text(text.replace("and to the point.", "at length.").replace("2048", "2047"))
     PromptLibrary.write_manifest(str(prompts))
     shipped = files("kitchener.actors").joinpath("assets", "attention", "ATT-DEFAULT-001.json").read_text(encoding="utf-8")
     template = json.loads(shipped)
@@ -87,8 +87,8 @@ async def test_edited_packs_contracts_and_templates_are_named(tmp_path: Path) ->
     (templates / "own.json").write_text(json.dumps(template), encoding="utf-8")
     report = await replayed(changed(config, prompt_dir=str(prompts), attention_templates=str(templates)), session_id)
     assert {each.name for each in report.changes} == {
-        "prompt pack PRM-SYNTHESIZE-001",
-        "contract PRC-SYNTHESIZE-001",
+        "prompt pack PRM-SYNTHESIZE-002",
+        "contract PRC-SYNTHESIZE-002",
         "attention template ATT-DEFAULT-001",
     }
     (pack,) = [each.diff for each in report.changes if each.name.startswith("prompt pack")]

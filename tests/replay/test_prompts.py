@@ -81,7 +81,7 @@ def test_the_corpus_has_every_kind_of_call(asked: Callable[[str], list[TurnPromp
     """So that the test above says something."""
     calls = [call for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask") for each in asked(name) for call in each.calls]
     assert {call.request.wo_type for call in calls} == {"classify", "synthesize", "verify", "consolidate"}
-    assert any(call.request.contract_id == "PRC-DIRECT-001" for call in calls)
+    assert any(call.request.contract_id == "PRC-DIRECT-002" for call in calls)
     assert any(call.request.tools for call in calls)
     assert any(message.role == "tool" for call in calls for message in call.request.messages)
     assert any(call.answer is None for call in calls)
@@ -161,7 +161,9 @@ async def test_what_a_tool_said_of_wrong_arguments_is_taken_from_the_record(tmp_
             else model(request)
         )
 
-    _, (session_id,) = await record(tmp_path, ("hello",), provider=ScriptedProvider(clumsy), tool_turn_limit=3)
+    _, (session_id,) = await record(
+        tmp_path, ("hello",), provider=ScriptedProvider(clumsy), tool_turn_limit=3, synthesize_contract_id="PRC-SYNTHESIZE-001"
+    )
     found = await read_prompts(f"T-{session_id[4:]}-000001", config=elsewhere(tmp_path))
     assert found.problem is None
     assert len(found.calls) >= 5

@@ -24,7 +24,7 @@ from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.idempotency import IdempotencyKeys
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sessions.outside_entries import OutsideEntries
-from kitchener.actors.sources import RequestSources
+from kitchener.actors.sources import RecordedOutputs, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.runner import TurnRunner
 from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServices
@@ -173,6 +173,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         listeners=host.listeners,
         constants=constants,
         content=content,
+        record_output=RecordedOutputs(ledgers, is_recording=host.sources is None).record,
         authority=authority,
         memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
     )

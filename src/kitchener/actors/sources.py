@@ -6,28 +6,31 @@ Explained in `docs/prompts.md`.
 """
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
-from kitchener.actors.executor.direct_call import CONTRACT_ID
 from kitchener.actors.executor.prompts import prompt_sources
+from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import KitchenerError, LedgerError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry, LedgerReader
+from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
+from kitchener.records.output_schema import OutputSchema
 
 _ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
 _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
 _SHORTEST_PIECE: Final = 16
+_REMEMBERED_OUTPUTS: Final = 256
 
 
 class SourcesSealed(KitchenerError):
@@ -94,6 +97,28 @@ class RequestSources:
             await record_sources(ho2m, self.texts)
 
 
+class RecordedOutputs:
+    """Records the schemas of objects that callers want in place of a reply's text.
+
+    Args:
+        ledgers: the ledgers of the agent class
+        is_recording: False: a replay, which finds them on record
+    """
+
+    def __init__(self, ledgers: LedgerGroup, *, is_recording: bool = True) -> None:
+        self._ledgers, self._is_recording = ledgers, is_recording
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    async def record(self, output: OutputSchema) -> None:
+        """Writes `SOURCE_RECORDED` for a schema that the ledger lacks. Call it before the turn that names it."""
+        if not self._is_recording or output.hash in self._known:
+            return
+        await record_sources(self._ledgers.ho2m, [Source("output_schema", output.name, output.text, output.hash)])
+        if len(self._known) >= _REMEMBERED_OUTPUTS:
+            self._known.popitem(last=False)
+        self._known[output.hash] = None
+
+
 async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:
     """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
 
@@ -115,11 +140,11 @@ async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
         SourcesSealed: they are sealed, and the key is gone or not configured
         LedgerError: a text is not whole, or has another hash
     """
-    whole = await _read(ho2m, "configuration", config_hash)
+    whole = await read_source(ho2m, "configuration", config_hash)
     if whole is None:
         return []
     named = list(named_sources(json.loads(whole.text)))
-    found = [await _read(ho2m, kind, each["hash"]) for each, kind in named]
+    found = [await read_source(ho2m, kind, each["hash"]) for each, kind in named]
     return [whole, *known] if len(known := [each for each in found if each is not None]) == len(named) else []
 
 
@@ -130,8 +155,13 @@ def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSou
     yield from ((each, "tool") for each in configuration["tools"])
 
 
-async def _read(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
-    """A recorded source; None: it is not on record."""
+async def read_source(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
+    """Returns a recorded source; None: it is not on record.
+
+    Raises:
+        SourcesSealed: it is sealed, and the key is gone or not configured
+        LedgerError: the text is not whole, or has another hash
+    """
     pieces: dict[int, str] = {}
     name, parts = "", 0
     async for entry in ho2m.read(key=events.source_index_key(source_hash)):
@@ -167,7 +197,7 @@ def _prompts_of(config: HO2Config) -> Iterator[Source]:
         config.synthesize_contract_id,
         config.verify_contract_id,
         config.consolidation_contract_id,
-        CONTRACT_ID,
+        direct_contract_of(config),
     )
     for contract_id in dict.fromkeys(used):
         contract = found.get(contract_id)

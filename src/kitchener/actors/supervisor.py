@@ -6,11 +6,12 @@ decides when the turn runs, `runner.py` holds it to its deadline, and `turn.py` 
 objects. Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
 import anyio
+from pydantic import BaseModel
 
 from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
@@ -32,7 +33,7 @@ from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.ledger import LedgerGroup
 from kitchener.records.parts import FilePart
-from kitchener.records.turn import TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
+from kitchener.records.turn import OutputT, TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener, as_asked
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
 
@@ -166,7 +167,8 @@ class HO2Supervisor:
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
-    ) -> TurnResult:
+        output: type[OutputT] | Mapping[str, object] | None = None,
+    ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
 
         Cancelling this call cancels the turn, its work order and its model call. The session stays usable.
@@ -182,6 +184,8 @@ class HO2Supervisor:
                 `contains:TEXT` or `not_contains:TEXT`. A reply that fails one is retried, and the retry is told which
             parts: images and files of the message, see `ImagePart` and `FilePart`; refused if the model does not take them
             speaker: the name of the person who says the message, where several talk; None: the subject
+            output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
+                `output`, and its text as `response`; None: the reply is text
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -191,10 +195,12 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker)
+            call = self._checks.call(
+                session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output
+            )
             outcome = await self._handle(message, call, None)
         self._consolidate_after(outcome)
-        return outcome.result
+        return as_asked(outcome.result, call.output)
 
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
@@ -296,6 +302,7 @@ class HO2Supervisor:
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
+        output: type[BaseModel] | Mapping[str, object] | None = None,
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -304,11 +311,11 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker)
+        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output)
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self._handle(message, call, tell)
-            await tell(TurnCompleted(outcome.result))
+            await tell(TurnCompleted(as_asked(outcome.result, call.output)))
             self._consolidate_after(outcome)
 
         async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:

@@ -241,7 +241,7 @@ class TurnConfig(Settings):
     call; tools are offered to the reply. `off`: nobody; each message has no labels and continues the intent."""
     classify_contract_id: Name = "PRC-CLASSIFY-001"
     """Contract of classify work orders."""
-    synthesize_contract_id: Name = "PRC-SYNTHESIZE-001"
+    synthesize_contract_id: Name = "PRC-SYNTHESIZE-002"
     """Contract of synthesize work orders."""
     verify_contract_id: Name = "PRC-VERIFY-001"
     """Contract of verify work orders."""

@@ -130,7 +130,7 @@ SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
 _KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
-POLICY_VERSION: Final = 3
+POLICY_VERSION: Final = 4
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -144,6 +144,9 @@ puts turns under the dates of their days (2: a turn was one item, without a date
 where memory is on, and from twice as many turns; a standing statement begins a clause; a ranking reads more words (2: defaults
 and weights of then). A reply meets the criteria of the tools that the model called for it (2: only of one that ran before it),
 and a retry is given their results (2: not).
+
+Version 4: a reply is text, by the contract `PRC-SYNTHESIZE-002` where the settings name none (3: an object with the key
+`response_text`, by `PRC-SYNTHESIZE-001`).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -1,9 +1,13 @@
 """The call, the result and the updates of one turn. Plain immutable records; this module knows nothing of how a turn runs."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, NamedTuple, Self
 
+from typing_extensions import TypeVar
+
+from kitchener.canonical import parse_json
+from kitchener.errors import InvalidOutput
 from kitchener.ids import memory_namespace
 from kitchener.records.entries.common import opened, payload_as, text_of
 from kitchener.records.entries.turns import (
@@ -14,6 +18,7 @@ from kitchener.records.entries.turns import (
     WorkOrderSummary,
 )
 from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
+from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.ref import Ref
 
@@ -73,6 +78,8 @@ class TurnCall(NamedTuple):
     """Images and files of the message: as given, then as read; those of a replay as they are stored."""
     speaker: str | None = None
     """The name of the person who said the message; None: the subject."""
+    output: OutputSchema | None = None
+    """The object that the caller wants in place of a reply's text; None: text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,16 @@ class TurnError:
         return {"kind": self.kind, "message": self.message, "wo_id": self.wo_id}
 
 
+OutputT = TypeVar("OutputT", default=Any)
+"""The pydantic model that a caller wants in place of a reply's text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnResult:
+class TurnResult(Generic[OutputT]):
     """The outcome of one turn. The turn's `TURN_COMPLETED` entry contains every field."""
 
     response: str
-    """The reply for the user; never empty."""
+    """The reply for the user; never empty. The text of `output`, if there is one."""
     wo_chain_summary: tuple[WorkOrderSummary, ...]
     """A summary of each work order of the turn, including retries, in order of planning."""
     cost_summary: CostSummary
@@ -121,10 +132,13 @@ class TurnResult:
     """`sha256:` over the executor's entries of this turn; None: nothing was executed."""
     projection_ref: Ref | None = None
     """The entry of the turn's projection; None: `context_mode` is not `enforce`."""
+    output: OutputT | None = None
+    """The object that the caller asked for: an instance of the model, or a `dict` by a JSON schema. None: the caller asked for
+    none, or the turn has an `error`."""
 
     def as_payload(self) -> TurnResultPayload:
-        """Returns every field as JSON types, as `TURN_COMPLETED` contains it."""
-        return {
+        """Returns every field as JSON types, as `TURN_COMPLETED` contains it. `output` is read from the response."""
+        found: TurnResultPayload = {
             "response": self.response,
             "wo_chain_summary": list(self.wo_chain_summary),
             "cost_summary": self.cost_summary,
@@ -139,9 +153,12 @@ class TurnResult:
             "trace_hash": self.trace_hash,
             "projection_ref": self.projection_ref.as_mapping() if self.projection_ref else None,
         }
+        if self.output is not None:
+            found["has_output"] = True
+        return found
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, object], agent_class: str | None = None) -> "TurnResult":
+    def from_payload(cls, payload: Mapping[str, object], agent_class: str | None = None) -> "TurnResult[dict[str, Any]]":
         """The result read back from its `TURN_COMPLETED` entry.
 
         Args:
@@ -149,9 +166,10 @@ class TurnResult:
             agent_class: whose turn it was; None: its consolidation candidates do not know their namespace
         """
         read = payload_as(TurnResultPayload, payload)
-        error, projection = opened(read["error"]), read["projection_ref"]
-        return cls(
-            response=text_of(read["response"]),
+        error, projection, response = opened(read["error"]), read["projection_ref"], read["response"]
+        return TurnResult(
+            response=text_of(response),
+            output=parse_json(response) if "has_output" in read and isinstance(response, str) else None,
             wo_chain_summary=tuple(read["wo_chain_summary"]),
             cost_summary=read["cost_summary"],
             session_id=read["session_id"],
@@ -165,6 +183,21 @@ class TurnResult:
             trace_hash=read["trace_hash"],
             projection_ref=Ref.from_mapping(projection) if projection else None,
         )
+
+
+def as_asked(result: TurnResult[Any], asked: OutputSchema | None) -> TurnResult[Any]:
+    """Returns a result whose `output` is what the caller asked for: an instance of the model.
+
+    Raises:
+        InvalidOutput: the model's own checks refuse an object that an earlier turn recorded for this idempotency key
+    """
+    if asked is None or result.output is None:
+        return result
+    try:
+        return replace(result, output=asked.read(result.output))
+    except ValueError as error:
+        problem = asked.problem(result.output)
+        raise InvalidOutput(f"turn {result.turn_id} has an output that {asked.name} refuses now: {problem}") from error
 
 
 def _candidates(read: TurnResultPayload, agent_class: str | None) -> ConsolidationCandidates:

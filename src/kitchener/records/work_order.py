@@ -168,6 +168,8 @@ class WorkOrder(_Replaceable):
     """The input; validated by the contract's input schema."""
     parts: tuple[StoredPart, ...] = ()
     """Images and files that the model is shown besides, in order."""
+    output_schema: dict[str, Any] | None = None
+    """The JSON schema of the object that the caller wants in place of a reply's text; None: text."""
     prior_results: tuple[dict[str, Any], ...] = ()
     """Outputs of earlier work orders of the turn."""
     constraints: Constraints = Constraints()

@@ -9,6 +9,7 @@ from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.tools.registry import ToolCall, ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.toolsets import Toolset
+from kitchener.actors.turn.reply_check import REFUSED
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
@@ -25,13 +26,14 @@ from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
 from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
-from kitchener.replaying.tape import Diverged, Tape, direct_calls, is_tagged
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged
 
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
 """Failure reasons that come from outside the executor. A replay copies these from the record and recomputes all others."""
@@ -50,6 +52,25 @@ class RecordedClock:
     def time_us(self) -> int:
         """The recorded time, microseconds since the Unix epoch."""
         return self._time_us
+
+
+def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
+    """The object that the caller of a turn asked for, with the recorded judgement of its own model; None: it asked for text.
+
+    None as well where the schema cannot be read. The replay then diverges where the turn names it.
+    """
+    text = tape.outputs.get(turn.start.get("output_schema", ""))
+    if text is None:
+        return None
+
+    def read(output: Mapping[str, Any]) -> object:
+        verdict = tape.next_of(tape.ho2m)
+        reason = verdict.payload.get("reason") if verdict is not None and verdict.entry_type == events.WO_QUALITY_GATE else None
+        if isinstance(reason, str) and reason.startswith(REFUSED):
+            raise ValueError(reason.removeprefix(REFUSED))
+        return output
+
+    return OutputSchema.from_text(text, read)
 
 
 class RecordedGateway:

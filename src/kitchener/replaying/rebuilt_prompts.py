@@ -250,7 +250,7 @@ class _Rebuild:
                 tape.begin(turn)
                 clock.put_to(turn.start["turn_ts"])
                 supervisor = replays.supervisor_for(tape, ledgers, clock, replays.memory_for(tape, clock), gateway)
-                await run_turn(supervisor, tape.session_id, turn)
+                await run_turn(supervisor, tape, turn)
         except Diverged as stop:
             return gateway.asked, stop.divergence.text() if turn.is_replayable else None
         except KitchenerError as error:  # the present limits may refuse what was accepted then

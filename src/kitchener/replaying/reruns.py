@@ -60,7 +60,7 @@ class RerunTape(Tape):
     """A tape that accepts every entry without a comparison, and keeps the projection."""
 
     def __init__(self, tape: Tape, *, is_other: bool = False) -> None:
-        super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names)
+        super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names, outputs=tape.outputs)
         self.is_other_policy = is_other
         self.known = self.recordings()
         self.projection: ProjectionPayload | None = None
@@ -226,7 +226,7 @@ class Rerun:
             self._supervisor = self._replays.supervisor_for(tape, ledgers, self._clock, self._memory, self._gateway)
         session = await self._supervisor.session(tape.session_id)
         session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
-        await run_turn(self._supervisor, tape.session_id, turn)
+        await run_turn(self._supervisor, tape, turn)
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)
 
 

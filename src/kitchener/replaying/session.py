@@ -17,6 +17,7 @@ from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
@@ -45,11 +46,13 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedScores,
     RecordedTools,
+    recorded_output,
 )
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.routes import Routes
-from kitchener.replaying.recorded.sources import PresentSources, SourceChange
+from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs
+from kitchener.replaying.recorded.versions import of_version, without_memory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
@@ -201,7 +204,8 @@ class Replays:
         ledger_ids = (ho2m, *sorted(self.recorded.readers.keys() - {OVERLAYS, ho2m}))
         entries, subject_id = await self._read(session_id, ledger_ids)
         names, signers = await self._names(subject_id), await self._recorded_signers()
-        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers)
+        outputs = await recorded_outputs(self.recorded.sources, entries[ho2m])
+        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs)
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""
@@ -283,21 +287,28 @@ class Replays:
             gateway: the gateway; None: one that answers only recorded requests
         """
         agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
-        if policy_version_of(tape) == 1:
-            agent = _of_version_1(agent)
+        version = policy_version_of(tape)
+        agent = of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
-        direct_call = GatewayDirectCall(ledgers=ledgers, gateway=gateway, prompts=self.prompts, clock=clock, config=agent)
+        direct_call = GatewayDirectCall(
+            ledgers=ledgers,
+            gateway=gateway,
+            prompts=self.prompts,
+            clock=clock,
+            config=agent,
+            contract_id=direct_contract_of(agent, version),
+        )
         executor = HO1Executor(ledgers=ledgers, gateway=gateway, prompts=self.prompts, tools=tools, clock=clock, config=agent)
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
             ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
-            config=agent if memory is not None else _without_memory(agent, policy_version_of(tape)),
+            config=agent if memory is not None else without_memory(agent, version),
             ho3_memory=memory,
             direct_call=RecordedDirectCall(direct_call, tape),
             tools=tools,
@@ -306,7 +317,7 @@ class Replays:
                 limits=self.settings.limits,
                 ruleset_hash=self.ruleset_hash(memory),
                 sources=self.sources.of(memory),
-                policy_version=policy_version_of(tape),
+                policy_version=version,
                 media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
                 comparing=RecordedScores(tape),
             ),
@@ -323,44 +334,33 @@ class Replays:
         """What computes the `request_hash` of a request, as the recorded ledgers do."""
 
         def request_hash(request: PromptRequest) -> str:
-            data = self.prompts.contract(request.contract_id).request_bytes(
-                request.messages,
-                tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
-                model_id=request.model_id,
-                temperature=request.temperature,
-                max_tokens=request.max_tokens,
+            data = (
+                self.prompts.contract(request.contract_id)
+                .asking(request.output_schema)
+                .request_bytes(
+                    request.messages,
+                    tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
+                    model_id=request.model_id,
+                    temperature=request.temperature,
+                    max_tokens=request.max_tokens,
+                )
             )
             return ledgers.ho1m.content_digest(request.subject_id, data)
 
         return request_hash
 
 
-def _without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
-    """The settings of a class that has no memory to read. What its turns recall stays as it was."""
-    changes: dict[str, object] = {"ho3_enabled": False}
-    if policy_version > 2:
-        changes["recall_scope"] = recall_scope_of(agent)
-    return agent.model_copy(update=changes)
-
-
-def _of_version_1(agent: HO2Config) -> HO2Config:
-    """The settings of a class as its turns under version 1 of the policy had them: with the defaults of then."""
-    changes: dict[str, object] = {"recalled_results": 0}
-    if "turn_budget" not in agent.model_fields_set:
-        changes["turn_budget"] = 16_000
-    return agent.model_copy(update=changes)
-
-
-async def run_turn(supervisor: HO2Supervisor, session_id: str, turn: TurnTape) -> None:
+async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
     """Runs a recorded turn again, with its message and options."""
     started = turn.start
     await supervisor.handle_turn(
         text_of(started["user_message"]),
-        session_id=session_id,
+        session_id=tape.session_id,
         memory=started.get("memory", True),
         acceptance=opened(started.get("acceptance", ())) or (),
         speaker=opened(started.get("speaker")),
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
+        output=recorded_output(tape, turn),  # type: ignore[arg-type]  # with the recorded judgement of the caller's own model
         deadline=DEADLINE_S,
     )
 
@@ -479,7 +479,7 @@ class _Replay:
         self._note_policy(turn)
         self._clock.put_to(turn.start["turn_ts"])
         # After entries that were not replayed, the session is read back from the ledger, as after a restart.
-        await run_turn(supervisor or self._fresh(), tape.session_id, turn)
+        await run_turn(supervisor or self._fresh(), tape, turn)
         tape.finish()
 
     def _fresh(self) -> HO2Supervisor:

@@ -139,6 +139,7 @@ class Tape:
         ho2m: the ledger id of the supervisor's ledger
         names: names for entries outside the session, such as learned lines, by ledger id and entry id
         signers: check the signatures of projections; None: no signer is on record
+        outputs: the schemas of objects that callers asked for, as JSON texts by their hashes
     """
 
     def __init__(
@@ -149,8 +150,9 @@ class Tape:
         ho2m: str,
         names: Mapping[tuple[str, str], str] = MappingProxyType({}),
         signers: RecordedSigners | None = None,
+        outputs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.session_id, self.entries, self.ho2m = session_id, entries, ho2m
+        self.session_id, self.entries, self.ho2m, self.outputs = session_id, entries, ho2m, outputs
         self.turn: TurnTape | None = None
         """The current turn; None: before the first."""
         self.positions: Mapping[str, int] = {}

@@ -17,6 +17,7 @@ from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, with_reply_contract
 from kitchener.actors.mailbox.hosts import HostedExecutor
 from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
 from kitchener.actors.sessions.active_text import ActiveText
@@ -35,6 +36,7 @@ from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolErr
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
+from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import Provider
@@ -43,6 +45,8 @@ from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
+
+_log = get_logger(__name__)
 
 ALL_GIVEN: Final = "*"
 """In the setting `tools`: all tools given to `open_runtime`."""
@@ -96,6 +100,7 @@ class Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
     def __init__(self, config: HO2Config, shared: RuntimeParts) -> None:
+        config = with_reply_contract(config)
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
@@ -118,6 +123,8 @@ class Agent:
             comparing=shared.embeddings,
         )
         prompts = PromptLibrary.load(config.prompt_dir)
+        if is_object_reply(config, prompts):
+            _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.gateway,
@@ -155,6 +162,7 @@ class Agent:
                 clock=injected.clock,
                 config=config,
                 limits=limits,
+                contract_id=direct_contract_of(config),
             ),
             tools=tools,
             context_items=items,

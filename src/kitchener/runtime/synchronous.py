@@ -14,7 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from kitchener.config import RuntimeConfig
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
-from kitchener.records.turn import TurnResult
+from kitchener.records.turn import OutputT, TurnResult
 from kitchener.runtime.runtime import Runtime, open_runtime
 
 T = TypeVar("T")
@@ -38,7 +38,8 @@ class SyncRuntime:
         idempotency_key: str | None = None,
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
-    ) -> TurnResult:
+        output: type[OutputT] | Mapping[str, object] | None = None,
+    ) -> TurnResult[OutputT]:
         """Sends a message of the conversation and returns the result when its record is durable.
 
         Ctrl-C cancels the turn, waits until that is on record, and raises KeyboardInterrupt. The conversation stays usable.
@@ -49,13 +50,14 @@ class SyncRuntime:
             idempotency_key: a message sent again with the same key runs one turn only
             parts: images and files of the message, see `ImagePart` and `FilePart`
             speaker: the name of the person who says the message, where several talk; None: the subject
+            output: a pydantic model, or a JSON schema of an object, that the reply must fit; None: the reply is text
 
         Raises:
             CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
         """
         supervisor = self.runtime.supervisor(self._agent_class)
 
-        async def turn() -> TurnResult:
+        async def turn() -> TurnResult[OutputT]:
             if self.session_id is None:
                 self.session_id = await supervisor.start_session(subject_id=self._subject_id)
             return await supervisor.handle_turn(
@@ -66,6 +68,7 @@ class SyncRuntime:
                 idempotency_key=idempotency_key,
                 parts=parts,
                 speaker=speaker,
+                output=output,
             )
 
         return self.call(turn)

@@ -25,7 +25,9 @@ SHIPPED: Mapping[str, Mapping[str, Any]] = {
     "PRC-SYNTHESIZE-001": {**SYNTHESIZE, "prior_results": []},
     "PRC-VERIFY-001": VERIFY,
     "PRC-CONSOLIDATE-001": CONSOLIDATE,
+    "PRC-SYNTHESIZE-002": {**SYNTHESIZE, "prior_results": []},
     "PRC-DIRECT-001": {"user_message": "hello", "instructions": "Be kind."},
+    "PRC-DIRECT-002": {"user_message": "hello", "instructions": "Be kind."},
 }
 CONTRACT: Mapping[str, Any] = {
     "contract_id": "PRC-MY-001",
@@ -83,7 +85,8 @@ def test_the_default_configuration_names_contracts_that_ship() -> None:
         config.verify_contract_id,
         config.consolidation_contract_id,
     }
-    assert named | {"PRC-DIRECT-001"} == set(LIBRARY.contract_ids) == set(SHIPPED)
+    of_old_turns = {"PRC-SYNTHESIZE-001", "PRC-DIRECT-001"}
+    assert named | {"PRC-DIRECT-002"} | of_old_turns == set(LIBRARY.contract_ids) == set(SHIPPED)
 
 
 @pytest.mark.parametrize("contract_id", SHIPPED)
@@ -191,7 +194,8 @@ def with_input(**properties: Any) -> Mapping[str, Any]:
         ("{", PACK, r"PRC-MY-001.json: expected a JSON object, found: "),
         ("[]", PACK, r"PRC-MY-001.json: expected a JSON object, found list"),
         (without("input_schema"), PACK, r"PRC-MY-001.json: input_schema: expected: Field required"),
-        (without("output_schema"), PACK, r"output_schema: expected: Field required"),
+        (without("output_schema"), PACK, r"output: expected `output_schema` or `\"output\": \"text\"`, found neither"),
+        ({**CONTRACT, "output": "text"}, PACK, r"output: expected `output_schema` or `\"output\": \"text\"`, found both"),
         ({**CONTRACT, "more": 1}, PACK, r"more: expected: Extra inputs are not permitted; found 1"),
         ({**CONTRACT, "boundary": {"max_tokens": 0, "temperature": 0}}, PACK, r"boundary.max_tokens: expected: .*found 0"),
         ({**CONTRACT, "boundary": {"max_tokens": 9, "temperature": 3}}, PACK, r"boundary.temperature: expected: .*found 3"),
@@ -452,7 +456,7 @@ def test_request_bytes_are_canonical_json_of_what_determines_the_answer(model_id
             contract.prompt_pack_version,
             [{"role": message.role, "content": message.content} for message in messages],
             "sha256:t",
-            canonical_digest(dict(contract.output_schema)),
+            canonical_digest(dict(contract.output_schema)) if contract.output_schema is not None else None,
             model_id,
             0.7,
             9,
@@ -476,7 +480,7 @@ def test_a_request_begins_with_what_its_contract_always_says_and_its_parts_are_t
 @pytest.mark.parametrize("contract_id", SHIPPED)
 def test_shipped_schemas_are_valid_json_schemas(contract_id: str) -> None:
     contract = LIBRARY.contract(contract_id)
-    for schema in (contract.input_schema, contract.output_schema):
+    for schema in (contract.input_schema, contract.output_schema or {}):
         jsonschema_rs.meta.validate(dict(schema))
 
 

@@ -209,7 +209,7 @@ def test_pieces_of_a_json_answer_add_up_to_its_reply(
     answer = json.dumps({**before, "response_text": reply, **after}, ensure_ascii=ascii_only, indent=indent)
     if fenced:
         answer = f"```json\n{answer}\n```"
-    found = ReplyText()
+    found = ReplyText(is_object=True)
     pieces = [found.feed(piece) for piece in in_pieces(answer, cuts)]
     assert "".join(pieces) == found.given == reply
 
@@ -217,7 +217,7 @@ def test_pieces_of_a_json_answer_add_up_to_its_reply(
 @given(text=st.text(max_size=60) | REPLIES, cuts=CUTS)
 def test_pieces_of_any_answer_never_contradict_the_reply(text: str, cuts: list[int]) -> None:
     """What was given out is a beginning of the reply, unless the answer is broken; a listener is then told so."""
-    found = ReplyText()
+    found = ReplyText(is_object=True)
     for piece in in_pieces(text, cuts):
         found.feed(piece)
     output = read_answer(response(text), plain_text=True)
@@ -247,7 +247,7 @@ async def test_what_a_listener_is_told_adds_up_to_the_reply(
     ],
 )
 def test_a_broken_escape_ends_what_is_given_out(text: str) -> None:
-    found = ReplyText()
+    found = ReplyText(is_object=True)
     for piece in in_pieces(text, list(range(len(text)))):
         found.feed(piece)
     assert found.given == text.partition('"response_text": "')[2].partition("\\")[0]

@@ -178,7 +178,7 @@ async def test_a_forged_configuration_that_a_forged_turn_names_is_checked_for_it
     whole = canonical_bytes(forged).decode()
     data = canonical_bytes({digest(each.encode()): each for each in (whole, text)}) + b"\n"
     with pytest.raises(FolderDamaged, match="whole configurations of ADMIN"):
-        imported_sources("sources.json", data, [digest(whole.encode())], "ADMIN")
+        imported_sources("sources.json", data, [("configuration", digest(whole.encode()))], "ADMIN")
 
 
 async def test_who_came_back_after_an_erasure_takes_along_only_what_the_present_key_opens(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Pure. It knows nothing of schemas, ledgers or streams: `executor.py` checks and 
 answer that is still streaming. Explained in `docs/work-orders.md`.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,9 @@ from kitchener.records.prompt import PromptResponse
 
 REPLY_KEY: Final = "response_text"
 """The key of a synthesize answer that holds the reply to the user."""
+
+OUTPUT_KEY: Final = "output"
+"""The key of a synthesize output that holds the object that a caller asked for."""
 
 _FENCE: Final = "```"
 _FENCE_LINE: Final = re.compile(r"```(?:json)?[ \t]*+\n", re.IGNORECASE)
@@ -53,13 +57,34 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
     return UnreadableAnswer(f"the answer is a JSON {type(value).__name__}, not a JSON object")
 
 
+def read_text(response: PromptResponse) -> dict[str, Any]:
+    """Returns the output of a contract whose answer is text: the text is the reply, whatever it looks like."""
+    return {REPLY_KEY: response.text}
+
+
+def read_object(response: PromptResponse) -> dict[str, Any] | UnreadableAnswer:
+    """Returns the output of a call that asks for a caller's object: the object as `output`, and its text as the reply.
+
+    The text is what the model wrote, without a fence around it, so that it is what was streamed.
+    """
+    found = read_answer(response, plain_text=False)
+    if isinstance(found, UnreadableAnswer):
+        return found
+    text = _unfenced(response.text).strip()
+    return {REPLY_KEY: text if _says(text, found) else json.dumps(found, ensure_ascii=False), OUTPUT_KEY: found}
+
+
 def is_stored_by_text(response: PromptResponse) -> bool:
     """Whether the text of an answer already contains its structured form, so that storing the text is enough."""
     if response.structured is None:
         return True
+    return _says(_unfenced(response.text), response.structured)
+
+
+def _says(text: str, value: dict[str, Any]) -> bool:
     try:
-        found: object = orjson.loads(_unfenced(response.text))
-        return bool(found == response.structured)
+        found: object = orjson.loads(text)
+        return bool(found == value)
     except (orjson.JSONDecodeError, RecursionError):  # for values too deep to compare, which the ledger refuses
         return False
 

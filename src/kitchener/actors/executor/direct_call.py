@@ -4,9 +4,7 @@ Every entry of the call is marked as a governance violation. The call uses a con
 contract or the prompt pack that HO1 failed with. `chain.py` decides when to call it. Explained in `docs/turn.md`.
 """
 
-from typing import Final
-
-from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer
+from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer, read_text
 from kitchener.actors.executor.execution import Execution, ExecutionServices
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.tools.registry import ToolRegistry
@@ -17,9 +15,6 @@ from kitchener.ledger import LedgerGroup
 from kitchener.records.prompt import PromptGateway
 from kitchener.records.work_order import DirectReply, WorkOrder
 
-CONTRACT_ID: Final = "PRC-DIRECT-001"
-"""The contract of every direct call: instructions and message in, a reply out."""
-
 
 class GatewayDirectCall:
     """Makes direct calls; implements `DirectCall`.
@@ -27,10 +22,11 @@ class GatewayDirectCall:
     Args:
         ledgers: the call is recorded in HO1's ledger
         gateway: calls the models
-        prompts: holds the contract `PRC-DIRECT-001`
+        prompts: holds the contract
         clock: time of day, for `elapsed_ms`
         config: `turn_deadline_s` limits a call without `timeout_ms`
         limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
+        contract_id: the contract: instructions and message in, a reply out
     """
 
     def __init__(
@@ -42,10 +38,11 @@ class GatewayDirectCall:
         clock: Clock,
         config: HO2Config,
         limits: LimitsConfig | None = None,
+        contract_id: str = "PRC-DIRECT-002",
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
         self._surroundings = ExecutionServices(ledgers, gateway, ToolRegistry(), clock, config.turn_deadline_s, grace_s)
-        self._prompts, self._clock = prompts, clock
+        self._prompts, self._clock, self._contract_id = prompts, clock, contract_id
 
     async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
         """Returns the model's reply and its cost; see `DirectCall`.
@@ -54,10 +51,10 @@ class GatewayDirectCall:
             WorkOrderFailed: the provider failed, no tokens are left, or the answer cannot be stored
             PromptError: the contract is not known
         """
-        contract = self._prompts.contract(CONTRACT_ID)
+        contract = self._prompts.contract(self._contract_id)
         run = Execution(self._surroundings, work_order, None, direct_after=calls_before)
         variables = work_order.input_context
         response = await run.call_model(contract, variables, contract.render(variables, work_order.turn_id), NO_TOOLS)
-        output = read_answer(response, plain_text=True)
+        output = read_text(response) if contract.output_schema is None else read_answer(response, plain_text=True)
         text = output.get(REPLY_KEY) if not isinstance(output, UnreadableAnswer) else None
         return DirectReply(text if isinstance(text, str) else "", run.tally.cost(self._clock.time_us()))

@@ -208,7 +208,9 @@ class Execution:
         reply = self._reply
         try:
             if reply is not None and self.makes_reply:
-                response = await self._streamed(request, reply)
+                response = await self._streamed(
+                    request, reply, is_wrapped=not (contract.output_schema is None or contract.is_asked)
+                )
             else:
                 response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
             self.tally.add_answer(response)
@@ -341,8 +343,8 @@ class Execution:
             restart_streams=self.makes_reply and self._reply is not None,
         )
 
-    async def _streamed(self, request: PromptRequest, reply: ReplyStream) -> PromptResponse:
-        await reply.void()
+    async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:
+        await reply.begin(is_object=is_wrapped)
         response: PromptResponse | None = None
         stream = self._surroundings.gateway.stream(request, on_attempt=self.on_attempt)
         try:

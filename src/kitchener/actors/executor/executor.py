@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kitchener.actors.executor.answers import REPLY_KEY, UnreadableAnswer, read_answer
+from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
@@ -120,7 +120,7 @@ class HO1Executor:
         contract_id = wo.constraints.prompt_contract_id
         if contract_id is None:
             raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
-        contract = self._prompts.contract(contract_id)
+        contract = self._prompts.contract(contract_id).asking(wo.output_schema)
         variables = wo.input_context
         if run.makes_reply:
             variables = {**variables, "prior_results": list(wo.prior_results)}
@@ -196,14 +196,18 @@ _Output = tuple[dict[str, Any], bytes]
 
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
     """Returns the output in an answer, or a description of what is wrong with the answer."""
-    output = read_answer(response, plain_text=plain_text)
+    output: dict[str, Any] | UnreadableAnswer
+    if contract.output_schema is None:
+        output = read_text(response)
+    else:
+        output = read_object(response) if contract.is_asked else read_answer(response, plain_text=plain_text)
     if isinstance(output, UnreadableAnswer):
         return output.problem
     try:
         data = canonical_bytes(output, at="output")  # before validation, because this limits its depth
     except EntryRefused as error:
         return str(error)
-    problem = contract.output_problem(output)
+    problem = contract.output_problem(output[OUTPUT_KEY] if contract.is_asked else output)
     return problem if problem is not None else (output, data)
 
 

@@ -7,20 +7,22 @@ text. Both ship with the package; a user's directory can override or add files b
 
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, NoReturn, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
-import jsonschema_rs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.actors.executor.packs import Emit, PackTemplate, compile_pack, fence, plain
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.config import described, described_key
 from kitchener.errors import PromptError
+from kitchener.json_schema import JsonSchema
 from kitchener.plain_names import shown_path
 from kitchener.records.prompt import Message
 from kitchener.small_files import read_regular
@@ -28,8 +30,8 @@ from kitchener.small_files import read_regular
 MANIFEST: Final = "manifest.json"
 MAX_SOURCE_BYTES: Final = 1_048_576
 """Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
-MAX_ERROR_CHARS: Final = 600
-"""Longest description of a schema violation, in characters. The description is shown to the model and recorded."""
+MAX_ASKED_SCHEMAS: Final = 64
+"""Schemas of callers that a contract keeps compiled."""
 
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
@@ -56,7 +58,8 @@ class _ContractFile(BaseModel):
     prompt_pack_id: str
     boundary: CallLimits
     input_schema: dict[str, object]
-    output_schema: dict[str, object]
+    output: Literal["text", "object"] = "object"
+    output_schema: dict[str, object] | None = None
 
 
 class CompiledContract:
@@ -66,7 +69,9 @@ class CompiledContract:
         contract_id: `PRC-…`
         prompt_pack_version: pack id, `@` and the first 8 hex digits of the pack's hash
         boundary: limits of one call
-        input_schema, output_schema: the schemas of the contract's file
+        input_schema: the schema of the variables
+        output_schema: the schema of the answer, an object; None: the answer is text
+        is_asked: whether the caller of a turn asks for the object of `output_schema`; False: the contract says what is answered
     """
 
     def __init__(self, spec: _ContractFile, pack: PackTemplate, pack_hash: str, *, file: str) -> None:
@@ -74,21 +79,45 @@ class CompiledContract:
         self.prompt_pack_version = f"{spec.prompt_pack_id}@{pack_hash.removeprefix('sha256:')[:8]}"
         self.boundary = spec.boundary
         self.input_schema: Mapping[str, object] = spec.input_schema
-        self.output_schema: Mapping[str, object] = spec.output_schema
-        self._input = _validator(spec.input_schema, f"{file}: input_schema")
-        self._output = _validator(spec.output_schema, f"{file}: output_schema")
+        self.output_schema: Mapping[str, object] | None = spec.output_schema
+        self._input = _compiled(spec.input_schema, f"{file}: input_schema")
+        self._output: JsonSchema | None = None
+        self._schema_digest: str | None = None
+        self.is_asked = False
+        self._asked: OrderedDict[str, CompiledContract] = OrderedDict()
+        if spec.output_schema is not None:
+            self._output = _compiled(spec.output_schema, f"{file}: output_schema")
+            self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._pack = pack
-        self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
         self._system: _System | None = None
 
+    def asking(self, output_schema: Mapping[str, object] | None) -> "CompiledContract":
+        """Returns this contract with the schema that a caller asks for in place of its own output; None: as it is.
+
+        Raises:
+            PromptError: the schema is invalid, or does not stand by itself
+        """
+        if output_schema is None or output_schema is self.output_schema:
+            return self
+        schema_digest = canonical_digest(output_schema, at="output_schema")
+        found = self._asked.get(schema_digest)
+        if found is None:
+            found = copy(self)
+            found.output_schema, found.is_asked, found._schema_digest = output_schema, True, schema_digest
+            found._output, found._system = _compiled(output_schema, "the schema of `output`"), None
+            if len(self._asked) >= MAX_ASKED_SCHEMAS:
+                self._asked.popitem(last=False)
+            self._asked[schema_digest] = found
+        return found
+
     def input_problem(self, variables: Mapping[str, object]) -> str | None:
         """Returns how `variables` violates the input schema, or None."""
-        return _problem(self._input, variables)
+        return self._input.problem(variables)
 
     def output_problem(self, output: object) -> str | None:
-        """Returns how `output` violates the output schema, or None."""
-        return _problem(self._output, output)
+        """Returns how `output` violates the output schema, or None. An answer that is text violates nothing."""
+        return self._output.problem(output) if self._output is not None else None
 
     def render(self, variables: Mapping[str, object], turn_id: str) -> tuple[Message, Message]:
         """Returns the system and the user message for these variables. Equal arguments give equal bytes.
@@ -135,8 +164,8 @@ class CompiledContract:
     ) -> bytes:
         """Returns the canonical JSON of everything that determines an answer. A ledger hashes it (`content_digest`).
 
-        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema,
-        requested model, temperature and `max_tokens`. It excludes the deadline, ids and streaming.
+        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema (null:
+        the answer is text), requested model, temperature and `max_tokens`. It excludes the deadline, ids and streaming.
         """
         opening, rest = self.request_parts(
             tuple(messages), tools_digest=tools_digest, model_id=model_id, temperature=temperature, max_tokens=max_tokens
@@ -255,6 +284,15 @@ def prompt_sources(directory: str | None = None) -> "dict[str, PromptSource]":
     return sources if directory is None else sources | _read(Path(directory))
 
 
+def own_ids(directory: str | None) -> frozenset[str]:
+    """Returns the ids of the contracts and packs that a user's directory overrides or adds. It reads files.
+
+    Raises:
+        PromptError: a file is missing, unlisted or unreadable, or its hash differs from the manifest
+    """
+    return frozenset() if directory is None else frozenset(_read(Path(directory)))
+
+
 class PromptSource:
     """The text of one file whose hash matches the manifest."""
 
@@ -325,6 +363,9 @@ def _contract_file(contract_id: str, source: PromptSource) -> _ContractFile:
         first = error.errors(include_url=False)[0]
         where = ".".join(described_key(str(part)) for part in first["loc"])
         raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
+    if (spec.output == "text") == (spec.output_schema is not None):
+        found = "both" if spec.output_schema is not None else "neither"
+        raise PromptError(f'{source.file}: output: expected `output_schema` or `"output": "text"`, found {found}')
     if spec.contract_id != contract_id:
         raise PromptError(
             f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"
@@ -341,34 +382,13 @@ def _check_variables(spec: _ContractFile, template: PackTemplate, pack_file: str
         )
 
 
-def _validator(schema: dict[str, object], where: str) -> jsonschema_rs.Validator:
-    """Compiles a schema. It must not refer to other files, because a fetched schema could change while the agent runs."""
-
-    def refuse(uri: str) -> NoReturn:
-        raise ValueError(f"{uri} lies outside this file")
-
+def _compiled(schema: Mapping[str, object], where: str) -> JsonSchema:
     try:
-        return jsonschema_rs.validator_for(schema, retriever=refuse)
+        return JsonSchema(schema)
     except ValueError as error:
-        problem = str(error).partition("\n")[0]
-        raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {problem}") from error
-
-
-def _problem(validator: jsonschema_rs.Validator, value: object) -> str | None:
-    """Returns how a value violates the schema, or None. A value that the validator cannot read violates it too."""
-    try:
-        return None if validator.is_valid(value) else _first_problem(validator, value)
-    except ValueError as error:  # too deep, or of a type without a JSON form
-        return f"the whole value: {error}"
-
-
-def _first_problem(validator: jsonschema_rs.Validator, value: object) -> str:
-    error = next(validator.iter_errors(value))
-    where = "/".join(str(part) for part in error.instance_path) or "the whole value"
-    text = f"{where}: {error.message}"
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}…"
+        raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {error}") from error
 
 
 @lru_cache(maxsize=1_024)
-def _hash_tail(tools: str, schema: str, model_id: str | None, temperature: float, max_tokens: int) -> bytes:
+def _hash_tail(tools: str, schema: str | None, model_id: str | None, temperature: float, max_tokens: int) -> bytes:
     return b"," + canonical_bytes([tools, schema, model_id, temperature, max_tokens])[1:]

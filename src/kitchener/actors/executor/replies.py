@@ -20,8 +20,18 @@ class ReplyStream:
 
     def __init__(self, wo_id: str, listener: UpdateListener) -> None:
         self._wo_id, self._listener = wo_id, listener
+        self._is_object = False
         self._text = ReplyText()
         self._attempt = 1
+
+    async def begin(self, *, is_object: bool) -> None:
+        """Retracts the text sent so far, because a new answer begins.
+
+        Args:
+            is_object: whether the reply is the `response_text` of a JSON object; False: the answer is the reply
+        """
+        self._is_object = is_object
+        await self.void()
 
     async def piece(self, attempt: int, text: str) -> None:
         """Sends the reply text in the next piece of the answer.
@@ -38,7 +48,7 @@ class ReplyStream:
         """Retracts the text sent so far, because the answer is restarted, is not the reply, or failed."""
         if self._text.given:
             await self._listener(TextRetracted(self._wo_id))
-        self._text = ReplyText()
+        self._text = ReplyText(is_object=self._is_object)
 
     async def finish(self, reply: str) -> None:
         """Sends the rest of the final reply. If the text sent so far does not match, retracts it and sends the whole reply."""
@@ -58,15 +68,17 @@ class ReplyStream:
 
 
 class ReplyText:
-    """Extracts the reply from the pieces of a streaming answer.
+    """Extracts the reply from the pieces of a streaming answer. Each piece is read once.
 
-    In an answer that is a JSON object, the reply is the decoded text of the top-level `response_text`. Any other answer is the
-    reply itself. Text is held back until its role is certain. Each piece is read once.
+    Args:
+        is_object: whether a JSON object was asked for. The reply is then the decoded text of its top-level `response_text`, and
+            text is held back until its role is certain; an answer that is no object is the reply itself. False: every answer
+            is the reply itself, and each piece is passed on as it comes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_object: bool = False) -> None:
         self._given: list[str] = []
-        self._mode: Literal["undecided", "plain", "object", "text", "over"] = "undecided"
+        self._mode: Literal["undecided", "plain", "object", "text", "over"] = "undecided" if is_object else "plain"
         self._opening = _AnswerStart()
         self._scan = _KeyScan()
         self._escape = ""

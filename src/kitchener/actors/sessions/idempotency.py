@@ -16,7 +16,7 @@ from kitchener.actors.sessions.content import same_parts
 from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import TurnStartedPayload, payload_as
+from kitchener.records.entries import TurnStartedPayload, opened, payload_as
 from kitchener.records.turn import TurnCall, TurnResult
 
 
@@ -36,6 +36,8 @@ class KeyedMessage(NamedTuple):
     speaker: str | None
     parts: Sequence[object]
     """Its images and files, as they were read."""
+    output: str | None
+    """Hash of the schema of the object that it asks for; None: it asks for text."""
 
 
 class KeyUse:
@@ -75,7 +77,8 @@ class IdempotencyKeys:
             text: the user's message
             owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
-            call: the message's options, of which its speaker, and its images and files as they were read, belong to it
+            call: the message's options, of which its speaker, its images and files as they were read, and the object that it
+                asks for belong to it
 
         Raises:
             IdempotencyConflict: the key was used with another message
@@ -84,7 +87,7 @@ class IdempotencyKeys:
             SubjectErased: the key's turn was erased with its subject
             Overloaded: the running turn did not finish before the deadline
         """
-        message = KeyedMessage(text, call.speaker, call.parts)
+        message = KeyedMessage(text, call.speaker, call.parts, call.output.hash if call.output is not None else None)
         while (running := self._running.get((owner, key))) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
@@ -114,7 +117,8 @@ class IdempotencyKeys:
                 raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
             started, parts = payload_as(TurnStartedPayload, start.payload), message.parts
             recorded = started.get("parts", [])
-            is_same = (said, started.get("speaker"), len(recorded)) == (message.text, message.speaker, len(parts))
+            then = KeyedMessage(said, opened(started.get("speaker")), recorded, started.get("output_schema"))
+            is_same = then._replace(parts=parts) == message and len(recorded) == len(parts)
             if is_same and parts:
                 is_same = await same_parts(self._ledgers.ho2m, str(start.payload["subject_id"]), parts, recorded)
             if not is_same:

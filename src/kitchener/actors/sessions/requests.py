@@ -18,6 +18,7 @@ from kitchener.errors import CallerError, InvalidMessage, InvalidPart, Reentrant
 from kitchener.ids import check_caller
 from kitchener.media import MEDIA_TYPES
 from kitchener.plain_names import quoted
+from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, StoredPart
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
@@ -123,7 +124,7 @@ class RequestChecks:
         check_text("reason", reason)
         check_not_inside(session_id, "ends it")
 
-    def call(
+    def call(  # noqa: PLR0913  the options of `handle_turn`
         self,
         session_id: str | None,
         subject_id: str | None,
@@ -133,6 +134,7 @@ class RequestChecks:
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart | StoredPart] = (),
         speaker: str | None = None,
+        output: object = None,
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -145,6 +147,7 @@ class RequestChecks:
             acceptance: criteria that the reply must meet
             parts: images and files of the message
             speaker: the name of the person who said the message; None: the subject
+            output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
 
         Raises:
             CallerError: an argument is wrong
@@ -164,7 +167,8 @@ class RequestChecks:
         deadline = None if seconds is None else anyio.current_time() + seconds
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker)
+        wanted = output_schema_of(output) if output is not None else None
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted)
 
     def _parts(self, parts: Sequence[FilePart | StoredPart]) -> tuple[FilePart | StoredPart, ...]:
         """Returns the images and files; raises InvalidPart unless these are such, and not too many."""

@@ -132,7 +132,7 @@ class WorkOrderChain:
         payload |= self._base
         return self._session.append(entry_type, entity_id, payload)
 
-    async def dispatch(
+    async def dispatch(  # noqa: PLR0913  the parts of a plan; all but the first three by keyword
         self,
         wo_type: WorkOrderType,
         input_context: Mapping[str, object],
@@ -143,6 +143,7 @@ class WorkOrderChain:
         input_refs: Sequence[RefMapping | None] = (),
         context: AttentionContext | None = None,
         acceptance: tuple[str, ...] = (),
+        output_schema: Mapping[str, object] | None = None,
     ) -> WorkOrder | Reply:
         """Executes one work order and returns it, completed or failed. A failure is already recorded.
 
@@ -179,6 +180,7 @@ class WorkOrderChain:
             intent_id=self.intent_id,
             input_context=input_context,
             parts=parts,
+            output_schema=output_schema,
             prior_results=prior,
             constraints=constraints.replaced(timeout_ms=left_ms, **changes),
             parent_wo_id=parent,

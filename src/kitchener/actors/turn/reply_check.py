@@ -4,7 +4,9 @@ The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
+from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
@@ -13,12 +15,21 @@ from kitchener.criteria import is_for_model
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import EscalationPayload, QualityGatePayload, ToolCallPayload, opened, payload_as
+from kitchener.records.output_schema import OutputSchema
 from kitchener.records.turn import TurnError
 from kitchener.records.work_order import WorkOrder
 
+REFUSED: Final = "the caller's model refuses the output: "
+"""The start of a verdict's reason where the object fits its schema, and the model's own checks refuse it."""
+
 
 async def judge_reply(
-    services: TurnServices, chain: WorkOrderChain, message: str, wo: WorkOrder, acceptance: tuple[str, ...]
+    services: TurnServices,
+    chain: WorkOrderChain,
+    message: str,
+    wo: WorkOrder,
+    acceptance: tuple[str, ...],
+    asked: OutputSchema | None = None,
 ) -> QualityGateResult | Reply:
     """Judges one attempt, and records the verdict with the hash of the trace so far.
 
@@ -30,19 +41,24 @@ async def judge_reply(
         message: the user's message
         wo: the attempt
         acceptance: the criteria that were planned for it, and those of the tools that the model called
+        asked: the object that the caller wants; None: text
     """
     wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
     verdict = services.quality.verify(output, acceptance, wo_id)
+    if verdict.is_accepted and output is not None and asked is not None:
+        problem = asked.problem(output[OUTPUT_KEY])
+        if problem is not None:
+            verdict = QualityGateResult("reject", f"{REFUSED}{problem}", wo_id, refusal=problem)
     if verdict.is_accepted and output is not None:
         if not chain.can_record(str(output.get("response_text", ""))):
             verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
         elif services.config.verify_with_model and not chain.room and any(map(is_for_model, acceptance)):
             verdict = QualityGateResult("reject", "no work order is left to judge the acceptance criteria", wo_id)
         elif services.config.verify_with_model and chain.room:
-            asked = await _ask_verifier(services, chain, message, wo, verdict, acceptance)
-            if isinstance(asked, Reply):
-                return asked
-            verdict = asked
+            judged = await _ask_verifier(services, chain, message, wo, verdict, acceptance)
+            if isinstance(judged, Reply):
+                return judged
+            verdict = judged
     fields: QualityGatePayload = {
         "wo_id": wo_id,
         "decision": verdict.decision,

@@ -3,7 +3,7 @@
 The supervisor (`supervisor.py`) builds it once. Turns, their work-order chains and consolidation read it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -23,6 +23,7 @@ from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping
+from kitchener.records.output_schema import OutputSchema
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 
@@ -124,6 +125,8 @@ class TurnServices:
     constants: TurnConstants
     content: ContentIntake
     """Stores images and files of messages."""
+    record_output: Callable[[OutputSchema], Awaitable[None]]
+    """Records the schema of an object that a caller wants, once."""
     authority: ContextAuthority | None = None
     """The Context Authority; None if it is off, and then none of its code runs."""
     memory: TurnMemory | None = None

@@ -11,6 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.executor.answers import OUTPUT_KEY
+from kitchener.actors.executor.packs import fence
 from kitchener.actors.mailbox.calling_chain import charge_tool
 from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
@@ -32,8 +34,11 @@ from kitchener.actors.work.plan import (
     summarize,
     tighter,
     told_criteria,
+    told_output,
+    told_refusal,
     total_cost,
 )
+from kitchener.actors.work.quality import QualityGateResult
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
@@ -48,6 +53,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
+from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text
@@ -80,6 +86,7 @@ class Turn:
 
     __slots__ = (
         "_acceptance",
+        "_asked",
         "_authority",
         "_chain",
         "_classification",
@@ -117,13 +124,16 @@ class Turn:
         self._is_over = False
         self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
+        self._asked: OutputSchema | None = None
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
 
         The write is refused unless the session's last entry is still the one that this process knows.
         """
-        constants = self._services.constants
+        constants, self._asked = self._services.constants, call.output
+        if call.output is not None:
+            await self._services.record_output(call.output)
         self._positions = self._services.ledgers.positions()
         self._turn_ts = self._services.now()
         if not call.memory:
@@ -148,6 +158,8 @@ class Turn:
         if call.acceptance:
             fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
+        if call.output is not None:
+            fields["output_schema"] = call.output.hash
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
         start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
@@ -340,19 +352,26 @@ class Turn:
         inputs = {
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
-            "instructions": told_criteria(constants.instructions, acceptance) if acceptance else constants.instructions,
+            "instructions": self._instructions(acceptance),
         }
         prior = results if classification is CONTINUES else [dict(classification), *results]
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
             wo = await self._chain.dispatch(
-                "synthesize", inputs, constraints, prior_results=prior, parent=parent, context=context, acceptance=acceptance
+                "synthesize",
+                inputs,
+                constraints,
+                prior_results=prior,
+                parent=parent,
+                context=context,
+                acceptance=acceptance,
+                output_schema=self._asked.schema if self._asked is not None else None,
             )
             if isinstance(wo, Reply):
                 return wo
             acceptance = constants.with_criteria_of(wo.cost.tool_ids_used, acceptance)
-            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance)
+            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance, self._asked)
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
@@ -373,8 +392,18 @@ class Turn:
             constraints = tighter(constraints, len(rejected))
             if constants.policy_version > 2 and wo.cost.tool_calls:
                 prior = [*prior, *results_of(self._chain.trace, wo.wo_id)]
-            if acceptance:
-                inputs = {**inputs, "instructions": told_criteria(constants.instructions, acceptance, verdict.unmet)}
+            inputs = {**inputs, "instructions": self._instructions(acceptance, verdict)}
+
+    def _instructions(self, acceptance: tuple[str, ...], verdict: QualityGateResult | None = None) -> str:
+        """The instructions of a reply: those of the class, and what this turn asks of it; on a retry, what was wrong before."""
+        told = self._services.constants.instructions
+        if self._asked is not None:
+            told = told_output(told, self._asked.text)
+        if acceptance:
+            told = told_criteria(told, acceptance, verdict.unmet if verdict is not None else ())
+        if verdict is not None and verdict.refusal:
+            told = told_refusal(told, fence(self.turn_id, verdict.refusal))
+        return told
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
@@ -410,6 +439,7 @@ class Turn:
             error=error,
             trace_hash=trace_hash,
             projection_ref=authority.projection_ref if authority is not None else None,
+            output=self._output.get(OUTPUT_KEY) if self._asked is not None else None,
         )
         payload: TurnCompletedPayload = {
             **result.as_payload(),

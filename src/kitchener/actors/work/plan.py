@@ -152,6 +152,20 @@ def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[
     return "\n\n".join(parts)
 
 
+def told_output(instructions: str, schema: str) -> str:
+    """Returns the instructions of a reply that is to be an object of this JSON schema, for every prompt pack."""
+    asked = (
+        "This reply is read by a program. When you ask for no tool, answer with one JSON object that fits this JSON schema, and"
+        f" with nothing else, without a code fence:\n{schema}"
+    )
+    return f"{instructions}\n\n{asked}" if instructions else asked
+
+
+def told_refusal(instructions: str, problem: str) -> str:
+    """Returns the instructions of a retry, with what was wrong with the last object, in a data block."""
+    return f"{instructions}\n\nThe last object was refused. What is wrong with it stands in this data block:\n{problem}"
+
+
 def _listed(criteria: Sequence[str]) -> str:
     return "\n".join([f"- {each}" for each in criteria])
 

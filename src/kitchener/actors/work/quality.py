@@ -22,6 +22,8 @@ class QualityGateResult:
     wo_id: str
     unmet: tuple[str, ...] = ()
     """The acceptance criteria that were not met, in the order given."""
+    refusal: str = ""
+    """Why the caller's own model refuses the object that it asked for; "": it does not."""
 
     @property
     def is_accepted(self) -> bool:

@@ -318,6 +318,7 @@ class _TurnSelection:
         self._artifacts: set[str] = set()
         self._namespace = ""
         self._overlays_position: int | None = None
+        self._output_schema: str | None = None
 
     def selections(self) -> tuple[tuple[LedgerName, _Select], ...]:
         """The selection of each ledger, in the order in which they must run."""
@@ -344,6 +345,7 @@ class _TurnSelection:
                 is_known = True
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._config_hash = entry.payload.get("config_hash", "")
+                self._output_schema = entry.payload.get("output_schema")
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
             if is_mine and entry.entry_type == events.WO_PLANNED:
@@ -357,7 +359,7 @@ class _TurnSelection:
                 f"turn {self.turn_id} has not ended, so nothing can prove it yet; one that a crash cut off is closed"
                 " when its session is next used"
             )
-        return seqs | await entries_of_sources(reader, self._config_hash) if self._has_sources else seqs
+        return seqs | await entries_of_sources(reader, self._config_hash, self._output_schema) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
         return {

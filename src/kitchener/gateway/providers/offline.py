@@ -74,7 +74,7 @@ class OfflineProvider:
             provider_id=self._provider_id,
             model_id=MODEL_ID,
             text=text,
-            structured=dict(answer) if use is None else None,
+            structured=None if is_plain else dict(answer),
             tool_uses=() if use is None else (use,),
             usage=Usage(tokens_of_bytes(sent), tokens_of_bytes(len(text.encode()))),
             finish_reason="stop" if use is None else "tool_use",

@@ -16,7 +16,8 @@ from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
 ScriptedAnswer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
-"""One answer of a script: a whole response, text, an object (sent as JSON), tool requests, or an error to raise."""
+"""One answer of a script: a whole response, text, an object (sent as JSON), tool requests, or an error to raise. Of an object
+with `response_text`, only that text is sent where the request asks for text."""
 AnswerFunction = Callable[[PromptRequest], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
 _WORDS = re.compile(r"\S+\s*|\s+")
@@ -95,6 +96,9 @@ class ScriptedProvider:
         if isinstance(answer, BaseException):
             raise answer
         self._made += 1
+        if request.output_schema is None and isinstance(answer, Mapping):
+            reply = answer.get("response_text")
+            answer = reply if isinstance(reply, str) else answer
         return _response(self._provider_id, request.model_id or self._model_id, answer, self._made)
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
@@ -152,7 +156,7 @@ def _response(
     )
 
 
-def _fitting(reply: str) -> dict[str, dict[str, object]]:
+def _fitting(reply: str) -> dict[str, str | dict[str, object]]:
     return {
         "classify": {
             "speech_act": "question",
@@ -161,7 +165,7 @@ def _fitting(reply: str) -> dict[str, dict[str, object]]:
             "intent_relation": "continue",
             "confidence": 0.9,
         },
-        "synthesize": {"response_text": reply},
+        "synthesize": reply,
         "verify": {"decision": "accept", "reason": "scripted"},
         "consolidate": {
             "bias": "The user comes back to this topic.",

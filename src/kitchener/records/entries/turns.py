@@ -78,6 +78,9 @@ class TurnStartedPayload(CommonPayload):
     """Criteria that the caller gave for the reply."""
     parts: NotRequired[list[str]]
     """Hashes of the images and files of the message, in their order; absent: it has none."""
+    output_schema: NotRequired[str]
+    """Hash of the JSON schema of the object that the caller wants in place of a reply's text, see `SOURCE_RECORDED`; absent:
+    the caller wants text."""
     media_types: NotRequired[list[str]]
     """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
 
@@ -121,6 +124,8 @@ class TurnResultPayload(CommonPayload):
     error: TurnErrorMapping | Sealed | None
     trace_hash: str | None
     projection_ref: RefMapping | None
+    has_output: NotRequired[Literal[True]]
+    """The response is the text of the object that the caller asked for; absent: it is no such object."""
 
 
 class DirectCost(TypedDict, total=False):

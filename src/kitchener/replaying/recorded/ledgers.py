@@ -4,6 +4,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import anyio.to_thread
+
+from kitchener.actors.executor.reply_contract import with_reply_contract
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.ledger import LedgerReader
 from kitchener.records.events import SESSION_START
@@ -61,7 +64,8 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
         LedgerDamaged: earlier data does not verify
         LedgerPathError: a file cannot be read
     """
-    agent, ids = agent_of(config, agent_class), ledger_ids(agent_class)
+    agent = await anyio.to_thread.run_sync(with_reply_contract, agent_of(config, agent_class))
+    ids = ledger_ids(agent_class)
     sealer, memory = sealer_of(config), memory_of(config, agent)
     async with open_readers(config, agent_class, sealer=sealer, ids=ids) as opened:
         readers = {ids[name]: reader for name, reader in opened.items()}

@@ -5,21 +5,22 @@ with what an agent class is configured with now.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
-from kitchener.actors.sources import RequestSources, read_texts
+from kitchener.actors.sources import RequestSources, SourcesSealed, read_source, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.ledger import LedgerReader
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition
+from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition, TurnStartedPayload, payload_as
 from kitchener.records.prompt import ToolSpec
 from kitchener.replaying.comparison import line_diff
 
@@ -160,13 +161,36 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
     )
 
 
-async def entries_of_sources(ho2m: LedgerReader, config_hash: str) -> set[int]:
+async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEntry]) -> dict[str, str]:
+    """Returns the schemas of the objects that callers of some turns asked for, by their hashes, as far as they can be read.
+
+    Args:
+        ho2m: the ledger of the supervisor, with its index keys; None: there is none
+        entries: entries of a session
+    """
+    starts = (payload_as(TurnStartedPayload, each.payload) for each in entries if each.entry_type == events.TURN_STARTED)
+    found = dict[str, str]()
+    for wanted in dict.fromkeys(each["output_schema"] for each in starts if "output_schema" in each):
+        with suppress(SourcesSealed):
+            source = await read_source(ho2m, "output_schema", wanted) if ho2m is not None else None
+            found |= {wanted: source.text} if source is not None else {}
+    return found
+
+
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str, output_schema: str | None = None) -> set[int]:
     """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+
+    Args:
+        ho2m: the ledger of the supervisor, with its index keys
+        config_hash: as `TURN_STARTED` names it
+        output_schema: the schema of the object that the caller of the turn asked for, by its hash; None: it asked for text
 
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
     """
     keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
+    if output_schema is not None:
+        keys.add(events.source_index_key(output_schema))
     return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
 
 

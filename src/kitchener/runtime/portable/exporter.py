@@ -22,7 +22,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import BundleSelection
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, TurnCompletedPayload, payload_as
+from kitchener.records.entries import CommonPayload, SourceKind, TurnCompletedPayload, payload_as
 from kitchener.records.parts import StoredPart
 from kitchener.runtime.ledger_paths import (
     INDEX_KEYS,
@@ -36,7 +36,7 @@ from kitchener.runtime.ledger_paths import (
     settings_of,
 )
 from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
-from kitchener.runtime.portable.sources import SOURCES, named_configurations, sources_to_export
+from kitchener.runtime.portable.sources import SOURCES, named_by, sources_to_export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ async def _sources(config: RuntimeConfig, chosen: "_Selection", *, with_key: boo
     """What shaped the requests, as plain text: sealed sources only together with the key to what they shaped."""
     sealer = sealer_of(config) if with_key else None
     async with open_reader(config, chosen.agent_class, "ho2m", sealer=sealer) as ho2m:
-        return await sources_to_export(ho2m, chosen.config_hashes)
+        return await sources_to_export(ho2m, chosen.named)
 
 
 class _Selection:
@@ -181,7 +181,7 @@ class _Selection:
         self.kids: set[str] = set()
         self.parts: list[StoredPart] = []
         """The images and files of its messages."""
-        self.config_hashes: set[str] = set()
+        self.named = set[tuple[SourceKind, str]]()
         """The configurations that the session's turns name."""
 
     async def select(self, on_step: Callable[[], object]) -> None:
@@ -220,7 +220,7 @@ class _Selection:
         if events.ends_by_erasure(entry.entry_type, entry.payload):
             raise SubjectErased(self.subject_id, self.session_id)
         self.turns += entry.entry_type == events.TURN_COMPLETED
-        self.config_hashes |= named_configurations(entry.payload)
+        self.named |= named_by(entry.payload)
         for ledger_id, seq in payload_as(TurnCompletedPayload, entry.payload).get("read_positions", {}).items():
             self._read_to[ledger_id] = max(seq, self._read_to.get(ledger_id, 0))
 

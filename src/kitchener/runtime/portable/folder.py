@@ -34,7 +34,7 @@ from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIE
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.runtime.ledger_paths import LedgerName, ledger_ids
-from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_configurations
+from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_by
 from kitchener.sealing import MARK, is_sealed
 from kitchener.small_files import read_regular, sync_directory, write_private
 
@@ -221,7 +221,7 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
 def _sources(file: Path, manifest: Manifest, ho2m: VerifiedPart) -> tuple[Source, ...]:
     if SOURCES not in manifest.files:
         return ()
-    named = set[str]().union(*(named_configurations(_entry(line).payload) for line in ho2m.lines))
+    named = {each for line in ho2m.lines for each in named_by(_entry(line).payload)}
     return imported_sources(str(file), _checked(file, manifest, MAX_BUNDLE_BYTES), named, manifest.agent_class)
 
 

@@ -11,23 +11,28 @@ from typing import Final
 import orjson
 
 from kitchener.actors.attention.templates import AttentionTemplate
-from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_texts
+from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_source, read_texts
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import FolderDamaged
+from kitchener.json_schema import JsonSchema
 from kitchener.ledger import LedgerReader
 from kitchener.records.entries import Payload, SourceKind, ToolDefinition
+from kitchener.records.output_schema import OutputSchema
 
 SOURCES: Final = "sources.json"
 """The file's name."""
 
 
-def named_configurations(payload: Payload) -> set[str]:
-    """The configuration that an entry of HO2m names, if it names one."""
-    config_hash = payload.get("config_hash")
-    return {config_hash} if isinstance(config_hash, str) else set()
+def named_by(payload: Payload) -> set[tuple[SourceKind, str]]:
+    """The sources that an entry of HO2m names by their hashes: a configuration, and the schema of a caller's object."""
+    named: tuple[tuple[SourceKind, object], ...] = (
+        ("configuration", payload.get("config_hash")),
+        ("output_schema", payload.get("output_schema")),
+    )
+    return {(kind, each) for kind, each in named if isinstance(each, str)}
 
 
-async def sources_to_export(ho2m: LedgerReader, config_hashes: Iterable[str]) -> bytes | None:
+async def sources_to_export(ho2m: LedgerReader, named: Iterable[tuple[SourceKind, str]]) -> bytes | None:
     """The content of the file: each source once. None: no source is on record, or they are sealed.
 
     Raises:
@@ -35,20 +40,23 @@ async def sources_to_export(ho2m: LedgerReader, config_hashes: Iterable[str]) ->
     """
     found: dict[str, str] = {}
     try:
-        for config_hash in sorted(config_hashes):
-            found |= {each.hash: each.text for each in await read_texts(ho2m, config_hash)}
+        for kind, each in sorted(named):
+            if kind == "configuration":
+                found |= {source.hash: source.text for source in await read_texts(ho2m, each)}
+            elif (schema := await read_source(ho2m, kind, each)) is not None:
+                found[schema.hash] = schema.text
     except SourcesSealed:
         return None
     return canonical_bytes(found) + b"\n" if found else None
 
 
-def imported_sources(path: str, data: bytes, config_hashes: Iterable[str], agent_class: str) -> tuple[Source, ...]:
+def imported_sources(path: str, data: bytes, named: Iterable[tuple[SourceKind, str]], agent_class: str) -> tuple[Source, ...]:
     """The sources in such a file. Names and kinds are those by which the configurations name them.
 
     Args:
         path: the file, for errors
         data: its content
-        config_hashes: the configurations that the folder's turns name
+        named: what the folder's turns name
         agent_class: the agent class of the folder's turns
 
     Raises:
@@ -60,8 +68,11 @@ def imported_sources(path: str, data: bytes, config_hashes: Iterable[str], agent
             raise ValueError("not texts by their hashes")
         found: dict[str, Source] = {}
         kinds = set[tuple[SourceKind, str]]()
-        for config_hash in sorted({*config_hashes} & texts.keys()):
-            for each in _of_configuration(texts, config_hash, agent_class):
+        for kind, source_hash in sorted(each for each in named if each[1] in texts):
+            if kind == "output_schema":
+                found[source_hash] = _of_output(texts[source_hash])
+                continue
+            for each in _of_configuration(texts, source_hash, agent_class):
                 found[each.hash] = each
                 if (each.kind, each.hash) not in kinds:  # one text may be named as often as the file is long
                     kinds.add((each.kind, each.hash))
@@ -84,6 +95,16 @@ def _of_configuration(texts: Mapping[str, str], config_hash: str, agent_class: s
             raise ValueError("a name that is no text")
         found.append(Source(kind, named["name"], texts[named["hash"]], named["hash"]))
     return found
+
+
+def _of_output(text: str) -> Source:
+    """Raises ValueError if a text cannot be the schema of a caller's object."""
+    schema = json.loads(text)
+    if not isinstance(schema, dict):
+        raise ValueError("not a schema of an object")
+    JsonSchema(schema)
+    output = OutputSchema.from_text(text)
+    return Source("output_schema", output.name, text, output.hash)
 
 
 def _check_form(source: Source) -> None:

@@ -5,6 +5,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ async def streamed(provider: StreamingProvider, **fields: Any) -> tuple[list[str
     *pieces, response = [each async for each in provider.stream(ask(**fields))]
     assert isinstance(response, PromptResponse)
     return [each.text for each in pieces if isinstance(each, TextPiece)], response
+
+
+async def gather(provider: StreamingProvider, into: list[object]) -> None:
+    """Puts each item of a stream into the list as it comes."""
+    async for each in provider.stream(ask()):
+        into.append(each)  # noqa: PERF401 # what came before an error counts
 
 
 def chunks(*deltas: dict[str, Any], finish_reason: str = "stop", usage: dict[str, Any] | None = None) -> Answer:
@@ -230,6 +237,43 @@ async def test_an_error_that_comes_with_status_200_is_an_error(code: Any, reason
             with pytest.raises(ProviderError, match=f"HTTP {status}: busy") as caught:
                 await asking()
             assert (caught.value.reason, caught.value.status) == (reason, status)
+
+
+async def test_events_that_arrive_together_are_one_piece() -> None:
+    """A burst of tokens costs about as much as one token."""
+    words = [f"word-{number} " for number in range(200)]
+    async with endpoint(events(words)) as (_, provider):
+        pieces, response = await streamed(provider)
+    assert "".join(pieces) == response.text == "".join(words)
+    assert len(pieces) < 50
+
+
+async def test_text_is_passed_on_while_the_rest_of_the_stream_is_not_there_yet() -> None:
+    shown: list[object] = []
+    passed_on = anyio.Event()
+    async with endpoint(events(["first"], end="hang")) as (_, provider), anyio.create_task_group() as tasks:
+
+        async def read() -> None:
+            async for each in provider.stream(ask()):
+                shown.append(each)
+                passed_on.set()
+
+        tasks.start_soon(read)
+        with anyio.fail_after(10):
+            await passed_on.wait()
+        tasks.cancel_scope.cancel()
+    assert shown == [TextPiece(1, "first")]
+
+
+@pytest.mark.parametrize("fault", [b'{"error": {"message": "busy", "code": 503}}', b'{"choices": [3]}', b"no JSON"])
+async def test_text_before_a_fault_is_passed_on_even_if_both_arrive_together(fault: bytes) -> None:
+    """So it does not depend on the network whether a failed attempt has shown text."""
+    begun = orjson.dumps({"choices": [{"delta": {"content": "begun"}}]})
+    shown: list[object] = []
+    async with endpoint(replace(stream_of([begun, fault]), chunk_bytes=0)) as (_, provider):
+        with pytest.raises(ProviderError):
+            await gather(provider, shown)
+    assert shown == [TextPiece(1, "begun")]
 
 
 async def test_a_server_that_cannot_stream_answers_as_a_whole() -> None:

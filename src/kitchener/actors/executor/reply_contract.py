@@ -1,0 +1,52 @@
+"""Decides by which contract an agent class replies, also where its own prompt packs are from when a reply was an object.
+
+Once, a reply was a JSON object with the key `response_text`; now it is text. A class whose `prompt_dir` overrides the contract
+or the pack of then, and whose settings name no contract, keeps the contract of then. Explained in `docs/prompts.md`.
+"""
+
+from typing import Final
+
+from kitchener.actors.executor.prompts import PromptLibrary, own_ids
+from kitchener.config import HO2Config
+
+OBJECT_REPLY: Final = "PRC-SYNTHESIZE-001"
+"""The shipped contract of replies as objects, which was the default up to version 3 of the policy."""
+_TEXT_DIRECT: Final = "PRC-DIRECT-002"
+_OBJECT_DIRECT: Final = "PRC-DIRECT-001"
+
+
+def with_reply_contract(agent: HO2Config) -> HO2Config:
+    """Returns the settings of an agent class with the contract that its replies go by. It reads the names in `prompt_dir`.
+
+    Raises:
+        PromptError: the directory has no readable manifest
+    """
+    if "synthesize_contract_id" in agent.model_fields_set or not _is_of_then(agent, "SYNTHESIZE"):
+        return agent
+    return agent.model_copy(update={"synthesize_contract_id": OBJECT_REPLY})
+
+
+def direct_contract_of(agent: HO2Config, policy_version: int = 4) -> str:
+    """Returns the contract of calls that are made without HO1. It reads the names in `prompt_dir`.
+
+    Args:
+        agent: the settings of the agent class
+        policy_version: version of the rules that turns follow
+    """
+    return _OBJECT_DIRECT if policy_version < 4 or _is_of_then(agent, "DIRECT") else _TEXT_DIRECT
+
+
+def is_object_reply(agent: HO2Config, prompts: PromptLibrary) -> bool:
+    """Whether the replies of an agent class are objects by its contract, which a later version will refuse."""
+    name = agent.synthesize_contract_id
+    return name in prompts.contract_ids and prompts.contract(name).output_schema is not None
+
+
+def _is_of_then(agent: HO2Config, name: str) -> bool:
+    """Whether the class overrides the contract or the pack of replies as objects, and not that of replies as text."""
+    own = own_ids(agent.prompt_dir)
+    return not own.isdisjoint(_ids(name, "001")) and own.isdisjoint(_ids(name, "002"))
+
+
+def _ids(name: str, number: str) -> tuple[str, str]:
+    return f"PRC-{name}-{number}", f"PRM-{name}-{number}"

@@ -1,0 +1,25 @@
+"""Turns present settings into those that turns under an older version of the policy ran with: the defaults of then."""
+
+from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.actors.executor.reply_contract import OBJECT_REPLY
+from kitchener.config import HO2Config
+
+
+def without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class that has no memory to read. What its turns recall stays as it was."""
+    changes: dict[str, object] = {"ho3_enabled": False}
+    if policy_version > 2:
+        changes["recall_scope"] = recall_scope_of(agent)
+    return agent.model_copy(update=changes)
+
+
+def of_version(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class as its turns under a version of the policy had them: with the defaults of then."""
+    changes: dict[str, object] = {}
+    if policy_version == 1:
+        changes["recalled_results"] = 0
+        if "turn_budget" not in agent.model_fields_set:
+            changes["turn_budget"] = 16_000
+    if policy_version < 4 and "synthesize_contract_id" not in agent.model_fields_set:
+        changes["synthesize_contract_id"] = OBJECT_REPLY
+    return agent.model_copy(update=changes)
