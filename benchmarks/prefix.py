@@ -25,7 +25,7 @@ from typing import Any
 
 import anyio
 
-from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
@@ -54,6 +54,27 @@ REPLIES = (
 )
 TURN_S = 90
 """Seconds between two turns."""
+
+
+@tool(read_only=True)
+def find_place(kind: str, near: str) -> str:
+    """Finds hotels, restaurants and shops near an address, with their opening hours and prices."""
+    return f"{kind} near {near}: none"
+
+
+@tool
+def book(place: str, people: int, time: str) -> str:
+    """Books a table, a room or a seat, and returns the number of the booking."""
+    return f"{place} for {people} at {time}"
+
+
+@tool(read_only=True)
+def weather(place: str, day: str) -> str:
+    """Gives the forecast for a place and a day."""
+    return f"{place} on {day}: sunny"
+
+
+TOOLS = (find_place, book, weather)
 
 
 @dataclass(slots=True)
@@ -140,6 +161,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
     agent = HO2Config(
         context_mode=options.mode,
         intent_mode=options.intents,
+        tools=("*",) if options.tools else None,
         **({"context_budget": options.budget} if options.budget is not None else {}),
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +172,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
             agents={"ADMIN": agent},
         )
         providers = {"scripted": ScriptedProvider(model.answer, record=False)}
-        async with open_runtime(config, providers=providers, clock=clock) as runtime:
+        async with open_runtime(config, providers=providers, tools=TOOLS if options.tools else (), clock=clock) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             session_id = await supervisor.start_session(subject_id="ada")
             for message, model.reply in islice(exchanges(options.data), options.turns):
@@ -164,6 +186,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
         "mode": options.mode,
         "intents": options.intents,
         "turns": options.turns,
+        "tools": len(TOOLS) if options.tools else 0,
         "budget": agent.context_budget,
         "data": options.data.name if options.data else None,
         "work_orders": {wo_type: each.figures() for wo_type, each in model.prompts.items()},
@@ -179,6 +202,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="context_budget, tokens (default: that of the settings)")
     parser.add_argument("--mode", choices=("off", "enforce"), default="enforce", help="context_mode (default enforce)")
     parser.add_argument("--intents", choices=("bridge", "classified"), default="bridge", help="intent_mode (default bridge)")
+    parser.add_argument("--tools", action="store_true", help="offer three tools, which the model does not call")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args()
     report = anyio.run(play, options)
