@@ -8,6 +8,7 @@ The gateway reports each attempt, but writes no ledger and holds no cognitive po
 import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, ProviderError
-from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
+from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt, ProviderUsage
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
@@ -120,6 +121,10 @@ class LLMGateway:
     def statistics(self) -> dict[str, LaneStatistics]:
         """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
         return {each: target.lane.statistics() for each, target in self._rules.targets.items()}
+
+    def usage(self) -> dict[str, ProviderUsage]:
+        """What the calls of each provider used that has answered since the gateway began. Built-in ones are left out."""
+        return {each: replace(target.used) for each, target in self._rules.targets.items() if target.used.calls}
 
     def stop(self) -> None:
         """Refuses further calls with `ActorStopped`, before the providers close."""
