@@ -26,6 +26,7 @@ from kitchener.actors.work.plan import (
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
+    given_results,
     labels_of,
     plan_acceptance,
     plan_chain,
@@ -349,12 +350,12 @@ class Turn:
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
-        inputs = {
+        inputs: dict[str, object] = {
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
             "instructions": self._instructions(acceptance),
         }
-        prior = results if classification is CONTINUES else [dict(classification), *results]
+        prior = given_results(classification, results, inputs, is_chat=context.history is not None)
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None
