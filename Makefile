@@ -23,7 +23,7 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
-.PHONY: help chat demo test format bench load memory peers soak lock clean
+.PHONY: help chat demo test format bench load memory peers real soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,14 +55,18 @@ memory: $(DEV) ## measure long-term memory: reads at size, replies while it lear
 	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/consolidation.py
 
-peers: $(DEV) .venv-peers/.stamp ## measure a turn beside LangGraph and AutoGen
-	@$(BIN)/python benchmarks/peers.py --peer-python .venv-peers/bin/python $(ARGS)
+peers: $(DEV) .venv-peers/.stamp ## measure a turn beside other runtimes; ARGS=--wire: over HTTP
+	@$(BIN)/python -m benchmarks.peers --peer-python .venv-peers/bin/python $(ARGS)
 
 .venv-peers/.stamp: requirements/peers.txt
 	@echo "Setting up .venv-peers with the runtimes to compare with (about a minute, once) ..."
 	@rm -rf .venv-peers && $(BIN)/python -m venv .venv-peers
-	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt
+	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt \
+		|| { rm -rf .venv-peers; echo "the other runtimes could not be installed from requirements/peers.txt; pip says why above" >&2; exit 1; }
 	@touch $@
+
+real: $(DEV) ## talk with a small language model, replay and verify; installs it below .real (needs Node.js)
+	@$(BIN)/python -m benchmarks.real $(ARGS)
 
 soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)

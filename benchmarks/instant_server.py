@@ -1,7 +1,7 @@
 """An endpoint that speaks OpenAI's chat-completions format and answers at once, in a process of its own, on loopback.
 
 It reads of a request no more than its length and three words, so that the time of a measurement is the client's. Other
-benchmarks start it with `serving()`.
+benchmarks start it with `serving()`, or with `serving(delay_s)` where each answer shall begin so much later.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -61,6 +62,9 @@ _ANSWERS = {
 
 
 class _Connection(asyncio.Protocol):
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+
     def connection_made(self, transport: Any) -> None:
         self.transport, self.buffer = transport, b""
 
@@ -73,20 +77,25 @@ class _Connection(asyncio.Protocol):
                 return
             body, self.buffer = self.buffer[end:size], self.buffer[size:]
             kind = "classify" if b'"response_format"' in body else "plain"  # a reply is text
-            self.transport.write(_ANSWERS[kind][b'"stream":true' in body])
+            answer = _ANSWERS[kind][b'"stream":true' in body]
+            if self._delay_s:
+                asyncio.get_running_loop().call_later(self._delay_s, self.transport.write, answer)
+            else:
+                self.transport.write(answer)
 
 
-async def _serve() -> None:
-    server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", 0, backlog=4096)
+async def _serve(delay_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(_Connection, delay_s), "127.0.0.1", 0, backlog=4096)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[str]:
+async def serving(delay_s: float = 0.0) -> AsyncIterator[str]:
     """Starts the endpoint in another process for the block, and yields its `base_url`."""
-    async with await anyio.open_process([sys.executable, __file__], stderr=None) as process:
+    async with await anyio.open_process([sys.executable, __file__, str(delay_s)], stderr=None) as process:
         try:
             assert process.stdout is not None
             port = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 16)
@@ -96,4 +105,4 @@ async def serving() -> AsyncIterator[str]:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    asyncio.run(_serve(float(sys.argv[1])))

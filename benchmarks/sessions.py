@@ -12,7 +12,9 @@ With `--memory` each turn reads its subject's long-term memory and logs its sign
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
 With `--wire` the model is an endpoint on loopback that answers at once (`benchmarks/instant_server.py`, a process of its own),
-called over HTTP as a real one would be. With `streamed`, each turn is a stream.
+called over HTTP as a real one would be. With `streamed`, each turn is a stream. `--url` names an endpoint that runs already.
+
+With `--as-init` the settings are those that `kitchener init` writes: rules classify, long-term memory is on, context `enforce`.
 
 The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst
 that a ranking can meet. With `--data` they are those of a file that `kitchener run` takes, one after the other. With
@@ -30,6 +32,8 @@ import json
 import math
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -44,7 +48,7 @@ import psutil
 from kitchener import HO2Config, HO2Supervisor, HO3Memory, RuntimeConfig, TurnCompleted, TurnResult, open_runtime
 from kitchener.config import LedgerConfig, ProviderConfig, RouterConfig
 from kitchener.gateway import PromptResponse, Usage
-from kitchener.runtime import tune_gc
+from kitchener.runtime import load_config, tune_gc
 from kitchener.testing import ScriptedProvider
 
 MESSAGES = (
@@ -119,6 +123,8 @@ def bytes_under(root: Path) -> int:
 
 def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
     """The runtime under test: defaults, but for the durability and the scripted model."""
+    if options.as_init:
+        return config_as_init(Path(root), options)
     return RuntimeConfig(
         plane_root=root,
         ledger=LedgerConfig(durability=options.durability, seal=not options.plain),
@@ -133,6 +139,17 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
             )
         },
     )
+
+
+def config_as_init(folder: Path, options: argparse.Namespace) -> RuntimeConfig:
+    """The settings that `kitchener init` writes, with the benchmark's model."""
+    chosen = ("--provider", options.url, "--model", "m") if options.wire else ()
+    command = (sys.executable, "-m", "kitchener", "init", str(folder), *chosen)
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    at_once = {"providers": {"local": {"max_concurrency": max(64, options.sessions)}}}
+    router = at_once if options.wire else {"default_provider": "scripted"}
+    ledger = {"durability": options.durability, "seal": not options.plain}
+    return load_config(folder / "kitchener.toml", overrides={"router": router, "ledger": ledger}).config
 
 
 def _router(options: argparse.Namespace) -> RouterConfig:
@@ -168,7 +185,7 @@ async def converse(
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Runs the benchmark, beside an endpoint if it needs one."""
     run = long if options.long else many
-    if not options.wire:
+    if not options.wire or options.url:
         return await run(options)
     from benchmarks.instant_server import serving  # needs `python -m`
 
@@ -329,6 +346,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--recall", choices=scopes, help="recall_scope (default: with --memory subject, otherwise intent)")
     parser.add_argument("--classify", choices=("model", "rules", "off"), default="model", help="who classifies (default model)")
     parser.add_argument("--wire", choices=("whole", "streamed"), help="call the model over HTTP, on loopback")
+    parser.add_argument("--url", help="with --wire: base_url of an endpoint (default: one is started)")
+    parser.add_argument("--as-init", action="store_true", help="the settings that `kitchener init` writes")
     parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
     parser.add_argument("--data", type=Path, help="with --long: the users' messages, a JSON object with `message` a line")
     parser.add_argument("--dir", help="where the ledgers are written (default: the system's temporary directory)")

@@ -1,17 +1,16 @@
 """The peer of `peers.py` built on AutoGen core: a supervising agent that asks a working agent twice, all in memory.
 
-Runs under an interpreter that has `autogen-core`. Nothing is written anywhere. Prints one JSON object.
+Over HTTP the model is AutoGen's `OpenAIChatCompletionClient`. Nothing is written anywhere.
 """
 
-import argparse
-import asyncio
-import json
-import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
-
-REPLY = "Certainly. I have noted that down and will look into it right away."
+from autogen_core.models import AssistantMessage, LLMMessage, ModelFamily, SystemMessage, UserMessage
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from measuring import CLASSIFIED, CLASSIFY, INSTRUCTIONS, KEY, REPLY, Classification, Setting, TakeTurn, run
 
 
 @dataclass
@@ -27,6 +26,7 @@ class Ask:
 
     kind: str
     text: str
+    history: list[tuple[str, str]]
 
 
 @dataclass
@@ -37,16 +37,30 @@ class Answer:
 
 
 class Worker(RoutedAgent):
-    """Calls the model, which answers at once."""
+    """Calls the model."""
+
+    def __init__(self, client: OpenAIChatCompletionClient | None, *, streams: bool) -> None:
+        super().__init__("worker")
+        self._client, self._streams = client, streams
 
     @message_handler
     async def on_ask(self, message: Ask, ctx: MessageContext) -> Answer:
         """One model call."""
-        return Answer("question" if message.kind == "classify" else REPLY)
+        if self._client is None:
+            return Answer(CLASSIFIED.model_dump_json() if message.kind == "classify" else REPLY)
+        prompt: list[LLMMessage] = [SystemMessage(content=CLASSIFY if message.kind == "classify" else INSTRUCTIONS)]
+        for said, answered in message.history:
+            prompt += [UserMessage(content=said, source="user"), AssistantMessage(content=answered, source="assistant")]
+        prompt.append(UserMessage(content=message.text, source="user"))
+        if message.kind == "classify" or not self._streams:
+            schema = Classification if message.kind == "classify" else None
+            return Answer(str((await self._client.create(prompt, json_output=schema)).content))
+        pieces = [each async for each in self._client.create_stream(prompt)]
+        return Answer("".join(each for each in pieces if isinstance(each, str)))
 
 
 class Supervisor(RoutedAgent):
-    """Classifies, then synthesizes, and keeps the history."""
+    """Classifies, then replies, and keeps the history."""
 
     def __init__(self) -> None:
         super().__init__("supervisor")
@@ -56,45 +70,35 @@ class Supervisor(RoutedAgent):
     async def on_said(self, message: Said, ctx: MessageContext) -> Answer:
         """One turn."""
         worker = AgentId("worker", self.id.key)
-        await self.send_message(Ask("classify", message.text), worker)
-        answer = await self.send_message(Ask("synthesize", message.text), worker)
+        classified = await self.send_message(Ask("classify", message.text, []), worker)
+        assert Classification.model_validate_json(classified.text).speech_act == "question"
+        answer = await self.send_message(Ask("reply", message.text, self._history), worker)
         self._history.append((message.text, answer.text))
         return Answer(answer.text)
 
 
-async def converse(runtime: SingleThreadedAgentRuntime, number: int, turns: int) -> None:
-    """One session of so many turns."""
-    supervisor = AgentId("supervisor", str(number))
-    for turn in range(turns):
-        answer = await runtime.send_message(Said(f"Message {turn} of session {number}"), supervisor)
-        assert answer.text == REPLY
-
-
-async def measure(sessions: int, turns: int) -> float:
-    """CPU seconds of all turns, user and system."""
+@asynccontextmanager
+async def opened(setting: Setting) -> AsyncIterator[TakeTurn]:
+    """Starts a runtime with both agents."""
+    client = None
+    if setting.url:
+        info = {"vision": False, "function_calling": True, "json_output": True, "structured_output": True}
+        info["family"] = ModelFamily.UNKNOWN
+        client = OpenAIChatCompletionClient(model="m", base_url=setting.url, api_key=KEY, model_info=info, max_retries=0)
     runtime = SingleThreadedAgentRuntime()
-    await Worker.register(runtime, "worker", lambda: Worker("worker"))
+    await Worker.register(runtime, "worker", lambda: Worker(client, streams=setting.streams))
     await Supervisor.register(runtime, "supervisor", Supervisor)
     runtime.start()
-    await converse(runtime, -1, 20)
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(sessions):
-            tasks.create_task(converse(runtime, number, turns))
-    after = resource.getrusage(resource.RUSAGE_SELF)
+
+    async def take_turn(session_id: str, message: str) -> str:
+        answer = await runtime.send_message(Said(message), AgentId("supervisor", session_id))
+        return str(answer.text)
+
+    yield take_turn
     await runtime.stop()
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=5)
-    options = parser.parse_args()
-    cpu = asyncio.run(measure(options.sessions, options.turns))
-    print(json.dumps({"cpu_us_per_turn": round(cpu / options.sessions / options.turns * 1e6, 1)}))
+    if client is not None:
+        await client.close()
 
 
 if __name__ == "__main__":
-    main()
+    run(opened, __doc__)

@@ -1,23 +1,19 @@
-"""The peer of `peers.py` built on LangGraph: a graph of two nodes, each one instant model call, saved by its SQLite saver.
+"""The peer of `peers.py` built on LangGraph: a graph of two nodes, each one model call, saved by its SQLite saver.
 
-Runs under an interpreter that has `langgraph` and `langgraph-checkpoint-sqlite`. Prints one JSON object.
+Over HTTP the model is LangChain's `ChatOpenAI`. Each step is saved before the next one begins (`durability="sync"`).
 """
 
-import argparse
-import asyncio
-import json
 import os
-import resource
-import tempfile
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-
-REPLY = "Certainly. I have noted that down and will look into it right away."
+from measuring import CLASSIFIED, CLASSIFY, INSTRUCTIONS, KEY, REPLY, Classification, Setting, TakeTurn, run
 
 
 class State(TypedDict):
@@ -27,57 +23,57 @@ class State(TypedDict):
     label: str
 
 
-async def classify(_state: State) -> dict[str, Any]:
-    """The first model call, answered at once."""
-    return {"label": "question"}
+async def classify_at_once(_state: State) -> dict[str, Any]:
+    """The first model call, answered within the process."""
+    return {"label": CLASSIFIED.speech_act}
 
 
-async def synthesize(_state: State) -> dict[str, Any]:
-    """The second model call, answered at once."""
+async def reply_at_once(_state: State) -> dict[str, Any]:
+    """The second model call, answered within the process."""
     return {"messages": [AIMessage(REPLY)]}
 
 
-async def converse(graph: Any, number: int, turns: int, durability: str) -> None:
-    """One session of so many turns."""
-    thread = {"configurable": {"thread_id": f"session-{number}"}}
-    for turn in range(turns):
-        said = {"messages": [HumanMessage(f"Message {turn} of session {number}: is there a bus to the beach?")]}
-        result = await graph.ainvoke(said, thread, durability=durability)
-        assert result["messages"][-1].content == REPLY
+def nodes_over_http(url: str) -> tuple[Any, Any]:
+    """The same two calls at an endpoint."""
+    common = {"model": "m", "base_url": url, "api_key": KEY, "max_retries": 0}
+    classifier = ChatOpenAI(**common, disable_streaming=True).with_structured_output(Classification)
+    model = ChatOpenAI(**common)
+
+    async def classify(state: State) -> dict[str, Any]:
+        classified = await classifier.ainvoke([SystemMessage(CLASSIFY), state["messages"][-1]])
+        return {"label": classified.speech_act}
+
+    async def reply(state: State) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
+
+    return classify, reply
 
 
-async def measure(options: argparse.Namespace) -> float:
-    """CPU seconds of all turns, user and system."""
+@asynccontextmanager
+async def opened(setting: Setting) -> AsyncIterator[TakeTurn]:
+    """Compiles the graph with its saver."""
+    classify, reply = nodes_over_http(setting.url) if setting.url else (classify_at_once, reply_at_once)
     build = StateGraph(State)
     build.add_node("classify", classify)
-    build.add_node("synthesize", synthesize)
+    build.add_node("reply", reply)
     build.add_edge(START, "classify")
-    build.add_edge("classify", "synthesize")
-    build.add_edge("synthesize", END)
-    with tempfile.TemporaryDirectory(dir=options.dir) as root:
-        async with AsyncSqliteSaver.from_conn_string(str(Path(root) / "checkpoints.sqlite")) as saver:
-            graph = build.compile(checkpointer=saver)
-            await converse(graph, -1, 20, options.durability)
-            before = resource.getrusage(resource.RUSAGE_SELF)
-            async with asyncio.TaskGroup() as tasks:
-                for number in range(options.sessions):
-                    tasks.create_task(converse(graph, number, options.turns, options.durability))
-            after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    build.add_edge("classify", "reply")
+    build.add_edge("reply", END)
+    async with AsyncSqliteSaver.from_conn_string(str(setting.root / "checkpoints.sqlite")) as saver:
+        graph = build.compile(checkpointer=saver)
 
+        async def take_turn(session_id: str, message: str) -> str:
+            thread = {"configurable": {"thread_id": session_id}}
+            said = {"messages": [HumanMessage(message)]}
+            if not setting.streams:
+                result = await graph.ainvoke(said, thread, durability="sync")
+                return str(result["messages"][-1].text)
+            streamed = graph.astream(said, thread, stream_mode="messages", durability="sync")
+            return "".join([str(piece.text) async for piece, about in streamed if about["langgraph_node"] == "reply"])
 
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--durability", default="sync", help="LangGraph's own setting: sync, async or exit (default sync)")
-    parser.add_argument("--dir")
-    options = parser.parse_args()
-    os.environ.setdefault("LANGSMITH_TRACING", "false")
-    cpu = asyncio.run(measure(options))
-    print(json.dumps({"cpu_us_per_turn": round(cpu / options.sessions / options.turns * 1e6, 1)}))
+        yield take_turn
 
 
 if __name__ == "__main__":
-    main()
+    os.environ.setdefault("LANGSMITH_TRACING", "false")
+    run(opened, __doc__)

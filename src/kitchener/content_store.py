@@ -6,7 +6,6 @@ what another has, and could not be erased. All methods block. This module knows 
 """
 
 import hashlib
-import hmac
 import os
 import re
 import shutil
@@ -208,7 +207,7 @@ class ContentStore:
             return _HEAD + f"{_PLAIN}\n".encode() + data
         key = self._sealer.keyring.get(subject_id)
         # Derived from the content, so that equal content is stored once; no two contents of a key share a nonce.
-        nonce = _keyed(key, b"kitchener/1 part nonce", data).digest()[:_NONCE_BYTES]
+        nonce = key.mac.digest(b"kitchener/1 part nonce", data)[:_NONCE_BYTES]
         sealed = key.cipher.encrypt(nonce, data, _bound_to(content_hash))
         return _HEAD + f"{key.kid}\n".encode() + nonce + sealed
 
@@ -242,14 +241,7 @@ class ContentStore:
         if content_hash.startswith("sha256:"):
             return digest(data) == content_hash
         key = self._sealer.keyring.find(subject_id) if self._sealer is not None else None
-        return key is not None and content_hash == f"hmac-sha256:{_keyed(key, data).hexdigest()}"
-
-
-def _keyed(key: SubjectKey, *data: bytes) -> hmac.HMAC:
-    mac = key.mac.copy()
-    for each in data:
-        mac.update(each)
-    return mac
+        return key is not None and content_hash == f"hmac-sha256:{key.mac.digest(data).hex()}"
 
 
 def _opened(path: Path, key: SubjectKey, content_hash: str, body: bytes) -> bytes:

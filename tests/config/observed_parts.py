@@ -197,7 +197,7 @@ def retried(key: str, **others: Any) -> Callable[[Path, Any], Any]:
 
 
 async def over_http(root: Path, **settings: Any) -> Hashable:
-    """A call to an endpoint: the path and key that it saw, and the answer. `{}` in the address is the server's."""
+    """A call to an endpoint: the path and the keys that it saw, and the answer. `{}` in the address is the server's."""
     async with fake_server(completion("x" * 4_096)) as server:
         address = settings.pop("base_url", "{}").format(server.url)
         config = RouterConfig(
@@ -206,7 +206,7 @@ async def over_http(root: Path, **settings: Any) -> Hashable:
         async with build_providers(config) as providers:
             answer = await call(LLMGateway(config, providers))
         (hit,) = server.hits
-        return hit.path, hit.headers.get("authorization"), answer
+        return hit.path, hit.headers.get("authorization"), hit.body.get("prompt_cache_key"), answer
 
 
 async def opened(root: Path, **settings: Any) -> Hashable:
@@ -236,4 +236,4 @@ async def foreign(root: Path, value: bool) -> Hashable:
 async def cost(root: Path, **prices: float | None) -> Hashable:
     """What a call costs, of whose input a part was cached."""
     price = {"input_per_million": 2.0, "output_per_million": 10.0, **prices}
-    return cost_of(Tokens(1_000, 100, 500), ModelPrice.model_validate(price))
+    return cost_of(Tokens(1_000, 100, 500, 200), ModelPrice.model_validate(price))

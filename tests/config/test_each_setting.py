@@ -120,6 +120,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.media_types": Seen(
         (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
     ),
+    "router.providers.*.prompt_cache": Seen("off", "on", with_settings(parts.over_http, "prompt_cache")),
     "router.providers.*.max_concurrency": Seen(1, 64, with_settings(parts.in_flight, "max_concurrency")),
     "router.providers.*.requests_per_minute": Seen(1, None, with_settings(parts.in_flight, "requests_per_minute")),
     "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(parts.in_flight, "tokens_per_minute")),
@@ -135,6 +136,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.prices.*.input_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "input_per_million")),
     "router.prices.*.output_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "output_per_million")),
     "router.prices.*.cached_per_million": Seen(1.0, None, with_settings(parts.cost, "cached_per_million")),
+    "router.prices.*.cache_write_per_million": Seen(1.0, None, with_settings(parts.cost, "cache_write_per_million")),
     "router.allow_model_calls": Seen(True, False, parts.foreign),
     "agents.*.agent_class": Seen("RESIDENT:bo", "RESIDENT:cy", turns.named),
     "agents.*.prompt_dir": Seen(None, "/no/such/prompts", with_settings(turns.asked, "prompt_dir")),

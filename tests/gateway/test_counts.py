@@ -121,5 +121,5 @@ async def test_what_is_no_number_is_an_estimate_or_malformed(count: Any) -> None
 
 
 def test_counts_that_can_be_are_no_problem() -> None:
-    for usage in (Usage(0, 0), Usage(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), Usage(1, 2, None), Usage(3, 2, 0)):
+    for usage in (Usage(0, 0), Usage(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), Usage(1, 2, None), Usage(3, 2, 0)):
         assert usage.problem() is None

@@ -17,6 +17,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import tool
 from kitchener.errors import ProviderError, TurnTimeout
 from kitchener.ledger import LedgerEntry
+from kitchener.records.parts import ImagePart
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.signing import make_key
@@ -441,6 +442,31 @@ async def policy_versions(story: Story, runtime: Runtime) -> None:
     await story.say(supervisor, session_id, ["later | domain=garden"], runtime)
 
 
+LETTER: Final = "Dear Ada, the estimate for the roof has come. " + "The slates are grey and the battens of larch. " * 60
+"""A long message, of which only an excerpt is shown later."""
+
+
+async def clerk(story: Story, runtime: Runtime) -> None:
+    """Rules classify; several people speak, with an image and long texts; what they said is recalled weeks later."""
+    supervisor = runtime.supervisor("RESIDENT:clerk")
+    session_id = await supervisor.start_session(subject_id="ida")
+    await story.say(
+        supervisor, session_id, ["hello there", "I want to repair the roof | words=90", "thank you, that is all"], runtime
+    )
+    image = ImagePart(b"\x89PNG\r\n\x1a\nno more", "image/png", name="roof.png")
+    await supervisor.handle_turn("this is the roof", session_id=session_id, speaker="Jonas", parts=[image])
+    await supervisor.handle_turn(LETTER, session_id=session_id, speaker="Mira")
+    for days in (1, 20):
+        story.clock.advance(us=days * 24 * HOUR_US)
+        asking = await supervisor.start_session(subject_id="ida")
+        messages = [
+            "What are the battens made of? | words=40",
+            "what did Jonas say of the roof? | stream=1",
+            "and now the weather",
+        ]
+        await story.say(supervisor, asking, messages, runtime)
+
+
 async def taught(story: Story, runtime: Runtime) -> None:
     """A second session of the same subject, in which gates open, and a third one that is shown what was learned."""
     supervisor = runtime.supervisor()
@@ -464,6 +490,7 @@ CHAPTERS: Final = (
     recalling,
     policy_versions,
     judged,
+    clerk,
 )
 
 

@@ -6,8 +6,9 @@ A root is kept as `golden/<version>.tar.xz`: settings, ledgers and keys, without
 recorded before a policy had one identity, `0.1.0-identity` after; both replay identical, the first under another policy.
 `0.1.0-signed` has signed projections, and the public key on record; the private key is not kept. `0.1.0-version-1` was recorded
 when turns followed version 1 of the policy, and has turns which version 2 decides otherwise. `0.1.0-version-2` follows
-version 2; its contents are sealed, and it has the packed sources of its requests. `0.1.0-version-3` follows version 3,
-in which a reply was an object.
+version 2; its contents are sealed, and it has the packed sources of its requests. `0.1.0-version-3` follows version 3: messages
+and replies are items of their own under dates, with excerpts, speakers, images, and classification by
+rules; a reply was an object.
 """
 
 import argparse
@@ -34,6 +35,7 @@ CHAPTERS: Final = (
     corpus.asking_again,
     corpus.taught,
     corpus.policy_versions,
+    corpus.clerk,
 )
 
 

@@ -222,11 +222,14 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
     assert [call.is_verified for call in found.calls] == [True, True]
 
 
-def test_a_golden_root_with_sources_rebuilds_every_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "classes"), [(2, ("ADMIN", "RESIDENT:ask")), (3, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk"))]
+)
+def test_a_golden_root_with_sources_rebuilds_every_request(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:
     """Sealed and packed as the version that recorded it did by default; later versions must still read both."""
-    root = unpacked(FOLDER / "0.1.0-version-2.tar.xz", tmp_path / "root")
+    root = unpacked(FOLDER / f"0.1.0-version-{version}.tar.xz", tmp_path / "root")
     settings = elsewhere(root, keyring=str(root / "keys"))
-    prompts = [each for name in ("ADMIN", "RESIDENT:ask") for each in anyio.run(asked_of, settings, name)]
+    prompts = [each for name in classes for each in anyio.run(asked_of, settings, name)]
     assert [each.problem for each in prompts if each.problem is not None] == []
     assert Counter(call.is_verified for each in prompts for call in each.calls if call.answer is not None).keys() == {True}
     stored = b"".join(path.read_bytes() for path in root.rglob("*.jsonl"))

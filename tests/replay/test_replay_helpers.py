@@ -15,7 +15,7 @@ from tests.replay.recording import KEY, TOOLS, record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, changed, forge
 from tests.replay.test_replay_signed import signed_by
 
-SAID = PromptResponse(provider_id="x", model_id="y", text="hello", usage=Usage(3, 1, 2), route_reason="domain_tag:z")
+SAID = PromptResponse(provider_id="x", model_id="y", text="hello", usage=Usage(3, 1, 2, 1), route_reason="domain_tag:z")
 WO = "WO-SES-00000001-001"
 
 

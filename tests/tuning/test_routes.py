@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.config import HO2Config, ModelChoice, ModelPrice, ProviderConfig, Route, RouterConfig, RuntimeConfig
+from kitchener.config.router import price_of
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt
@@ -190,6 +191,25 @@ class TestCosts:
         assert found == pytest.approx(((sent - kept) * 2 + kept * 0.5 + received * 10) / 1e6)
         dearer = cost_of(Tokens(sent, received, cached), price.model_copy(update={"cached_per_million": None}))
         assert dearer >= found
+
+    @given(st.integers(0, 10_000), st.integers(0, 20_000), st.integers(0, 20_000))
+    def test_what_is_written_to_a_cache_costs_its_own_price(self, sent: int, cached: int, written: int) -> None:
+        """Each token has one price, whatever a provider claims to have read and written."""
+        price = PRICES["a-own"].model_copy(update={"cache_write_per_million": 2.5})
+        kept = min(cached, sent)
+        stored = min(written, sent - kept)
+        expected = ((sent - kept - stored) * 2 + kept * 0.5 + stored * 2.5) / 1e6
+        assert cost_of(Tokens(sent, 0, cached, written), price) == pytest.approx(expected)
+        as_input = cost_of(Tokens(sent, 0, cached, written), PRICES["a-own"])
+        assert as_input == pytest.approx(((sent - kept) * 2 + kept * 0.5) / 1e6)
+
+    def test_a_price_of_one_provider_is_not_the_price_at_another(self) -> None:
+        dear, cheap = PRICES["a-own"], PRICES["a-own"].model_copy(update={"input_per_million": 1.0})
+        prices = {"m": dear, "local/m": cheap, "x/y": dear}
+        assert price_of(prices, "local", "m") is cheap
+        assert price_of(prices, "other", "m") is dear
+        assert price_of(prices, "other", "x/y") is dear
+        assert price_of(prices, "other", "unknown") is None
 
 
 routers = st.builds(

@@ -1,5 +1,9 @@
-"""`kitchener gateway`: where other settings would have routed the recorded model calls. Explained in `docs/gateway.md`."""
+"""`kitchener gateway`: what the recorded model calls cost, and where other settings would have routed them.
 
+Explained in `docs/gateway.md`.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -11,12 +15,16 @@ from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
+from kitchener.cli.spending import Spending, in_all
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import amount_of_money, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RouterConfig
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
+from kitchener.records import events
+from kitchener.records.entries import ModelCallPayload, payload_as
+from kitchener.records.prompt import RULES_MODEL
 from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.tuning import (
     OWN_MODELS,
@@ -31,7 +39,7 @@ from kitchener.tuning import (
     read_calls,
 )
 
-app = App(name="gateway", help="Show where other settings would have routed model calls.")
+app = App(name="gateway", help="Show what model calls cost, and where other settings would have routed them.")
 
 NOTE: Final = "given the same requests, and the failures on record; other models would have given other answers"
 _EVERYTHING = Options()
@@ -76,6 +84,74 @@ def what_if(
     return run_to_end(work)
 
 
+@app.command
+def cost(
+    session: Annotated[SessionChoice, Parameter(help="Only this session, of any agent class. `last`: the newest one.")] = None,
+    *,
+    options: Options = _EVERYTHING,
+    json: JsonFlag = False,
+) -> int:
+    """Show what the recorded model calls used at each provider and model, and what they cost by `[router.prices]`.
+
+    A cost without a configured price is unknown. Calls no model and takes no lock.
+
+    For example:
+
+        kitchener gateway cost
+        kitchener gateway cost last --json
+    """
+
+    async def work() -> int:
+        paths = options.paths()
+        agent_class = options.agent if session is None else await _class_of(paths, session, options.first_agent)
+        found = await _spent(paths, agent_class, session)
+        total = in_all(found.values())
+        if json:
+            models = [{"provider_id": who, "model_id": model, **each.as_json()} for (who, model), each in found.items()]
+            print_json({"agent_class": agent_class, "session_id": session, "usage": total.as_json(), "models": models})
+            return OK
+        print_table(("model", "calls", "tokens in", "cached", "tokens out", "cost"), map(_cost_row, found.items()))
+        print_text(f"in all: {total.text()}")
+        return OK
+
+    return run_to_end(work)
+
+
+def _cost_row(found: tuple[tuple[str, str], Spending]) -> dict[str, object]:
+    (provider_id, model_id), spent = found
+    return {
+        "model": f"{provider_id}/{model_id}",
+        "calls": spent.llm_calls,
+        "tokens in": spent.input_tokens,
+        "cached": f"{100 * spent.cached_tokens / max(1, spent.input_tokens):.0f} %",
+        "tokens out": spent.output_tokens,
+        "cost": "unknown" if spent.cost is None else amount_of_money(spent.cost),
+    }
+
+
+async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -> dict[tuple[str, str], Spending]:
+    """What the answered calls used, by provider and model, the most input first; rules are no model.
+
+    Raises:
+        NotOnRecord: there are none
+    """
+    found = defaultdict[tuple[str, str], Spending](Spending)
+    async with paths.reader(agent_class, "ho1m") as ho1m:
+        if ho1m is not None:
+            async for entry in ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
+                call = payload_as(ModelCallPayload, entry.payload)
+                if call["model_id"] != RULES_MODEL:
+                    found[call["provider_id"], call["model_id"]].add(call, paths.config.router.prices)
+    if not found:
+        raise _no_calls(session_id)
+    return dict(sorted(found.items(), key=lambda each: (-each[1].input_tokens, each[0])))
+
+
+def _no_calls(session_id: str | None) -> NotOnRecord:
+    whose = f"session {session_id!r}" if session_id is not None else "the agent class that is meant"
+    return NotOnRecord(f"there is no model call on record of {whose}; `kitchener session list` shows what there is")
+
+
 async def _class_of(paths: LedgerPaths, session_id: str, preferred: str) -> str:
     """The agent class of a session; a consolidation's pseudo-session is the class's that is asked for."""
     return preferred if session_id.startswith("CONS-") else await paths.class_of(session_id, preferred)
@@ -96,8 +172,7 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
             async with progress_bar("entries of model calls", total) as seen:
                 found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=seen.add)]
     if not found:
-        whose = f"session {session_id!r}" if session_id is not None else "the agent class that is meant"
-        raise NotOnRecord(f"there is no model call on record of {whose}; `kitchener session list` shows what there is")
+        raise _no_calls(session_id)
     return found
 
 
@@ -172,7 +247,8 @@ class RerouteReport:
             yield f"{found['assumed_to_answer']:,} calls go to where nothing is on record of them: taken to be answered"
         if self.knows_prices:
             before, after = amount_of_money(cost["recorded"]), amount_of_money(cost["other"])
-            yield f"cost {before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
+            sums = f"{before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
+            yield f"cost {'unknown' if cost['unpriced_calls'] == found['calls'] else sums}"
         if cost["unpriced_calls"] and self.knows_prices:
             yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
 

@@ -1,6 +1,6 @@
 """The settings of `[router]`: which provider answers which request, at which address, within which limits, at what price."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +32,10 @@ class ProviderConfig(Settings):
     media_types: tuple[MediaPattern, ...] | None = None
     """Types of images and files that the model takes, such as `image/*`, `application/pdf` or `text/*`. None: what is known of
     the provider: of OpenAI, Anthropic and Google all three, of other vendors and endpoints `text/*`, of `offline` none."""
+    prompt_cache: Literal["auto", "on", "off"] = "auto"
+    """Whether requests tell the provider's prompt cache what to keep. `auto`: OpenAI gets the session as `prompt_cache_key`,
+    and Anthropic gets marks after the system message and after the history. `on`: other endpoints of OpenAI's format get the
+    key too. `off`: none. Most other providers cache without being told."""
     max_concurrency: Positive = 64
     """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None
@@ -66,7 +70,8 @@ class Route(Settings):
 
 
 class ModelPrice(Settings):
-    """`[router.prices."<model>"]`: what a model's tokens cost, in the one currency of all prices."""
+    """`[router.prices."<model>"]` or `[router.prices."<provider>/<model>"]`: what a model's tokens cost, in the one currency of
+    all prices."""
 
     input_per_million: Price
     """Price of a million input tokens."""
@@ -74,6 +79,13 @@ class ModelPrice(Settings):
     """Price of a million output tokens."""
     cached_per_million: Price | None = None
     """Price of a million input tokens that came from the provider's cache. None: `input_per_million`."""
+    cache_write_per_million: Price | None = None
+    """Price of a million input tokens that the provider wrote to its cache. None: `input_per_million`."""
+
+
+def price_of(prices: Mapping[str, ModelPrice], provider_id: str, model_id: str) -> ModelPrice | None:
+    """Returns the price of a model at a provider, else that of the model anywhere; None: it is unknown."""
+    return prices.get(f"{provider_id}/{model_id}") or prices.get(model_id)
 
 
 class RouterConfig(Settings):
@@ -91,7 +103,8 @@ class RouterConfig(Settings):
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
-    """Prices of models by the name under which they are asked for. They decide nothing. The built-in model is free."""
+    """Prices of models by the name under which they are asked for, or by `<provider>/<model>` where a model has another price
+    at one provider. They decide nothing. The built-in model is free."""
     allow_model_calls: bool = True
     """Whether providers that are not built in may be called. Turn it off in test suites."""
 

@@ -223,7 +223,7 @@ class LedgerClient(LedgerReads):
         await self._group.commit()
 
     def request_commit(self) -> None:
-        """Starts a commit of what was written, and does not wait for it."""
+        """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
         if not self._stopped:
             self._group.request()
 

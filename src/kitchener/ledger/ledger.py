@@ -123,7 +123,7 @@ class LedgerGroup(Protocol):
         ...
 
     def request_commit(self) -> None:
-        """Starts a commit of what was written, and does not wait for it."""
+        """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
         ...
 
     def enter_turn(self) -> None:

@@ -51,7 +51,7 @@ class Ledgers:
         return self._group.commit()
 
     def request_commit(self) -> None:
-        """Starts a commit of what was written, and does not wait for it."""
+        """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
         self._group.request()
 
     def enter_turn(self) -> None:

@@ -118,7 +118,7 @@ RULES_MODEL: Final = "kitchener-rules-1"
 """What `RULES_PROVIDER` calls its model. Its answers use no tokens and count as no model call."""
 MOST_TOKENS: Final = 1_000_000_000
 """The largest valid count of tokens. No model comes near it, and the sums of a session stay within what a ledger can store."""
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens")
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,13 @@ class Usage:
     """Tokens received."""
     cached_tokens: int | None = None
     """Input tokens that came from the provider's cache; None: the provider did not say."""
+    cache_write_tokens: int | None = None
+    """Input tokens that the provider wrote to its cache, which some charge more for; None: the provider did not say."""
 
     def problem(self) -> str | None:
         """Returns an error text about the first count that is invalid; None: all are valid."""
-        for place, count in enumerate((self.input_tokens, self.output_tokens, self.cached_tokens or 0)):
+        counts = (self.input_tokens, self.output_tokens, self.cached_tokens or 0, self.cache_write_tokens or 0)
+        for place, count in enumerate(counts):
             if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # a bool is no count either
                 return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
         return None
@@ -144,6 +147,8 @@ class Usage:
         counts: UsageMapping = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         if self.cached_tokens is not None:
             counts["cached_tokens"] = self.cached_tokens
+        if self.cache_write_tokens is not None:
+            counts["cache_write_tokens"] = self.cache_write_tokens
         return counts
 
 

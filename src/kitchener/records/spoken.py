@@ -8,6 +8,8 @@ marked as quoted; all other text stays unchanged. Pure. Explained in `docs/atten
 import re
 from typing import Final
 
+from kitchener.records.parts import StoredPart
+
 QUOTED: Final = "> "
 """Prefix of a line in a message that looks like the start of another speaker's text."""
 
@@ -43,6 +45,11 @@ def turn_text(message: str, response: str, speaker: str | None = None) -> str:
 def message_text(message: str, speaker: str | None = None) -> str:
     """A message as later turns see it, apart from its reply and under its day. Without a speaker it is the user's."""
     return f"{USER_LABEL}{_DATED.sub(_quote, as_said(message))}" if speaker is None else said_by(speaker, message)
+
+
+def with_attached(message: str, part: StoredPart) -> str:
+    """A message and what it brought: the image or file is named at its end."""
+    return f"{message}\n[attached: {part.described}]"
 
 
 def said_by(speaker: str, text: str) -> str:

@@ -10,7 +10,8 @@ import json
 import os
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,11 @@ from kitchener.small_files import NOT_REGULAR, read_regular, sync_directory, wri
 VERSION: Final = 1
 """Version of key files, notes and sealed values."""
 _KEY_BYTES: Final = 32
+_BLOCK_BYTES: Final = 64
+"""Block size of SHA-256; the keys of a `Mac` are no longer."""
 _CACHED_KEYS: Final = 4_096
+_WRITERS: Final = 4
+"""Key files that are written at the same time."""
 _MAX_FILE_BYTES: Final = 65_536
 """Most bytes of a key file or note that are read or overwritten; both are much smaller."""
 _REMEDY: Final = "; remove it, and restore the file from a backup"
@@ -51,11 +56,33 @@ class SubjectKey:
     """The key's id in sealed values: 32 random hex digits, which reveal nothing about the subject."""
     cipher: Cipher
     """Encrypts and decrypts values."""
-    mac: hmac.HMAC
-    """Starts keyed digests of content; copied for each."""
+    mac: "Mac"
+    """Makes keyed digests of content."""
 
     def __repr__(self) -> str:
         return f"<SubjectKey {self.kid}>"  # never the key
+
+
+class Mac:
+    """HMAC-SHA-256 under one key, with both hash states prepared.
+
+    Copying an `hmac.HMAC` for each of a turn's seven digests takes three times as long, 3 % of a turn's CPU time.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        block = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def digest(self, *data: bytes) -> bytes:
+        """The 32 bytes of the digest of the data, one part after the other."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        for each in data:
+            inner.update(each)
+        outer.update(inner.digest())
+        return outer.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +155,7 @@ class Keyring:
                     f" `kitchener subject erase {subject_id}` completes the erasure"
                 )
             if found is None:
-                self._make(subject_id, key_file)
-                found = self._use(subject_id)
+                found = self._make(subject_id, key_file)
         if found is None:
             raise SealingError(f"{self._path(subject_id)}: the key was destroyed while it was being created; try again")
         return found
@@ -139,16 +165,17 @@ class Keyring:
 
         Leaves out a subject whose key cannot be used; `get` raises the reason.
         """
-        made = []
+        missing = []
         with self._changing:
             for subject_id in subject_ids:
                 with suppress(SealingError):
                     if self._find(subject_id) is None:
-                        self._make(subject_id, None)
-                        made.append(subject_id)
-            for subject_id in made:
+                        missing.append(subject_id)
+            if len(missing) > 1:
+                self._make_many(missing)
+            elif missing:
                 with suppress(SealingError):
-                    self._use(subject_id)
+                    self._make(missing[0], None)
 
     def kid_of(self, subject_id: str) -> str | None:
         """Id of the subject's key, or of the key that an unfinished erasure destroys; None: there is neither."""
@@ -238,9 +265,9 @@ class Keyring:
     def _find(self, subject_id: str) -> SubjectKey | Erasure | None:
         return self._erasure(subject_id) or self._use(subject_id)
 
-    def _use(self, subject_id: str) -> SubjectKey | None:
-        """Reads and caches a key, once its name is on disk too."""
-        key = self._read(subject_id)
+    def _use(self, subject_id: str, content: bytes | None = None) -> SubjectKey | None:
+        """Caches a key, once its name is on disk too; reads its file, unless its content is given."""
+        key = self._read(subject_id, content)
         if key is not None:
             if self._has_new_names:
                 with _os_errors(self.directory):
@@ -279,37 +306,66 @@ class Keyring:
     def _path(self, subject_id: str) -> str:
         return f"{self._prefix}{_digits(subject_id)}.key"
 
-    def _read(self, subject_id: str) -> SubjectKey | None:
+    def _read(self, subject_id: str, content: bytes | None = None) -> SubjectKey | None:
         path = self._path(subject_id)
         with _os_errors(path):
-            found = _read_key(path)
+            found = _read_key(path, content)
         if isinstance(
             found, str
         ):  # raised here, because no local variable of this frame holds the key, which a traceback could show
             raise SealingError(f"{path}: {found}")
         return found
 
-    def _make(self, subject_id: str, content: bytes | None) -> None:
-        """Creates a key file atomically; does nothing if another process has created one meanwhile.
+    def _make(self, subject_id: str, content: bytes | None) -> SubjectKey | None:
+        """Creates a key file and caches its key, or the one that another process has created meanwhile."""
+        return self._use(subject_id, self._adopt(subject_id, *self._draft(subject_id, content)))
 
-        The file's content is on disk on return. Its name is on disk when `_load` has returned the key.
+    def _make_many(self, subject_ids: Sequence[str]) -> None:
+        """Creates and caches many keys; leaves out those that cannot be created."""
+        # Files that are flushed at the same time share commits of the file system: a tenth of the time of one after another.
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            drafts = [writers.submit(self._draft, subject_id, None) for subject_id in subject_ids]
+        adopted = {}
+        for subject_id, draft in zip(subject_ids, drafts, strict=True):
+            with suppress(SealingError):
+                adopted[subject_id] = self._adopt(subject_id, *draft.result())
+        for subject_id, content in adopted.items():
+            with suppress(SealingError):
+                self._use(subject_id, content)
+
+    def _draft(self, subject_id: str, content: bytes | None) -> tuple[str, bytes]:
+        """Writes the content of a key file, by default a new key, to a file that is nobody's yet. It is on disk on return.
+
+        Returns:
+            the file and its content
         """
         kid = os.urandom(16).hex()
-        text = json.dumps({"v": VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
-        path = self._path(subject_id)
+        if content is None:
+            content = json.dumps({"v": VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
         draft = f"{self._prefix}.{kid}.new"
-        with _os_errors(path):
+        with _os_errors(self._path(subject_id)):
             if not os.path.isdir(self._prefix):
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync_directory(self.directory.parent)
-            write_private(draft, text if content is None else content)
+            write_private(draft, content)
+        return draft, content
+
+    def _adopt(self, subject_id: str, draft: str, content: bytes) -> bytes | None:
+        """Makes a draft the subject's key file, atomically. Its name is on disk when `_use` has returned the key.
+
+        Returns:
+            the content; None: another process has created the key file meanwhile
+        """
+        path = self._path(subject_id)
+        with _os_errors(path):
             self._has_new_names = True
             try:
                 os.link(draft, path)  # unlike rename, never replaces a key
             except FileExistsError:
-                pass
+                return None
             finally:
                 os.unlink(draft)
+        return content
 
 
 def _digits(subject_id: str) -> str:
@@ -317,10 +373,10 @@ def _digits(subject_id: str) -> str:
     return hashlib.sha256(subject_id.encode()).hexdigest()
 
 
-def _read_key(path: str) -> SubjectKey | str | None:
-    """The key in a file, or the problem with the file as text; None: there is no file."""
+def _read_key(path: str, content: bytes | None) -> SubjectKey | str | None:
+    """The key in a file, or in its content if that is known, or the problem with it as text; None: there is no file."""
     try:
-        text = read_regular(path, _MAX_FILE_BYTES, follows_links=False)
+        text = read_regular(path, _MAX_FILE_BYTES, follows_links=False) if content is None else content
     except FileNotFoundError:
         return None
     try:
@@ -332,7 +388,7 @@ def _read_key(path: str) -> SubjectKey | str | None:
     if len(secret) != _KEY_BYTES:
         return f"holds a key of {len(secret)} bytes instead of {_KEY_BYTES}; restore it from a backup"
     derived = hmac.digest(secret, b"kitchener/1 content digest", "sha256")
-    return SubjectKey(kid, _cipher(secret), hmac.new(derived, digestmod="sha256"))
+    return SubjectKey(kid, _cipher(secret), Mac(derived))
 
 
 def _cipher(secret: bytes) -> Cipher:

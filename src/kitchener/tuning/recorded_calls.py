@@ -86,8 +86,7 @@ class _PartialCall:
 
     def answer(self, payload: ModelCallPayload) -> None:
         """A model answered."""
-        self._state, usage = "answered", payload["usage"]
-        self._tokens = Tokens(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens") or 0)
+        self._state, self._tokens = "answered", Tokens.of(payload["usage"])
 
     def attempt(self, told: Attempt) -> None:
         """An attempt began, or failed; one that only began gives no reason."""

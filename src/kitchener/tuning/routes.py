@@ -7,12 +7,14 @@ never asked is assumed to answer. Explained in `docs/gateway.md`.
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Final, Literal, NamedTuple, Self, TypedDict
 
 from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.config import HO2Config, ModelPrice, ProviderConfig, RouterConfig
+from kitchener.config.router import price_of
 from kitchener.errors import RETRYABLE_REASONS, ProviderError
 from kitchener.gateway.routing import Candidate, plan_route
+from kitchener.records.entries import UsageMapping
 from kitchener.records.prompt import RULES_PROVIDER
 from kitchener.records.work_order import TYPE_TAGS
 
@@ -42,6 +44,15 @@ class Tokens(NamedTuple):
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    """Input tokens that the provider's cache served."""
+    cache_write_tokens: int = 0
+    """Input tokens that the provider wrote to its cache."""
+
+    @classmethod
+    def of(cls, usage: UsageMapping) -> Self:
+        """The tokens of an answer on record."""
+        read, written = usage.get("cached_tokens") or 0, usage.get("cache_write_tokens") or 0
+        return cls(usage["input_tokens"], usage["output_tokens"], read, written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +249,7 @@ class Reroute:
         """The cost of the call's tokens, in the currency of the prices; None: unknown."""
         if call.tokens is None or choice.state != "answered" or choice.provider_id in free:
             return 0.0
-        price = self._prices.get(choice.model_id)
+        price = price_of(self._prices, choice.provider_id, choice.model_id)
         return None if price is None else cost_of(call.tokens, price)
 
 
@@ -251,10 +262,12 @@ def _speaks_of(tried: PastAttempt, place: RouteChoice) -> bool:
 
 def cost_of(tokens: Tokens, price: ModelPrice) -> float:
     """The cost of tokens, in the currency of the price."""
+    per_input, per_read, per_write = price.input_per_million, price.cached_per_million, price.cache_write_per_million
     cached = min(tokens.cached_tokens, tokens.input_tokens)
-    per_cached = price.input_per_million if price.cached_per_million is None else price.cached_per_million
-    fresh = tokens.input_tokens - cached
-    return (fresh * price.input_per_million + cached * per_cached + tokens.output_tokens * price.output_per_million) / _MILLION
+    written = min(tokens.cache_write_tokens, tokens.input_tokens - cached)
+    cost = (tokens.input_tokens - cached - written) * per_input + tokens.output_tokens * price.output_per_million
+    cost += cached * (per_input if per_read is None else per_read) + written * (per_input if per_write is None else per_write)
+    return cost / _MILLION
 
 
 @dataclass(slots=True)

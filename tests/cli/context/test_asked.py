@@ -77,7 +77,8 @@ def test_explain_says_what_the_models_read_in_all(cli: Cli, session: str) -> Non
     assert len(told) == 2
     assert total > 500
     text = cli("context", "explain", turn(session, 2)).out
-    assert f"  2 model calls: {total:,} tokens in, " in text
+    assert f"  {total:,} tokens in, " in text
+    assert ", 2 model calls; cost 0.00; word for word: " in text
     assert f"kitchener context explain {turn(session, 2)} --prompt" in text
 
 

@@ -66,8 +66,12 @@ def test_what_cannot_be_right_is_refused(cli: Cli, session_id: str, tmp_path: Pa
     assert keyless.code == 1
     assert "no key" in keyless.err
     assert not (tmp_path / "folder").exists()
-    nothing = cli("session", "import", "folder")
-    assert (nothing.code, "manifest.json" in nothing.err) == (6, True)
+    for missing in (("folder",), ("chats.jsonl", "--subject", "ada")):
+        nothing = cli("session", "import", *missing)
+        assert (nothing.code, f"{missing[0]}: expected the folder" in nothing.err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    empty = cli("session", "import", "empty")
+    assert (empty.code, "manifest.json" in empty.err) == (6, True)
     cli("session", "export", session_id, "--out", "folder")
     unsigned = cli("session", "import", "folder", "--root", "there", "--public-key", "0" * 64)
     assert (unsigned.code, "expected a signature" in unsigned.err) == (6, True)

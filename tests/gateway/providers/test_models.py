@@ -310,10 +310,11 @@ async def test_cancelling_a_call_closes_its_connection() -> None:
 # --- streams ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_comes_word_by_word_with_its_usage() -> None:
+async def test_a_stream_comes_in_pieces_with_its_usage() -> None:
+    """Words that arrive together may be one piece."""
     async with served(events(["one ", "two"])) as (server, gateway):
         (*pieces, response), _ = await read_until_error(gateway, ask(), Told())
-    assert pieces == [TextPiece(1, "one "), TextPiece(1, "two")]
+    assert pieces in ([TextPiece(1, "one "), TextPiece(1, "two")], [TextPiece(1, "one two")])
     assert response.text == "one two"  # type: ignore[union-attr] # the last item is the response
     assert response.usage == Usage(9, 4)  # type: ignore[union-attr]
     assert server.hits[0].body["stream"] is True

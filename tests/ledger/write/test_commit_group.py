@@ -16,6 +16,7 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, open_ledgers, verify_file
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.events import external_index_key
+from tests.actors.waiting import in_stopped_time, pass_time, settle
 from tests.ledger.support import FaultFS, SetClock, fact, numbers, open_ledger
 
 NAMES = ("ho1m", "context", "ho2m")
@@ -248,6 +249,62 @@ async def test_a_round_that_stays_alone_starts_after_its_linger(tmp_path: Path) 
         with anyio.fail_after(10):
             await ledgers.commit()
         assert ledgers.ho2m.durable_position == 1
+
+
+async def test_a_round_that_nobody_waits_for_takes_the_next_caller_along(tmp_path: Path) -> None:
+    """What a turn requests at its start, and what it waits for at its end, is one write and one sync if the turn is short."""
+    ops = FaultFS()
+    async with three(tmp_path, ops, linger_ms=6_000_000) as ledgers:
+        ledgers.enter_turn()
+        ops.log.clear()
+        await ledgers.ho2m.write(fact(1))
+        ledgers.request_commit()
+        await anyio.wait_all_tasks_blocked()
+        assert writes_and_syncs(ops) == []
+        await ledgers.ho2m.write(fact(2))
+        with anyio.fail_after(10):
+            await ledgers.commit()
+        assert writes_and_syncs(ops) == [("write", "ho2m"), ("sync", "ho2m")]
+        ledgers.leave_turn()
+
+
+@in_stopped_time
+@pytest.mark.parametrize(("turns", "share_s"), [(1, 0), (10, 10), (500, 95)])
+async def test_a_caller_shortens_the_wait_of_a_requested_round_to_its_own(tmp_path: Path, turns: int, share_s: float) -> None:
+    """A request alone lingers for 100 s; a caller after 5 s for a second for each running turn, and not beyond the 100 s."""
+    async with three(tmp_path, linger_ms=100_000) as ledgers, anyio.create_task_group() as tasks:
+        for _ in range(turns + 1):
+            ledgers.enter_turn()
+        ledgers.leave_turn()
+        await ledgers.ho2m.write(fact(1))
+        ledgers.request_commit()
+        await settle()
+        pass_time(5)
+        await settle()
+        assert ledgers.ho2m.durable_position == 0
+        tasks.start_soon(ledgers.commit)
+        await settle()
+        if share_s:
+            pass_time(share_s - 0.1)
+            await settle()
+            assert ledgers.ho2m.durable_position == 0
+            pass_time(0.2)
+        while ledgers.ho2m.durable_position < 1:
+            await anyio.lowlevel.checkpoint()
+
+
+@in_stopped_time
+async def test_a_requested_round_that_nobody_joins_starts_after_the_linger(tmp_path: Path) -> None:
+    async with three(tmp_path, linger_ms=100_000) as ledgers:
+        await ledgers.ho2m.write(fact(1))
+        ledgers.request_commit()
+        await settle()
+        pass_time(99.9)
+        await settle()
+        assert ledgers.ho2m.durable_position == 0
+        pass_time(0.2)
+        while ledgers.ho2m.durable_position < 1:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_commit(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ from typing import Any
 import anyio
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kitchener.canonical import Opening
 from kitchener.errors import EntryRefused, SealingError
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
+from kitchener.sealing.keyring import Mac
 from tests.ledger.support import change, forget_index, open_ledger
 
 SECRET = "my pin is 4711"
@@ -363,6 +366,39 @@ async def test_keys_of_many_new_subjects_are_created_together_and_one_damaged_ke
     assert {Keyring(tmp_path / "keys").get(subject_id).kid for subject_id in subjects} == kids
 
 
+def test_two_keyrings_that_create_the_same_keys_at_once_end_with_the_same_ones(tmp_path: Path) -> None:
+    subjects = [f"s{number}" for number in range(60)]
+    rings = [Keyring(tmp_path / "keys") for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        for loading in [threads.submit(ring.load, subjects) for ring in rings]:
+            loading.result()
+    assert all(ring.has(subject_id) for ring in rings for subject_id in subjects)
+    assert len({rings[0].get(subject_id).kid for subject_id in subjects}) == 60
+    for subject_id in subjects:
+        kid = Keyring(tmp_path / "keys").get(subject_id).kid
+        assert [ring.get(subject_id).kid for ring in rings] == [kid, kid]
+    assert {file.suffix for file in (tmp_path / "keys").iterdir()} == {".key"}
+
+
+def test_a_key_file_that_cannot_be_written_stops_only_its_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring, sync, fails = Keyring(tmp_path / "keys"), os.fsync, iter([OSError(28, "No space left on device")])
+    keyring.get("bo")
+
+    def fails_once(fd: int) -> None:
+        problem = next(fails, None) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        if problem is not None:
+            raise problem
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    subjects = [f"s{number}" for number in range(20)]
+    keyring.load(subjects)
+    left = [subject_id for subject_id in subjects if not keyring.has(subject_id)]
+    assert len(left) == 1
+    assert len([*(tmp_path / "keys").iterdir()]) == 20, "its draft is gone, and the other keys are there"
+    assert keyring.get(left[0]).kid == Keyring(tmp_path / "keys").get(left[0]).kid
+
+
 async def test_who_stops_waiting_for_a_key_leaves_the_others_theirs(tmp_path: Path) -> None:
     seal = sealer(tmp_path)
     with anyio.fail_after(10):
@@ -443,3 +479,10 @@ def test_a_digest_of_content_is_an_hmac_over_opening_and_data(tmp_path: Path) ->
     expected = f"hmac-sha256:{hmac.digest(derived, b'opening data', 'sha256').hex()}"
     assert seal.content_digest("ada", b"data", Opening(b"opening ")) == expected
     assert seal.content_digest("ada", b"opening data") == expected
+
+
+@given(key=st.binary(max_size=64), parts=st.lists(st.binary(max_size=300), max_size=4))
+def test_prepared_hash_states_give_what_hmac_gives(key: bytes, parts: list[bytes]) -> None:
+    mac, expected = Mac(key), hmac.digest(key, b"".join(parts), "sha256")
+    assert mac.digest(*parts) == expected
+    assert mac.digest(*parts) == expected  # the states are copied, not used up

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.context import Item, Ruleset, evidence_item
-from kitchener.context.fold.events import Said, read_event
+from kitchener.context.fold.events import Brought, Said, read_event
 from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
-from kitchener.ledger import LedgerGroup, StoredEntry
+from kitchener.ledger import LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, opened, payload_as
-from kitchener.records.spoken import message_text, reply_text, turn_text
+from kitchener.records.spoken import message_text, reply_text, turn_text, with_attached
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 16_777_216
@@ -154,7 +154,9 @@ class SubjectTurns:
         """Takes turns that follow on those noted so far. Ends with the first that does not fit, whoever reads it."""
         started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
         for entry in batch:
-            items = turn_evidence(entry, started.get(events.turn_index_key(entry.entity_id)), self._estimate, self._ruleset)
+            began = started.get(events.turn_index_key(entry.entity_id))
+            message = await message_in(self._ledgers.ho2m, began) if began is not None else None
+            items = turn_evidence(entry, began, message, self._estimate, self._ruleset)
             self._add(subject_id, kept, entry.entity_id, entry.seq, items)
 
     def _add(self, subject_id: str, kept: _IndexedTurns, turn_id: str, seq: int, items: Sequence[Item]) -> None:
@@ -173,13 +175,33 @@ class SubjectTurns:
             self._held += chars + _TURN_CHARS * len(items)
 
 
-def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Estimator, ruleset: Ruleset) -> tuple[Item, ...]:
+async def message_in(ho2m: ReadableLedger, started: StoredEntry) -> object:
+    """The message that began a turn, with the names of the images and files that it brought; no text if it was erased.
+
+    The session's own state folds the same text out of the same entries.
+    """
+    message = started.payload.get("user_message")
+    brought = started.payload.get("parts")
+    if not brought or not isinstance(message, str):
+        return message
+    for number in range(1, len(brought) + 1):
+        async for entry in ho2m.read(session_id=started.session_id, entity_id=f"{started.entity_id}.{number}"):
+            event = read_event(entry)
+            if event is not None and isinstance(event.facts, Brought):
+                message = with_attached(message, event.facts.part)
+    return message
+
+
+def turn_evidence(
+    entry: StoredEntry, started: StoredEntry | None, message: object, estimate: Estimator, ruleset: Ruleset
+) -> tuple[Item, ...]:
     """What was said as evidence: an imported message, or a turn's message and reply, which an older policy shows as one item.
     Nothing if it was erased.
 
     Args:
         entry: a `MESSAGE_IMPORTED`, or the turn's `TURN_COMPLETED`
         started: the turn's `TURN_STARTED`; None: it is missing
+        message: the turn's message, from `message_in`; no text: it was erased, or is missing
         estimate: counts the tokens of a text
         ruleset: the policy
     """
@@ -187,7 +209,6 @@ def turn_evidence(entry: StoredEntry, started: StoredEntry | None, estimate: Est
     if event is not None and isinstance(event.facts, Said):
         said = said_item(event, event.facts, estimate)
         return () if said.is_erased else (recalled(said),)
-    message = started.payload.get("user_message") if started is not None else None
     response, session_id = entry.payload.get("response"), str(entry.payload["session_id"])
     if started is None or not isinstance(message, str) or not isinstance(response, str):
         return ()

@@ -16,9 +16,9 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
-from kitchener.cli.chat.spending import Spending, read_spending, used_text
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import LedgerPaths, Options, SessionChoice, listens
+from kitchener.cli.spending import Spending, in_all, read_spending, used_text
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
@@ -240,7 +240,8 @@ class _ChatLoop:
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1
         if self.is_interactive:
-            print_text(f"{used_text(result.cost_summary)} · {seconds:.1f} s", style="pale")
+            cached = sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary)
+            print_text(f"{used_text(result.cost_summary, cached)} · {seconds:.1f} s", style="pale")
 
     async def _cost(self) -> str:
         turns = counted(self.turns + self.cancelled, "turn")
@@ -248,7 +249,8 @@ class _ChatLoop:
         agent_class = self.supervisor.agent_class
         used = Spending()
         if self.session_id is not None:
-            used = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
+            spent = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
+            used = in_all(spent.values())
         return f"{turns} in this chat{cancelled}: {used.text()}"
 
     def _session(self) -> str:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.spending import Spending
 from kitchener.cli.terminal.output import counted, table_lines
+from kitchener.config import ModelPrice
 from kitchener.errors import NotOnRecord
 from kitchener.records import events
 from kitchener.records.attempt_record import UnansweredCall
 from kitchener.records.entries import ModelCallPayload, UsageMapping, payload_as
-from kitchener.records.prompt import RULES_MODEL, Message, PromptRequest
+from kitchener.records.prompt import Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts
 
 
@@ -51,19 +53,19 @@ async def read_calls(
     return tuple(calls), newest.words
 
 
-def totals_line(calls: Sequence[AnsweredCall], turn_id: str) -> str:
+def spent_on(calls: Sequence[AnsweredCall], prices: dict[str, ModelPrice]) -> Spending:
+    """What model calls used, as providers counted it."""
+    found = Spending()
+    for each in calls:
+        found.add(each.payload, prices)
+    return found
+
+
+def totals_line(spent: Spending, turn_id: str) -> str:
     """What the models of a turn read and wrote in all, for a reader. Rules are no model."""
-    calls = [each for each in calls if each.payload["model_id"] != RULES_MODEL]
-    if not calls:
+    if not spent.llm_calls:
         return "  no model answered in it"
-    tokens_in, tokens_out = (
-        sum(each.usage["input_tokens"] for each in calls),
-        sum(each.usage["output_tokens"] for each in calls),
-    )
-    return (
-        f"  {counted(len(calls), 'model call')}: {tokens_in:,} tokens in, {tokens_out:,} out, as providers counted them;"
-        f" word for word: kitchener context explain {turn_id} --prompt"
-    )
+    return f"  {spent.text()}; word for word: kitchener context explain {turn_id} --prompt"
 
 
 def chosen_calls(prompts: TurnPrompts, number: int | None) -> list[tuple[int, RecordedPrompt]]:

@@ -10,11 +10,13 @@ from typing import Final, Literal, cast
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords, words_under
-from kitchener.cli.context.asked import AnsweredCall, read_calls
+from kitchener.actors.authority.subject_turns import message_in
+from kitchener.cli.context.asked import AnsweredCall, read_calls, spent_on
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.spending import Spending
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.config import HO2Config
 from kitchener.context import (
@@ -91,6 +93,8 @@ class TurnView:
     """The session's entries after the context was decided."""
     calls: tuple[AnsweredCall, ...] = ()
     """The turn's answered model calls."""
+    spent: Spending = field(default_factory=Spending)
+    """What these calls used."""
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     gathered: tuple[str, ...] = field(default=())
@@ -165,7 +169,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
     calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
-    return replace(view, calls=calls, end=end_of(turn_id, past.entries, waited_for))
+    spent = spent_on(calls, paths.config.router.prices)
+    return replace(view, calls=calls, spent=spent, end=end_of(turn_id, past.entries, waited_for))
 
 
 def _is_after(entry: StoredEntry) -> bool:
@@ -298,10 +303,10 @@ async def _offered(
     return items
 
 
-def _part(entry: StoredEntry, ref: Ref, estimate: Estimator) -> Item:
+async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Estimator) -> Item:
     """A message or a reply of another session."""
     is_message = entry.entry_type == events.TURN_STARTED
-    said = entry.payload.get("user_message" if is_message else "response")
+    said = await message_in(ho2m, entry) if is_message else entry.payload.get("response")
     name = f"{entry.entity_id}{OF_MESSAGE}" if is_message else entry.entity_id
     speaker = entry.payload.get("speaker")
     told = message_text(str(said), speaker and text_of(speaker)) if is_message else reply_text(str(said))
@@ -338,13 +343,14 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
     if (event := read_event(entry)) is not None and isinstance(event.facts, Said):
         return recalled_item(said_item(event, event.facts, estimate))
     if ruleset.is_split:
-        return _part(entry, ref, estimate)
+        return await _part(ho2m, entry, ref, estimate)
     completed = payload_as(TurnCompletedPayload, entry.payload)
     started = await ho2m.last(key=events.turn_index_key(entry.entity_id))
     if not started and (told := completed.get("user_message_ref")) is not None:  # imported for the replay only
         started = [each for each in [await ho2m.find(Ref.from_mapping(told))] if each is not None]
     begun = payload_as(TurnStartedPayload, started[-1].payload if started else {})
-    message, response = begun.get("user_message"), completed.get("response")
+    message = await message_in(ho2m, started[-1]) if started else None
+    response = completed.get("response")
     is_erased = is_sealed(message) or is_sealed(response)
     text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response), opened(begun.get("speaker")))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)

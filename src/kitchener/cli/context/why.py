@@ -52,6 +52,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "why_nothing": view.why_nothing or None,
         "gathered": list(view.gathered),
         "calls": [each.as_json() for each in view.calls],
+        "usage": view.spent.as_json(),
         "flags": [{"kind": flag.get("kind"), "detail": flag.get("detail")} for flag in view.flags],
         "explanations": [explanation_json(each) for each in found],
     }
@@ -60,7 +61,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
 def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
-    yield totals_line(view.calls, view.turn_id)
+    yield totals_line(view.spent, view.turn_id)
     if view.end.completed is None or view.end.completed.get("error") is not None:
         yield f"  {view.end.words}"
     if view.mode == "shadow":

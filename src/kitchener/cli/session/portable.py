@@ -76,7 +76,11 @@ def import_(
         kitchener session import chats.jsonl --subject ada --dry-run
         kitchener session import chats.jsonl --subject ada --agent SUPPORT
     """
-    if path.is_dir() or (subject is None and not path.exists()):
+    if not path.exists():
+        raise CallerError(
+            f"{path}: expected the folder of an exported session, or a file of conversations; found nothing there"
+        )
+    if path.is_dir():
         if subject is not None or dry_run:
             raise CallerError(f"{path} is a folder: --subject and --dry-run are for a file of conversations")
         return run_to_end(partial(_import, options, path.absolute(), public_key_of(public_key), is_json=json))

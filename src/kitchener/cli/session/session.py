@@ -14,6 +14,7 @@ from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgumen
 from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
+from kitchener.cli.spending import Spending, in_all, read_spending
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import (
     UNREADABLE,
@@ -175,7 +176,10 @@ async def _shown(options: Options, session_id: str) -> "_History":
             if any(map(is_sealed, entry.payload.values())):
                 sealed.append(entry.payload)
         history.unreadable = await why_unreadable(reader, sealed)
+    spent = await read_spending(paths, agent_class, session_id)
+    history.spent = in_all(spent.values())
     for turn in history.turns.values():
+        turn.spent = spent.get(turn.turn_id, turn.spent)
         if turn.result is None and turn.state != "imported":
             _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
     return history
@@ -213,6 +217,8 @@ class _TurnRow:
     work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
     parts: dict[str, StoredPart] = field(default_factory=dict)
     """The images and files of the message, by their ids."""
+    spent: Spending = field(default_factory=Spending)
+    """What its model and tool calls used."""
     is_reply: bool = False
     """Whether an assistant said the message, in an imported conversation."""
 
@@ -238,6 +244,7 @@ class _TurnRow:
             "error": result and opened(result.get("error")),
             "waited_for": self.waited_for or None,
             "cost": result and result.get("cost_summary"),
+            "usage": self.spent.as_json(),
             "work_orders": list(self.work_orders.values()),
         }
 
@@ -257,6 +264,8 @@ class _History:
     """Why some of its texts cannot be read; "": all can be."""
     turns: dict[str, _TurnRow] = field(default_factory=dict)
     rejected: list[_Rejected] = field(default_factory=list)
+    spent: Spending = field(default_factory=Spending)
+    """What the calls of all turns used."""
 
     def take(self, entry: StoredEntry) -> None:
         """Takes in the session's next entry."""
@@ -306,6 +315,7 @@ class _History:
             "ended_at": self.ended_at,
             "erased": self.is_erased,
             "unreadable": self.unreadable or None,
+            "usage": self.spent.as_json(),
             "turns": [turn.as_json() for turn in self.turns.values()],
             "rejected": [{**each, "message": opened(each["message"])} for each in self.rejected],
         }
@@ -333,9 +343,13 @@ class _History:
                 yield f"  ! {turn.waited_for}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
+            if turn.spent.llm_calls:
+                yield f"    {turn.spent.text()}"
         for rejected in self.rejected:
             at, message = short_time(rejected["at"]), self._text(rejected["message"])
             yield f"\nnot run ({rejected['reason']})  {at}\n  > {message}"
+        if self.spent.llm_calls:
+            yield f"\nin all: {self.spent.text()}"
 
     def _text(self, value: object) -> str:
         """A message or reply, indented; or why it cannot be read."""

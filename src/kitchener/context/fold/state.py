@@ -25,6 +25,7 @@ from kitchener.context.fold.lifecycle import (
 )
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import with_attached
 from kitchener.records.tokens import Estimator
 
 
@@ -159,8 +160,7 @@ class FoldedEvents:
         message = began.facts.message
         if message is None or message is ERASED:
             return
-        brought = f"{message}\n[attached: {facts.part.described}]"
-        self.asked[facts.turn_id] = began._replace(facts=began.facts._replace(message=brought))
+        self.asked[facts.turn_id] = began._replace(facts=began.facts._replace(message=with_attached(message, facts.part)))
         self.parts.setdefault(facts.turn_id, []).append(event)
 
     def _items_of(self, event: SourceEvent, facts: ev.Answered, asked: SourceEvent | None) -> tuple[Item, ...]:

@@ -53,7 +53,7 @@ class EndpointEmbeddings:
         try:
             async with aclosing(self._transport.post(request)) as pieces:
                 async for piece, _ in pieces:
-                    body += piece
+                    body += b"".join(piece)
         except StatusError as error:
             reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
             raise ProviderError(_ID, reason, f"the endpoint answered with status {error.status}") from None

@@ -201,15 +201,13 @@ class _Events:
             return []
         self._ends_in_return = piece.endswith(b"\r")
         self._buffer += piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        events: list[bytes] = []
-        while (end := self._buffer.find(b"\n\n", self._searched)) >= 0:
-            event = self._checked(bytes(self._buffer[:end]))
-            del self._buffer[: end + 2]
-            self._searched = 0
-            if event:
-                events.append(event + b"\n\n")
-        self._searched = max(0, len(self._buffer) - 1)
-        return events
+        if self._buffer.find(b"\n\n", self._searched) < 0:
+            self._searched = max(0, len(self._buffer) - 1)
+            return []
+        *ended, rest = bytes(self._buffer).split(b"\n\n")
+        self._buffer[:] = rest
+        self._searched = max(0, len(rest) - 1)
+        return [event + b"\n\n" for each in ended if (event := self._checked(each))]
 
     def rest(self) -> list[bytes]:
         """Returns the bytes after the last blank line."""
@@ -220,13 +218,12 @@ class _Events:
     def _checked(self, event: bytes) -> bytes:
         if event.count(b"\n") >= MAX_EVENT_LINES:
             raise UnusableAnswer("malformed", f"an event of the stream has more than {MAX_EVENT_LINES} lines")
-        lines = [line for line in event.split(b"\n") if line and not line.startswith(b":")]
-        if not lines:
+        whole = b"\n".join([line for line in event.split(b"\n") if line and not line.startswith(b":")])
+        if not whole:
             return b""
         self._number += 1
         if self._number > MAX_EVENTS:
             raise UnusableAnswer("malformed", f"the stream has more than {MAX_EVENTS:,} events")
-        whole = b"\n".join(lines)
         if self._is_checked:
             check_json(event_data(whole))
         return whole
@@ -292,6 +289,8 @@ def is_deeper(value: object, levels: int) -> bool:
     """Whether objects and lists nest deeper than `levels`. Does not recurse."""
     level: list[object] = [value]
     for _ in range(levels):
+        if not level:
+            return False
         level = _inside(level)
     return any(isinstance(each, dict | list) for each in level)
 

@@ -39,7 +39,9 @@ class Recording:
             text=said["text"],
             structured=said.get("structured"),
             tool_uses=tuple(ToolUse(each["use_id"], each["tool_id"], each["arguments"]) for each in said["tool_uses"]),
-            usage=Usage(usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens")),
+            usage=Usage(
+                usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens"), usage.get("cache_write_tokens")
+            ),
             latency_ms=call["latency_ms"],
             finish_reason=call["finish_reason"],
             served_model=said.get("served_model"),

@@ -49,10 +49,10 @@ class GroupMember(Protocol):
 class _Round:
     """One commit round, from its first request until every waiting caller resumes."""
 
-    __slots__ = ("done", "due", "failure", "full", "is_forced", "waiters")
+    __slots__ = ("done", "failure", "full", "is_forced", "linger", "waiters")
 
     def __init__(self, due: float) -> None:
-        self.due = due
+        self.linger = anyio.CancelScope(deadline=due)
         self.waiters = 0
         self.is_forced = False
         self.full = anyio.Event()
@@ -122,6 +122,8 @@ class CommitGroup:
             if current is None:
                 return
         if current is self._gathering:
+            if current.waiters == 0:
+                current.linger.deadline = min(current.linger.deadline, self._due())
             current.waiters += 1
             if force:
                 current.is_forced = True
@@ -132,7 +134,7 @@ class CommitGroup:
             raise LedgerWriteError(current.failure.path, current.failure.problem) from current.failure
 
     def request(self) -> None:
-        """Starts a round if there is something to commit, and does not wait for it."""
+        """Has a round start within `linger_ms` if there is something to commit, and does not wait for it."""
         if self._gathering is None and self._is_behind():
             self._gather()
 
@@ -144,11 +146,15 @@ class CommitGroup:
         return False
 
     def _gather(self) -> _Round:
-        share = min(self._turns / _TURNS_OF_FULL_LINGER, 1.0) if self._turns > 1 else 0.0
-        current = self._gathering = _Round(anyio.current_time() + self._config.linger_ms * share / 1_000)
+        current = self._gathering = _Round(anyio.current_time() + self._config.linger_ms / 1_000)
         if not self._has_task:
             self._spawn()
         return current
+
+    def _due(self) -> float:
+        """When a round starts that somebody waits for from now on, on the event loop's clock."""
+        share = min(self._turns / _TURNS_OF_FULL_LINGER, 1.0) if self._turns > 1 else 0.0
+        return anyio.current_time() + self._config.linger_ms * share / 1_000
 
     def _is_full(self, current: _Round) -> bool:
         waiters = current.waiters
@@ -173,11 +179,8 @@ class CommitGroup:
                 self._spawn()
 
     async def _linger(self, current: _Round) -> None:
-        if self._is_full(current):
-            return
-        seconds = current.due - anyio.current_time()
-        if seconds > 0:
-            with anyio.move_on_after(seconds):
+        if not self._is_full(current) and current.linger.deadline > anyio.current_time():
+            with current.linger:
                 await current.full.wait()
 
     async def _perform(self) -> None:

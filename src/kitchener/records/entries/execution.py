@@ -35,6 +35,9 @@ class UsageMapping(TypedDict):
     input_tokens: int
     output_tokens: int
     cached_tokens: NotRequired[int]
+    """Input tokens that the provider's cache served; absent: the provider did not say."""
+    cache_write_tokens: NotRequired[int]
+    """Input tokens that the provider wrote to its cache; absent: the provider did not say."""
 
 
 class ExecutingPayload(CommonPayload):

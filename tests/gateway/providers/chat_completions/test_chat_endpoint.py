@@ -5,6 +5,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from cryptography.x509.oid import NameOID
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
+from kitchener.gateway.providers.chat_completions.chat_endpoint import ChatEndpoint
 from kitchener.records.prompt import PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.fake_server import Answer, FakeServer, completion, error, events, fake_server
@@ -48,6 +50,12 @@ async def streamed(provider: StreamingProvider, **fields: Any) -> tuple[list[str
     *pieces, response = [each async for each in provider.stream(ask(**fields))]
     assert isinstance(response, PromptResponse)
     return [each.text for each in pieces if isinstance(each, TextPiece)], response
+
+
+async def gather(provider: StreamingProvider, into: list[object]) -> None:
+    """Puts each item of a stream into the list as it comes."""
+    async for each in provider.stream(ask()):
+        into.append(each)  # noqa: PERF401 # what came before an error counts
 
 
 def chunks(*deltas: dict[str, Any], finish_reason: str = "stop", usage: dict[str, Any] | None = None) -> Answer:
@@ -90,6 +98,7 @@ async def test_no_vendors_library_is_imported() -> None:
         ({"message": "This response_format type is unavailable now"}, "response_format", None),
         ({"message": "'temperature' does not support 0 with this model"}, "temperature", None),
         ({"message": "no", "param": "max_tokens"}, "max_tokens", "max_completion_tokens"),
+        ({"message": "Extra inputs are not permitted: prompt_cache_key"}, "prompt_cache_key", None),
     ],
 )
 async def test_a_request_is_sent_again_without_an_optional_field_that_the_endpoint_refuses(
@@ -97,13 +106,36 @@ async def test_a_request_is_sent_again_without_an_optional_field_that_the_endpoi
 ) -> None:
     """Once for a model; the next request leaves it out from the start, and another model is asked with it."""
     script = (Answer(orjson.dumps({"error": refusal}), 400), *[completion('{"n": 1}')] * 3)
-    async with endpoint(*script) as (server, provider):
+    async with endpoint(*script, prompt_cache="on") as (server, provider):
         for model in ("m", "m", "other"):
             response = await provider.complete(ask(output_schema=SCHEMA, model_id=model))
             assert response.structured == {"n": 1}
     assert [gone in hit.body for hit in server.hits] == [True, False, False, True]
     if instead is not None:
         assert [instead in hit.body for hit in server.hits] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "setting", "is_sent"),
+    [
+        ("https://api.openai.com/v1", "auto", True),
+        ("https://me.openai.azure.com/openai/v1", "auto", True),
+        ("https://api.openai.com/v1", "off", False),
+        ("https://elsewhere.example/v1", "auto", False),
+        ("https://elsewhere.example/v1", "on", True),
+    ],
+)
+async def test_the_session_is_the_key_of_the_prompt_cache_where_it_is_known_to_be_taken(
+    base_url: str, setting: str, is_sent: bool
+) -> None:
+    """Other servers ignore the field at best, so they get it only if asked to."""
+    async with opened(base_url, prompt_cache=setting) as provider:
+        assert isinstance(provider, ChatEndpoint)
+        assert ("prompt_cache_key" not in provider.left_out) is is_sent
+    async with endpoint(completion("ok"), events(["ok"]), prompt_cache="on") as (server, local):
+        await local.complete(ask(session_id="SES-0000000a"))
+        await streamed(local, session_id="SES-0000000b")
+    assert [hit.body["prompt_cache_key"] for hit in server.hits] == ["SES-0000000a", "SES-0000000b"]
 
 
 async def test_a_refusal_that_names_a_field_by_chance_changes_nothing_for_later_requests() -> None:
@@ -207,6 +239,43 @@ async def test_an_error_that_comes_with_status_200_is_an_error(code: Any, reason
             assert (caught.value.reason, caught.value.status) == (reason, status)
 
 
+async def test_events_that_arrive_together_are_one_piece() -> None:
+    """A burst of tokens costs about as much as one token."""
+    words = [f"word-{number} " for number in range(200)]
+    async with endpoint(events(words)) as (_, provider):
+        pieces, response = await streamed(provider)
+    assert "".join(pieces) == response.text == "".join(words)
+    assert len(pieces) < 50
+
+
+async def test_text_is_passed_on_while_the_rest_of_the_stream_is_not_there_yet() -> None:
+    shown: list[object] = []
+    passed_on = anyio.Event()
+    async with endpoint(events(["first"], end="hang")) as (_, provider), anyio.create_task_group() as tasks:
+
+        async def read() -> None:
+            async for each in provider.stream(ask()):
+                shown.append(each)
+                passed_on.set()
+
+        tasks.start_soon(read)
+        with anyio.fail_after(10):
+            await passed_on.wait()
+        tasks.cancel_scope.cancel()
+    assert shown == [TextPiece(1, "first")]
+
+
+@pytest.mark.parametrize("fault", [b'{"error": {"message": "busy", "code": 503}}', b'{"choices": [3]}', b"no JSON"])
+async def test_text_before_a_fault_is_passed_on_even_if_both_arrive_together(fault: bytes) -> None:
+    """So it does not depend on the network whether a failed attempt has shown text."""
+    begun = orjson.dumps({"choices": [{"delta": {"content": "begun"}}]})
+    shown: list[object] = []
+    async with endpoint(replace(stream_of([begun, fault]), chunk_bytes=0)) as (_, provider):
+        with pytest.raises(ProviderError):
+            await gather(provider, shown)
+    assert shown == [TextPiece(1, "begun")]
+
+
 async def test_a_server_that_cannot_stream_answers_as_a_whole() -> None:
     async with endpoint(completion("all of it")) as (_, provider):
         pieces, response = await streamed(provider)
@@ -232,13 +301,20 @@ async def test_an_answer_is_whole_with_its_last_event_even_if_the_connection_the
 
 async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
     counts = {"prompt_tokens": 20, "completion_tokens": 5}
-    named = ({"prompt_tokens_details": {"cached_tokens": 0}}, {"prompt_cache_hit_tokens": 12}, {"prompt_tokens_details": None})
-    async with endpoint(*[completion("ok", usage={**counts, **each}) for each in named]) as (_, provider):
-        assert [(await provider.complete(ask())).usage for _ in named] == [
-            Usage(20, 5, 0),
-            Usage(20, 5, 12),
-            Usage(20, 5, None),
-        ]
+    named: list[tuple[dict[str, Any], Usage]] = [
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, Usage(20, 5, 0)),
+        ({"prompt_cache_hit_tokens": 12}, Usage(20, 5, 12)),
+        ({"prompt_tokens_details": {"audio_tokens": 0}, "prompt_cache_hit_tokens": 12}, Usage(20, 5, 12)),
+        ({"prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 8}}, Usage(20, 5, 3, 8)),
+        ({"cache_read_input_tokens": 4, "cache_creation_input_tokens": 7}, Usage(20, 5, 4, 7)),
+        ({"prompt_tokens_details": None}, Usage(20, 5, None)),
+    ]
+    whole = [completion("ok", usage={**counts, **told}) for told, _ in named]
+    said = b'{"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}'
+    events = [stream_of([said, orjson.dumps({"choices": [], "usage": {**counts, **told}})]) for told, _ in named]
+    async with endpoint(*whole, *events) as (_, provider):
+        assert [(await provider.complete(ask())).usage for _ in named] == [usage for _, usage in named]
+        assert [(await streamed(provider))[1].usage for _ in named] == [usage for _, usage in named]
 
 
 @pytest.mark.parametrize(

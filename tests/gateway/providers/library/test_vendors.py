@@ -13,7 +13,7 @@ from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.library.vendors import OWN_CLIENT_VENDORS
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
-from kitchener.records.prompt import ToolSpec, Usage
+from kitchener.records.prompt import Message, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import Told, ask, read_until_error
 from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
 
@@ -42,7 +42,7 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
             {"type": "tool_use", "id": "tu-1", "name": "list_packages", "input": {"all": True}},
         ],
         "stop_reason": "tool_use",
-        "usage": {"input_tokens": 11, "output_tokens": 7, "cache_read_input_tokens": 4},
+        "usage": {"input_tokens": 11, "output_tokens": 7, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 3},
     }
     async with fake_server(Answer(orjson.dumps(message)), error(429, headers={"retry-after": "3"})) as server:
         config = RouterConfig(
@@ -72,8 +72,75 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
     assert [(use.use_id, use.tool_id, use.arguments) for use in response.tool_uses] == [
         ("tu-1", "list_packages", {"all": True})
     ]
-    assert response.usage == Usage(15, 7, 4)
+    assert response.usage == Usage(18, 7, 4, 3)
     assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 3.0)
+
+
+ANTHROPIC_ANSWER = {
+    "id": "msg-1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-haiku-4-5",
+    "content": [{"type": "text", "text": "Yes."}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
+
+
+def marks_of(body: Any) -> list[str]:
+    """The texts that end with a mark for the cache, in their order; "*" stands for a mark of the whole request."""
+    blocks = [*body["system"]] if isinstance(body["system"], list) else []
+    for each in body["messages"]:
+        blocks += each["content"] if isinstance(each["content"], list) else []
+    marked = [block.get("text", block["type"]) for block in blocks if "cache_control" in block]
+    return [*marked, *(["*"] if "cache_control" in body else [])]
+
+
+@pytest.mark.parametrize("setting", ["auto", "off"])
+async def test_anthropic_is_told_where_the_stable_part_of_a_prompt_ends(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the system message and after the history, never after what only this turn sends; in a round of tools also after
+    the newest results, since the next call of the turn begins with them."""
+    monkeypatch.setenv("KITCHENER_TEST_KEY", "sk-ant")
+    begun = (Message("system", "Be brief."), Message("user", "Is it open?"))
+    later = (*begun, Message("assistant", "Yes, it is."), Message("user", "[recalled]\n\nUntil when?"))
+    use = ToolUse("tu-1", "look", {})
+    with_tools = (*later, Message("assistant", "", (use,)), Message("tool", '"six"', tool_use_id="tu-1", tool_id="look"))
+    async with fake_server(*[Answer(orjson.dumps(ANTHROPIC_ANSWER))] * 3) as server:
+        it = ProviderConfig(
+            kind="model",
+            model="anthropic:claude-haiku-4-5",
+            base_url=server.url.removesuffix("/v1"),
+            api_key="env:KITCHENER_TEST_KEY",
+            prompt_cache=setting,  # type: ignore[arg-type]
+        )
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers:
+            gateway = LLMGateway(config, providers)
+            for messages in (begun, later, with_tools):
+                await gateway.complete(ask(messages=messages), on_attempt=Told())
+    expected = [["Be brief."], ["Be brief.", "Yes, it is."], ["Be brief.", "Yes, it is.", "tool_result"]]
+    assert [marks_of(hit.body) for hit in server.hits] == (expected if setting == "auto" else [[], [], []])
+    assert all("Until when?" in repr(hit.body) for hit in server.hits[1:])
+
+
+@pytest.mark.parametrize(("setting", "keys"), [("auto", [None]), ("on", ["SES-0000000a"]), ("off", [None])])
+async def test_the_key_of_the_cache_goes_to_openai_and_elsewhere_if_asked_for(
+    setting: str, keys: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address here is not OpenAI's."""
+    monkeypatch.setenv("KITCHENER_TEST_KEY", "sk-some-key")
+    async with fake_server() as server:
+        it = ProviderConfig(
+            kind="model",
+            model="openai-chat:m",
+            base_url=server.url,
+            api_key="env:KITCHENER_TEST_KEY",
+            prompt_cache=setting,  # type: ignore[arg-type]
+        )
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers:
+            await LLMGateway(config, providers).complete(ask(session_id="SES-0000000a"), on_attempt=Told())
+    assert [hit.body.get("prompt_cache_key") for hit in server.hits] == keys
 
 
 async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> None:

@@ -52,13 +52,23 @@ class ChatEndpoint:
         model_id: the model of requests that name none; None: such requests fail
         redaction: removes the API key from answers and error texts
         is_openai: whether it is OpenAI's own endpoint, whose models take images, and `max_completion_tokens` only
+        keys_cache: whether requests name their session as `prompt_cache_key`
     """
 
     def __init__(
-        self, provider_id: str, transport: ChatTransport, *, model_id: str | None, redaction: Redaction, is_openai: bool
+        self,
+        provider_id: str,
+        transport: ChatTransport,
+        *,
+        model_id: str | None,
+        redaction: Redaction,
+        is_openai: bool,
+        keys_cache: bool,
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
-        self._from_start: frozenset[OptionalField] = frozenset(("max_tokens",)) if is_openai else frozenset()
+        left_out: dict[OptionalField, bool] = {"max_tokens": is_openai, "prompt_cache_key": not keys_cache}
+        self.left_out = frozenset(field for field, is_left_out in left_out.items() if is_left_out)
+        """Optional fields that no request has from the start; each model's refusals are added."""
         self._refused: OrderedDict[str, frozenset[OptionalField]] = OrderedDict()
         self.traits = ProviderTraits(model_id=model_id, media_types=ALL_CONTENT if is_openai else TEXT_FILES)
 
@@ -74,8 +84,8 @@ class ChatEndpoint:
         reader = self._reader(request)
         try:
             async with aclosing(self._bodies(request, streams=False)) as bodies:
-                async for body, is_event in bodies:
-                    if is_event:
+                async for (body, *_), are_events in bodies:
+                    if are_events:
                         raise UnusableAnswer("malformed", "the answer is a stream of events, which was not requested")
                     reader.take(parsed_json(body), streams=False)
             reader.rest()
@@ -86,22 +96,23 @@ class ChatEndpoint:
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """Yields the text of the answer to one request in pieces, then the whole response.
 
+        The text of events that arrived together is one piece, so a burst of tokens costs no more than one.
+
         Raises:
             ProviderError: there was no usable answer, or it was cut off
         """
         reader, pieces, is_streamed = self._reader(request), RedactedPieces(self._redaction), True
         try:
             async with aclosing(self._bodies(request, streams=True)) as bodies:
-                async for body, is_event in bodies:
-                    is_streamed = is_event  # some servers answer as a whole
-                    data = event_data(body).strip() if is_event else body
-                    if not data:
-                        continue
-                    if data == b"[DONE]":
+                async for each, is_streamed in bodies:  # some servers answer as a whole
+                    text, is_over, failure = _read(reader, each, are_events=is_streamed)
+                    if text and (shown := pieces.take(text)):
+                        yield TextPiece(1, shown)
+                    if failure is not None:
+                        raise failure
+                    if is_over:
                         await _read_to_end(bodies)
                         break
-                    if text := pieces.take(reader.take(parsed_json(data), streams=is_event)):
-                        yield TextPiece(1, text)
             if text := pieces.take(reader.rest()) + pieces.rest():
                 yield TextPiece(1, text)
             yield reader.response(streamed=is_streamed)
@@ -114,10 +125,10 @@ class ChatEndpoint:
             raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
         return AnswerReader(request, self._provider_id, asked, self._redaction)
 
-    async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[tuple[bytes, bool], None]:
-        """Yields what the endpoint answers. Sends the request again for each optional field that it refuses."""
+    async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[tuple[list[bytes], bool], None]:
+        """Yields what `ChatTransport.post` does. Sends the request again for each optional field that the endpoint refuses."""
         asked = request.model_id or self._model_id or ""
-        known = without = self._refused.get(asked, self._from_start)
+        known = without = self._refused.get(asked, self.left_out)
         while True:
             content = request_body(request, asked, streams=streams, without=without)
             try:
@@ -155,6 +166,23 @@ class ChatEndpoint:
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
         detail = f"{type(error).__name__}: {error}".replace(self._transport.url, "the endpoint")
         return ProviderError(self._provider_id, reason, shortened(detail, self._redaction))
+
+
+def _read(
+    reader: AnswerReader, bodies: list[bytes], *, are_events: bool
+) -> tuple[str, bool, UnusableAnswer | ProviderError | None]:
+    """Returns the text in events or in a whole body, whether the answer is over, and what is wrong after that text."""
+    texts: list[str] = []
+    try:
+        for body in bodies:
+            data = event_data(body).strip() if are_events else body
+            if data == b"[DONE]":
+                return "".join(texts), True, None
+            if data:
+                texts.append(reader.take(parsed_json(data), streams=are_events))
+    except (UnusableAnswer, ProviderError) as error:
+        return "".join(texts), False, error
+    return "".join(texts), False, None
 
 
 async def _read_to_end(bodies: AsyncIterator[object]) -> None:
@@ -204,9 +232,18 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, secret: s
     Raises:
         ConfigError: the key, the proxy or the certificates cannot be used
     """
-    redaction = Redaction(secret)
-    host = urlsplit(config.base_url or "").hostname or ""
+    redaction, is_openai = Redaction(secret), is_of_openai(config.base_url or "")
     async with open_transport(provider_id, config, secret, redaction) as transport:
         yield ChatEndpoint(
-            provider_id, transport, model_id=config.model, redaction=redaction, is_openai=host.endswith(OPENAI_HOSTS)
+            provider_id,
+            transport,
+            model_id=config.model,
+            redaction=redaction,
+            is_openai=is_openai,
+            keys_cache=config.prompt_cache == "on" or (config.prompt_cache == "auto" and is_openai),
         )
+
+
+def is_of_openai(url: str) -> bool:
+    """Whether an address is OpenAI's own endpoint, or Azure's of its models."""
+    return (urlsplit(url).hostname or "").endswith(OPENAI_HOSTS)

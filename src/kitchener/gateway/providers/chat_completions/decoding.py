@@ -29,6 +29,10 @@ _FINISH_REASONS: Final[dict[str, FinishReason]] = {
 }
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
 """Fields in which servers send a model's thoughts."""
+_CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+"""Counts of input tokens that a cache served, as servers name them."""
+_CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
+"""Counts of input tokens that were written to a cache, as servers name them."""
 _BEGIN: Final = "<think>"
 _END: Final = "</think>"
 _MAX_HELD: Final = 200
@@ -245,12 +249,19 @@ def _text_of_parts(parts: object) -> str:
 
 def _usage(usage: dict[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
+    counts = (details, usage) if isinstance(details, dict) else (usage,)
     return Usage(
         _count("input_tokens", usage.get("prompt_tokens")),
         _count("output_tokens", usage.get("completion_tokens")),
-        None if cached is None else _count("cached_tokens", cached),
+        _count_if_told("cached_tokens", counts, _CACHE_READS),
+        _count_if_told("cache_write_tokens", counts, _CACHE_WRITES),
     )
+
+
+def _count_if_told(name: str, counts: tuple[dict[str, Any], ...], words: tuple[str, ...]) -> int | None:
+    """Returns the first count that is there; None: the server did not say."""
+    told = next((each[word] for each in counts for word in words if each.get(word) is not None), None)
+    return None if told is None else _count(name, told)
 
 
 def _count(name: str, value: object) -> int:

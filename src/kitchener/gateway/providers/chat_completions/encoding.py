@@ -10,7 +10,7 @@ from kitchener.media import IMAGES
 from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import Message, PromptRequest, ToolSpec
 
-OptionalField = Literal["response_format", "temperature", "max_tokens", "stream_options"]
+OptionalField = Literal["response_format", "temperature", "max_tokens", "stream_options", "prompt_cache_key"]
 """A field that some endpoints or models refuse."""
 
 _STRICT_KEYWORDS: Final = frozenset(
@@ -39,6 +39,8 @@ def request_body(request: PromptRequest, model: str, *, streams: bool, without: 
         body["tool_choice"] = "auto"
     if request.output_schema is not None and "response_format" not in without:
         body["response_format"] = _response_format(request.output_schema)
+    if "prompt_cache_key" not in without:
+        body["prompt_cache_key"] = request.session_id
     return orjson.dumps(body)
 
 

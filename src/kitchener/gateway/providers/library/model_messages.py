@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pydantic_ai.messages import (
     BinaryContent,
+    CachePoint,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
@@ -43,11 +44,17 @@ _FINISH_REASONS: dict[str | None, FinishReason] = {
 }
 
 
-def vendor_messages(messages: Sequence[Message]) -> list[ModelMessage]:
-    """The conversation in the library's types: neighbouring messages that we send form one request."""
+def vendor_messages(messages: Sequence[Message], *, marks_history: bool = False) -> list[ModelMessage]:
+    """The conversation in the library's types: neighbouring messages that we send form one request.
+
+    Args:
+        messages: the conversation
+        marks_history: whether what comes before the newest user message ends with a mark for the provider's cache
+    """
     conversation: list[ModelMessage] = []
     parts: list[ModelRequestPart] = []
-    for message in messages:
+    newest = max((place for place, each in enumerate(messages) if each.role == "user"), default=-1)
+    for place, message in enumerate(messages):
         if message.role == "assistant":
             if parts:
                 conversation.append(ModelRequest(parts=parts))
@@ -56,7 +63,10 @@ def vendor_messages(messages: Sequence[Message]) -> list[ModelMessage]:
         elif message.role == "system":
             parts.append(SystemPromptPart(message.content))
         elif message.role == "user":
-            parts.append(UserPromptPart(_user_content(message)))
+            content = _user_content(message)
+            if marks_history and place == newest and conversation:
+                content = [CachePoint(), content] if isinstance(content, str) else [CachePoint(), *content]
+            parts.append(UserPromptPart(content))
         else:
             parts.append(ToolReturnPart(message.tool_id or "", message.content, tool_call_id=message.tool_use_id or ""))
     if parts:
@@ -156,4 +166,5 @@ def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     counted = answer.usage
     if not counted.input_tokens and not counted.output_tokens:
         return estimated_usage(request, text)
-    return Usage(counted.input_tokens, counted.output_tokens, counted.cache_read_tokens or None)
+    read, written = counted.cache_read_tokens or None, counted.cache_write_tokens or None
+    return Usage(counted.input_tokens, counted.output_tokens, read, written)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import signature
-from typing import Any
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -23,6 +23,7 @@ from pydantic_ai.settings import ModelSettings
 from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.authorities import read_authorities
+from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
 from kitchener.gateway.providers.failures import hide
 from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
@@ -36,6 +37,7 @@ from kitchener.gateway.providers.library.model_messages import (
 from kitchener.gateway.providers.library.vendors import (
     ASYNCIO_ONLY_VENDORS,
     FORMER_HTTPX_VENDORS,
+    OPENAI_VENDORS,
     OWN_CLIENT_VENDORS,
     VENDORS_WITH_CONTENT,
     unbounded_vendor,
@@ -46,6 +48,8 @@ from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
+Caching = Literal["marks", "key"]
+"""How requests tell a provider's cache what to keep: by marks in the conversation, or by the session as a key."""
 
 _SOURCE = "configuration"
 _NOT_TAKEN = {
@@ -64,6 +68,7 @@ class ModelProvider:
         settings: the settings of every request
         redaction: removes the API keys from answers and error texts
         media_types: the types of images and files that its models take
+        caching: how requests tell the provider's cache what to keep; None: they do not
     """
 
     def __init__(
@@ -75,9 +80,10 @@ class ModelProvider:
         settings: ModelSettings,
         redaction: Redaction,
         media_types: tuple[str, ...] = ("text/*",),
+        caching: Caching | None = None,
     ) -> None:
         self._provider_id, self._build, self._model_id = provider_id, build, model_id
-        self._settings, self._redaction = settings, redaction
+        self._settings, self._redaction, self._caching = settings, redaction, caching
         self._models: OrderedDict[str, Model] = OrderedDict()
         self.traits = ProviderTraits(model_id=model_id, media_types=media_types)
         if model_id is not None:
@@ -97,7 +103,7 @@ class ModelProvider:
             model = self._model(asked)
             answer = await model_request(
                 model,
-                vendor_messages(request.messages),
+                vendor_messages(request.messages, marks_history=self._caching == "marks"),
                 model_settings=self._settings_for(request),
                 model_request_parameters=parameters_for(request, model),
             )
@@ -117,7 +123,7 @@ class ModelProvider:
             model = self._model(asked)
             async with model_request_stream(
                 model,
-                vendor_messages(request.messages),
+                vendor_messages(request.messages, marks_history=self._caching == "marks"),
                 model_settings=self._settings_for(request),
                 model_request_parameters=parameters_for(request, model),
             ) as events:
@@ -144,7 +150,14 @@ class ModelProvider:
         return model
 
     def _settings_for(self, request: PromptRequest) -> ModelSettings:
-        return {**self._settings, "max_tokens": request.max_tokens, "temperature": request.temperature}
+        asked: ModelSettings = {**self._settings, "max_tokens": request.max_tokens, "temperature": request.temperature}
+        if self._caching == "key":
+            return cast(ModelSettings, {**asked, "openai_prompt_cache_key": request.session_id})
+        if self._caching == "marks":
+            # After the results of tools the next call goes on, so that it begins with all of this one.
+            goes_on = request.messages[-1].role == "tool"
+            return cast(ModelSettings, {**asked, "anthropic_cache_instructions": True, "anthropic_cache_messages": goes_on})
+        return asked
 
 
 @asynccontextmanager
@@ -194,10 +207,27 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     settings: ModelSettings = {"max_retries": 0, "timeout": config.timeout_s}
     try:
         takes = ALL_CONTENT if vendor_name in VENDORS_WITH_CONTENT else TEXT_FILES
-        return ModelProvider(provider_id, build, model_id=model_name, settings=settings, redaction=redaction, media_types=takes)
+        return ModelProvider(
+            provider_id,
+            build,
+            model_id=model_name,
+            settings=settings,
+            redaction=redaction,
+            media_types=takes,
+            caching=_caching(vendor_name, config),
+        )
     except (UserError, ValueError, TypeError) as error:
         expected = f"the vendor's library refuses this model: {redaction.text(str(error)):.300}"
         raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from hide(error, redaction)
+
+
+def _caching(vendor_name: str, config: ProviderConfig) -> Caching | None:
+    if config.prompt_cache == "off":
+        return None
+    if vendor_name == "anthropic":
+        return "marks"
+    is_elsewhere = config.base_url is not None and not is_of_openai(config.base_url)
+    return "key" if vendor_name in OPENAI_VENDORS and (config.prompt_cache == "on" or not is_elsewhere) else None
 
 
 def _vendor(

@@ -13,6 +13,8 @@ ASYNCIO_ONLY_VENDORS: Final = frozenset(("bedrock-mantle", "cohere", "mistral"))
 """Vendors whose client needs asyncio. On trio, opening them fails."""
 FORMER_HTTPX_VENDORS: Final = frozenset(("cohere", "groq"))
 """Vendors whose library takes an `httpx` client, but none of its successor `httpx2`."""
+OPENAI_VENDORS: Final = frozenset(("openai", "openai-chat", "openai-responses", "azure"))
+"""Vendors whose library takes a key for OpenAI's prompt cache."""
 OWN_CLIENT_VENDORS: Final = {
     "bedrock": "https://bedrock-runtime.<region>.amazonaws.com/openai/v1",
     "huggingface": "https://router.huggingface.co/v1",

@@ -1,0 +1,189 @@
+"""Measures which share of a session's prompts a provider's prefix cache can serve.
+
+Plays turns of one session through a real runtime with a scripted model. Each prompt is compared with the newest earlier prompt
+of the same type of work order: what they begin with alike, a cache can serve. The size of a prompt is its characters as sent:
+the offered tools, then each message with its role. No network; the same data gives the same figures.
+
+    python -m benchmarks.prefix
+    python -m benchmarks.prefix --data transitions.jsonl --turns 60 --mode enforce --json
+    python -m benchmarks.prefix --data messages.jsonl --intents classified --budget 1000
+
+`--data` is a file of JSON objects, one a line: with `message`, as `kitchener run` reads it, or with the `turns` of a dialogue
+(`speaker`, `text`), whose replies are then the model's. Without it, or without replies, the built-in ones take turns. Messages
+are classified by the offline model. With `--json` the last line of stdout is one JSON object.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.config import LedgerConfig, RouterConfig
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.testing import FakeClock, ScriptedProvider
+
+MESSAGES = (
+    "Can you find me a one star hotel in that area? It should not be far from the station.",
+    "Yes, please make a reservation for two people at half past six.",
+    "What is the weather like there on the 12th of this month?",
+    "That sounds good. Is there a bus to Long Beach as well?",
+    "My sister Maren joins us on Friday. She does not eat fish, so please look for somewhere else.",
+    "How much would that be for all of us?",
+)
+REPLIES = (
+    "I found three hotels near the station. The Harbour Inn has a free room for two with breakfast, it is quiet, and the"
+    " reviews praise its staff; the Old Mill is cheaper, but a twenty minute walk away.",
+    "Done. Your table is booked for half past six, under your name. They hold it for fifteen minutes.",
+    "It will be mostly sunny with a light wind from the west and 21 degrees in the afternoon. The evening is cooler, so a"
+    " jacket may help. No rain is expected before the 14th.",
+    "Yes. Line 47 leaves every half hour from the square in front of the station and needs 35 minutes. The last one goes back"
+    " at ten past eleven. A ticket costs 2.40, or 4.00 for the whole day.",
+    "Certainly.",
+)
+TURN_S = 90
+"""Seconds between two turns."""
+
+
+@dataclass(slots=True)
+class Prompts:
+    """What was sent for one type of work order."""
+
+    count: int = 0
+    compared: int = 0
+    """Characters of all prompts but the first."""
+    system: int = 0
+    """Characters of these that are tools and system message."""
+    shared: int = 0
+    """Characters of these that the newest earlier prompt begins with."""
+    newest: str = ""
+
+    def add(self, request: PromptRequest) -> None:
+        """Compares the next prompt with the newest."""
+        sent = _as_sent(request)
+        if self.count:
+            self.compared += len(sent)
+            self.system += len(_as_sent(request._replace(messages=request.messages[:1])))
+            self.shared += shared_chars(sent, self.newest)
+        self.count += 1
+        self.newest = sent
+
+    def figures(self) -> dict[str, Any]:
+        """Size in characters, shares in percent."""
+        whole, compared = max(1, self.compared), max(1, self.count - 1)
+        return {
+            "prompts": self.count,
+            "mean_chars": round(self.compared / compared),
+            "system_share": round(100 * self.system / whole, 1),
+            "cacheable_share": round(100 * self.shared / whole, 1),
+        }
+
+
+def shared_chars(text: str, other: str) -> int:
+    """The number of characters with which both texts begin."""
+    differ = (at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two)
+    return next(differ, min(len(text), len(other)))
+
+
+def _as_sent(request: PromptRequest) -> str:
+    """A request's text in the order in which vendors build a prompt from it."""
+    tools = [json.dumps([each.tool_id, each.description, each.parameters]) for each in request.tools]
+    return "\n".join([*tools, *(json.dumps(each.as_mapping(), ensure_ascii=False) for each in request.messages)])
+
+
+class Model:
+    """The scripted model: classifies as the offline model does, and replies with what the data says."""
+
+    def __init__(self) -> None:
+        self.reply = ""
+        self.prompts: dict[str, Prompts] = {}
+        self._rules = OfflineProvider()
+
+    async def answer(self, request: PromptRequest) -> PromptResponse | dict[str, object] | str:
+        """The answer to the next request."""
+        self.prompts.setdefault(request.wo_type, Prompts()).add(request)
+        if request.wo_type == "classify":
+            return await self._rules.complete(request)
+        return {"response_text": self.reply} if request.output_schema is not None else self.reply
+
+
+def exchanges(data: Path | None) -> Iterator[tuple[str, str]]:
+    """Messages and replies, without end."""
+    replies = cycle(REPLIES)
+    if data is None:
+        yield from zip(cycle(MESSAGES), replies)
+    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines() if line.strip()] if data else []
+    for row in cycle(rows):
+        if "message" in row:
+            yield row["message"], next(replies)
+            continue
+        turns = row["turns"]
+        for turn, after in zip(turns, [*turns[1:], {}], strict=True):
+            if turn["speaker"] == "user":
+                yield turn["text"], after.get("text") or next(replies)
+
+
+async def play(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the session, and returns the figures of each type of work order."""
+    model, clock = Model(), FakeClock()
+    agent = HO2Config(
+        context_mode=options.mode,
+        intent_mode=options.intents,
+        **({"context_budget": options.budget} if options.budget is not None else {}),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        config = RuntimeConfig(
+            plane_root=str(Path(folder) / "root"),
+            ledger=LedgerConfig(seal=False, durability="none"),
+            router=RouterConfig(default_provider="scripted"),
+            agents={"ADMIN": agent},
+        )
+        providers = {"scripted": ScriptedProvider(model.answer, record=False)}
+        async with open_runtime(config, providers=providers, clock=clock) as runtime:
+            supervisor = runtime.supervisor("ADMIN")
+            session_id = await supervisor.start_session(subject_id="ada")
+            for message, model.reply in islice(exchanges(options.data), options.turns):
+                clock.set(clock.time_us() + TURN_S * 1_000_000)
+                result = await supervisor.handle_turn(message, session_id=session_id)
+                if result.error is not None:
+                    raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
+    return {
+        "mode": options.mode,
+        "intents": options.intents,
+        "turns": options.turns,
+        "budget": agent.context_budget,
+        "data": options.data.name if options.data else None,
+        "work_orders": {wo_type: each.figures() for wo_type, each in model.prompts.items()},
+    }
+
+
+def main() -> None:
+    """Prints a table, one row for each type of work order."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, help="messages or dialogues, one JSON object a line (default: built-in ones)")
+    parser.add_argument("--turns", type=int, default=60, help="turns of the session (default 60)")
+    parser.add_argument("--budget", type=int, help="context_budget, tokens (default: that of the settings)")
+    parser.add_argument("--mode", choices=("off", "enforce"), default="enforce", help="context_mode (default enforce)")
+    parser.add_argument("--intents", choices=("bridge", "classified"), default="bridge", help="intent_mode (default bridge)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    options = parser.parse_args()
+    report = anyio.run(play, options)
+    print(f"{options.turns} turns, context {options.mode}, intents {options.intents}, budget {report['budget']}")
+    for wo_type, row in report["work_orders"].items():
+        print(
+            f"  {wo_type:<11} {row['prompts']:>4} prompts  mean {row['mean_chars']:>6,} characters"
+            f"  system message {row['system_share']:5.1f} %  cacheable {row['cacheable_share']:5.1f} %"
+        )
+    if options.json:
+        print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

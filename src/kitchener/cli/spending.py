@@ -1,0 +1,133 @@
+"""Adds up what model and tool calls used, in tokens and in money, from the executor's ledger: cancelled turns count too."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kitchener.cli.options import LedgerPaths
+from kitchener.cli.terminal.output import amount_of_money, counted, one_line
+from kitchener.config import ModelPrice
+from kitchener.config.router import price_of
+from kitchener.records import events
+from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, payload_as
+from kitchener.records.prompt import RULES_MODEL
+from kitchener.tuning import OWN_MODELS
+from kitchener.tuning.routes import Tokens, cost_of
+
+_WIDTH = 40
+
+
+@dataclass(slots=True)
+class Spending:
+    """What model and tool calls have used."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Input tokens that providers' caches served."""
+    cache_write_tokens: int = 0
+    """Input tokens that providers wrote to their caches."""
+    llm_calls: int = 0
+    tool_calls: int = 0
+    known_cost: float = 0.0
+    """The cost of the calls with a known price, in the currency of the configured prices."""
+    unpriced: set[str] = field(default_factory=set)
+    """Models without a price."""
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of all calls; None: the price of one of them is unknown."""
+        return None if self.unpriced else self.known_cost
+
+    def add(self, call: ModelCallPayload, prices: dict[str, ModelPrice]) -> None:
+        """Adds a model call."""
+        tokens, model = Tokens.of(call["usage"]), call["model_id"]
+        self.llm_calls += model != RULES_MODEL
+        self.input_tokens += tokens.input_tokens
+        self.output_tokens += tokens.output_tokens
+        self.cached_tokens += tokens.cached_tokens
+        self.cache_write_tokens += tokens.cache_write_tokens
+        if (price := price_of(prices, call["provider_id"], model)) is not None:
+            self.known_cost += cost_of(tokens, price)
+        elif model not in OWN_MODELS.values():
+            self.unpriced.add(model)
+
+    def include(self, other: "Spending") -> None:
+        """Adds all of another sum."""
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cached_tokens += other.cached_tokens
+        self.cache_write_tokens += other.cache_write_tokens
+        self.llm_calls += other.llm_calls
+        self.tool_calls += other.tool_calls
+        self.known_cost += other.known_cost
+        self.unpriced |= other.unpriced
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, as JSON types."""
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "llm_calls": self.llm_calls,
+            "tool_calls": self.tool_calls,
+            "cost": self.cost,
+            "unpriced_models": sorted(self.unpriced),
+        }
+
+    def text(self) -> str:
+        """All of it, on one line."""
+        used: CostSummary = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "llm_calls": self.llm_calls,
+            "tool_calls": self.tool_calls,
+        }
+        return f"{used_text(used, self.cached_tokens)}; {self.cost_text()}"
+
+    def cost_text(self) -> str:
+        """The cost, for a reader."""
+        if not self.unpriced:
+            return f"cost {amount_of_money(self.known_cost)}"
+        known = f"{amount_of_money(self.known_cost)} and an unknown sum" if self.known_cost else "unknown"
+        return f'cost {known}: set [router.prices."{one_line(min(self.unpriced), _WIDTH)}"]'
+
+
+async def read_spending(paths: LedgerPaths, agent_class: str, session_id: str, since: str = "") -> dict[str, Spending]:
+    """What a session has used, by turn.
+
+    Args:
+        paths: where the ledgers are
+        agent_class: the session's
+        session_id: the session
+        since: ISO time as ledgers write it; only calls from then on count
+    """
+    found = defaultdict[str, Spending](Spending)
+    async with paths.reader(agent_class, "ho1m") as ho1m:
+        if ho1m is not None:
+            async for entry in ho1m.read(session_id=session_id, entry_type=(events.LLM_CALL, events.TOOL_CALL)):
+                if entry.timestamp < since:
+                    continue
+                spending = found[payload_as(CommonPayload, entry.payload).get("turn_id", "")]
+                if entry.entry_type == events.TOOL_CALL:
+                    spending.tool_calls += 1
+                else:
+                    spending.add(payload_as(ModelCallPayload, entry.payload), paths.config.router.prices)
+    return dict(found)
+
+
+def in_all(parts: Iterable[Spending]) -> Spending:
+    """The sum of all parts."""
+    found = Spending()
+    for each in parts:
+        found.include(each)
+    return found
+
+
+def used_text(cost: CostSummary, cached_tokens: int = 0) -> str:
+    """Tokens and calls, for a reader."""
+    cached = f" ({cached_tokens:,} of them from a cache)" if cached_tokens else ""
+    tools = f", {counted(cost['tool_calls'], 'tool call')}" if cost["tool_calls"] else ""
+    calls = counted(cost["llm_calls"], "model call")
+    return f"{cost['input_tokens']:,} tokens in{cached}, {cost['output_tokens']:,} out, {calls}{tools}"
