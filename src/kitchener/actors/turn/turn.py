@@ -26,6 +26,7 @@ from kitchener.actors.work.plan import (
     UNCLASSIFIED,
     ChainPlan,
     ToolRequest,
+    given_results,
     labels_of,
     plan_acceptance,
     plan_chain,
@@ -37,6 +38,7 @@ from kitchener.actors.work.plan import (
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
+from kitchener.lanes.calling_chain import charge_tool
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
@@ -344,12 +346,12 @@ class Turn:
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
-        inputs = {
+        inputs: dict[str, object] = {
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
             "instructions": instructions_of(constants.instructions, self._asked, acceptance),
         }
-        prior = results if classification is CONTINUES else [dict(classification), *results]
+        prior = given_results(classification, results, inputs, is_chat=context.history is not None)
         rejected: list[WorkOrder] = []
         while True:
             parent = rejected[-1].wo_id if rejected else None

@@ -113,11 +113,12 @@ def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]])
     kept = [f"({_KEEPS}{_shortened(learned, MAX_QUOTE_CHARS)})"] if learned else []
     if results:
         return "\n\n".join([*(_told(name, found) for name, found in results), *kept])
-    classified: Mapping[str, object] = next((each for each in given.get("prior_results", ()) if "speech_act" in each), {})
+    shown = (given.get("classification") or {}, *given.get("prior_results", ()))
+    classified: Mapping[str, object] = next((each for each in shown if "speech_act" in each), {})
     act, objective = str(classified.get("speech_act")), classified.get("candidate_objective")
     if act in _SOCIAL and not objective:
         return _SOCIAL[act]
-    quote = _quote(given.get("user_message", ""), context.get("context_text", ""))
+    quote = _quote(given.get("user_message", ""), "\n".join((*context.get("history", ()), context.get("context_text", ""))))
     quoted = [f"{_QUOTES}“{quote}”."] if quote else []
     return " ".join([*quoted, *([f"I understood: “{objective}”."] if objective else []), _SELF, *kept])
 
