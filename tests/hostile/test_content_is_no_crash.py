@@ -169,7 +169,7 @@ class Odd:
 
 
 def settings_of(root: Path) -> Any:
-    config = scripted_config(root, limits=FEW, max_retries=0)
+    config = scripted_config(root, limits=FEW, max_retries=0, **OBJECT)
     router = RouterConfig(default_provider="odd", providers={"odd": QUICK})
     return config.model_copy(update={"router": router})
 
