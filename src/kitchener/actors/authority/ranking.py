@@ -6,7 +6,7 @@ change the result.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
+from kitchener.context.lexical.relayed import RelayedNames
 from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
 
@@ -27,6 +28,10 @@ class RankedTurns(NamedTuple):
     """Numbers of the turns, best first, without duplicates."""
     matched: Sequence[int]
     """Index positions of the texts that share a word with the message or are next to one that does."""
+    scores: Mapping[int, float] = {}
+    """The scores of texts, by index position."""
+    possible: float = 0.0
+    """About the score of a text with every word of the message."""
 
 
 class TurnWords:
@@ -36,6 +41,7 @@ class TurnWords:
         postings: most word occurrences that one ranking reads
         excerpt_tokens: most tokens that are shown of one item; 0: all of them
         speaker_weight: factor for what a speaker said whom the message names
+        reads_names: whether a name before what is said is its speaker, as in a talk that a program relays
     """
 
     __slots__ = (
@@ -47,13 +53,18 @@ class TurnWords:
         "_numbers",
         "_owners",
         "_postings",
+        "_reads_names",
+        "_relayed",
         "_tokens",
         "_weights",
         "turns",
     )
 
-    def __init__(self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0) -> None:
-        self._postings, self._excerpt_tokens = postings, excerpt_tokens
+    def __init__(
+        self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0, *, reads_names: bool = False
+    ) -> None:
+        self._postings, self._excerpt_tokens, self._reads_names = postings, excerpt_tokens, reads_names
+        self._relayed = RelayedNames()
         weights = DEFAULT_WEIGHTS if excerpt_tokens else WEIGHTS_BEFORE_3
         self._weights = replace(weights, named=speaker_weight)
         self._index: LexicalIndex | None = None
@@ -101,13 +112,13 @@ class TurnWords:
 
     def _ranked(self, message: str, wanted: int, among: int, similar: Similarity | None) -> RankedTurns:
         ranked = self._read().rank(message, wanted=wanted, among=self._ends[among - 1])
-        order, matched = ranked.order, ranked.matched
+        order, matched, scores = ranked.order, ranked.matched, ranked.scores
         if similar is not None and similar.weight and similar.scores:
-            order, matched = self._joined(ranked, similar, among)
-        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched)
+            order, matched, scores = self._joined(ranked, similar, among)
+        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched, scores, ranked.possible)
 
-    def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int]]:
-        """The order and the matches with what similar turns gain, as a share of the best score by words."""
+    def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int], Mapping[int, float]]:
+        """The order, the matches and the scores with what similar turns gain, as a share of the best score by words."""
         for number in range(len(self._numbers), len(self.turns)):
             self._numbers[self.turns[number].ref.entry_id] = number
         scores, matched = dict(ranked.scores), dict.fromkeys(ranked.matched)
@@ -120,7 +131,13 @@ class TurnWords:
                     matched[position] = None
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
-        return order, [*matched]
+        return order, [*matched], scores
+
+    def grade(self, number: int, ranked: RankedTurns) -> float:
+        """How well a turn matches: the score of its best text as a share of what a text with every word of the message gets."""
+        start = self._ends[number - 1] if number else 0
+        best = max([ranked.scores.get(each, 0.0) for each in range(start, self._ends[number])], default=0.0)
+        return best / ranked.possible if ranked.possible else 0.0
 
     def said(self, number: int) -> str:
         """What was said in a turn, a message or a reply, without the names of the speakers."""
@@ -136,11 +153,14 @@ class TurnWords:
         index = self._index
         if index is None:
             index = self._index = LexicalIndex(postings=self._postings, weights=self._weights)
+            self._relayed = RelayedNames()
         for number in range(len(self._ends), len(self.turns)):
             item = self.turns[number]
             tokens = self._shown_tokens(item) if self._excerpt_tokens else None
+            session = item.session_id or ""
             for speaker, text in _said(item.text):
-                index.append(LexicalTurn(text, item.session_id or "", speaker, item.timestamp[:10] or None, tokens))
+                name = self._relayed.speaker(session, speaker, text) if self._reads_names else None
+                index.append(LexicalTurn(text, session, name or speaker, item.timestamp[:10] or None, tokens))
                 self._owners.append(number)
             self._ends.append(len(self._owners))
         return index
@@ -148,7 +168,7 @@ class TurnWords:
 
 def words_under(ruleset: Ruleset) -> TurnWords:
     """An index without turns, for rankings under a policy."""
-    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight)
+    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight, reads_names=ruleset.is_terse)
 
 
 class TurnRanking:
@@ -227,6 +247,23 @@ class TurnRanking:
             message: the user's message
             items: turns of the session by age, then evidence
         """
+        for place, _ in self._placed(message, items):
+            yield place
+        count = len(items)
+        while count and items[count - 1].kind == "evidence":
+            count -= 1
+        yield from range(count - 1, -1, -1)
+
+    def grade(self, message: str, items: Sequence[Item]) -> Iterator[tuple[int, float]]:
+        """Yields the positions of matching `items`, best first, each with how well it matches, see `TurnWords.grade`."""
+        words, best, similar = self._words, self._best(message), self.similar
+        alike = similar.scores if similar is not None and similar.weight else {}
+        for place, number in self._placed(message, items):
+            is_alike = bool(alike) and alike.get(items[place].ref.entry_id, 0) >= _ALIKE
+            yield place, 1.0 if is_alike else words.grade(number, best)
+
+    def _placed(self, message: str, items: Sequence[Item]) -> Iterator[tuple[int, int]]:
+        """Positions in `items` with the numbers of their turns, best first."""
         evidence: dict[str, int] = {}
         count = len(items)
         while count and items[count - 1].kind == "evidence":
@@ -236,14 +273,13 @@ class TurnRanking:
         for number in self._best(message).numbers:
             item = turns[number]
             if number < count and items[number] is item:  # the usual case: all turns belong to one intent
-                yield number
+                yield number, number
             elif item.entity_id in evidence:
-                yield evidence[item.entity_id]
+                yield evidence[item.entity_id], number
             else:
                 place = bisect_left(items, item.place, 0, count, key=place_of)
                 if place < count and items[place].entity_id == item.entity_id:
-                    yield place
-        yield from range(count - 1, -1, -1)
+                    yield place, number
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:
@@ -258,4 +294,6 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
         yield "assistant", assistant
 
 
+_ALIKE: Final = FULL_SCORE * 9 // 10
+"""Score of similarity from which on an item matches as if it had every word of the message."""
 _NONE: Final = RankedTurns([], ())

@@ -13,7 +13,16 @@ from kitchener.context.fold.events import Answered, Asked, Brought, Declared, Ev
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_said, imported_text, label_of, message_text, reply_text, turn_text
+from kitchener.records.spoken import (
+    ASSISTANT_LABEL,
+    RECALLED_LABEL,
+    as_said,
+    imported_text,
+    label_of,
+    message_text,
+    reply_text,
+    turn_text,
+)
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
@@ -79,6 +88,8 @@ class Item(NamedTuple):
     """Whether its text was erased; it is then shown as a stub at most."""
     whole: str = ""
     """The full text, if `text` is an excerpt; "": it is none."""
+    is_reply: bool = False
+    """Whether it is a reply of the agent, and not what was said to it."""
 
     @property
     def timestamp(self) -> str:
@@ -111,7 +122,7 @@ def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, e
         return None
     return (
         _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message, asked.facts.speaker), facts, estimate),
-        _part_item(event, event.entity_id, reply_text(response), facts, estimate),
+        _part_item(event, event.entity_id, reply_text(response), facts, estimate, is_reply=True),
     )
 
 
@@ -121,12 +132,14 @@ def said_item(event: SourceEvent, facts: Said, estimate: Estimator) -> Item:
     text = imported_text(facts.text, facts.speaker, is_reply=facts.is_reply)
     dated = event._replace(timestamp=facts.said_at)
     if not is_erased:
-        return _part_item(dated, event.entity_id, text, facts, estimate)
+        return _part_item(dated, event.entity_id, text, facts, estimate, is_reply=facts.is_reply)
     erased = f"[{event.entity_id}] erased"
     return _part_item(dated, event.entity_id, erased, facts, estimate)._replace(stub=erased, is_erased=True)
 
 
-def _part_item(event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator) -> Item:
+def _part_item(
+    event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator, *, is_reply: bool = False
+) -> Item:
     stub = f"[{name}] {shortened(text)}"
     return Item(
         name,
@@ -143,6 +156,7 @@ def _part_item(event: SourceEvent, name: str, text: str, facts: Answered | Said,
         facts.intent_id,
         None,
         facts.session_id,
+        is_reply=is_reply,
     )
 
 
@@ -327,6 +341,19 @@ def evidence_item(
 def recalled(item: Item) -> Item:
     """A turn's item as evidence recalled from another intent."""
     return item._replace(kind="evidence", reasons=RECALLED)
+
+
+def terse(item: Item, estimate: Estimator) -> Item:
+    """A recalled item with the shortest label: `AI: ` before a reply."""
+    if not item.text.startswith(ASSISTANT_LABEL):
+        return item
+    text = f"{RECALLED_LABEL}{item.text[len(ASSISTANT_LABEL) :]}"
+    return item._replace(text=text, tokens=estimate(text + LINE))
+
+
+def unspoken(item: Item) -> Item:
+    """An item of which nothing is shown, because its text says nothing."""
+    return item._replace(text="", stub="", tokens=0, stub_tokens=0)
 
 
 def recent(item: Item) -> Item:
