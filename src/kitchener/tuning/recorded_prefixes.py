@@ -134,7 +134,8 @@ def _with_projection(prefix: PromptPrefix, payload: ProjectionPayload, lists: Pr
     prefix = prefix._replace(
         intent_id=payload["intent_id"], learned_lines=tuple(learned), stable_hash=payload["stable_prefix_hash"]
     )
-    if (history := payload.get("history")) is None:
+    history = payload.get("history")
+    if not isinstance(history, Mapping):
         return prefix
     first = history["first"]
     shown = tuple(_history(lists, Ref.from_mapping(first))) if first is not None else ()
