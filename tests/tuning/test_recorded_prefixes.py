@@ -81,6 +81,8 @@ async def test_a_break_is_on_record_exactly_where_the_request_begins_differently
     model = Model()
     found = await breaks_of(tmp_path / "root", await talk(tmp_path / "root", model, said, **settings), **settings)
     assert [causes == () for causes in found] == [goes_on(*pair) for pair in pairwise(model.asked)]
+    if said is LONG:
+        assert () in found[found.index(("evicted",)) :], "between two evictions messages are only appended"
 
 
 async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) -> None:
@@ -93,6 +95,7 @@ async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) ->
         {"standing_rules": ("Never guess.",)},
         {"model": "scripted-2"},
         {"admin_tools": ()},
+        {"prompt_layout": "block"},
     ]
     model, session_id, settings = Model(), None, base
     for changed in changes:
@@ -105,6 +108,7 @@ async def test_changed_settings_are_told_by_what_they_changed(tmp_path: Path) ->
         ("instructions",),
         ("model",),
         ("tools",),
+        ("layout",),
     ]
 
 

@@ -136,15 +136,15 @@ class LLMGateway:
         """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
         return self._mailbox.statistics()
 
-    def usage(self) -> dict[str, ProviderUsage]:
-        """What the calls of each provider used that has answered since the gateway began. Built-in ones are left out."""
-        return {each: replace(target.used) for each, target in self._rules.targets.items() if target.used.calls}
-
     @asynccontextmanager
     async def open(self) -> AsyncIterator["LLMGateway"]:
         """Takes calls while the context is open. On exit, pending and further calls fail with `ActorStopped`."""
         async with self._mailbox.open():
             yield self
+
+    def usage(self) -> dict[str, ProviderUsage]:
+        """What the calls of each provider used that has answered since the gateway began. Built-in ones are left out."""
+        return {each: replace(target.used) for each, target in self._rules.targets.items() if target.used.calls}
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer, after retries and fallbacks.
