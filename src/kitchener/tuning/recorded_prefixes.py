@@ -134,8 +134,7 @@ def _with_projection(prefix: PromptPrefix, payload: ProjectionPayload, lists: Pr
     prefix = prefix._replace(
         intent_id=payload["intent_id"], learned_lines=tuple(learned), stable_hash=payload["stable_prefix_hash"]
     )
-    history = payload.get("history")
-    if not isinstance(history, Mapping):
+    if (history := payload.get("history")) is None:
         return prefix
     first = history["first"]
     shown = tuple(_history(lists, Ref.from_mapping(first))) if first is not None else ()
