@@ -31,7 +31,7 @@ from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystan
 FEW = {"max_restarts": 3}
 """An actor that stops at its third failure, so that a story can be short."""
 QUICK = ProviderConfig(kind="offline", max_retries=0)
-OBJECT: Final = {"synthesize_contract_id": "PRC-SYNTHESIZE-001"}
+OBJECT: Final[dict[str, Any]] = {"synthesize_contract_id": "PRC-SYNTHESIZE-001"}
 """Replies as objects, which are parsed; text is not."""
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
@@ -169,7 +169,7 @@ class Odd:
 
 
 def settings_of(root: Path) -> Any:
-    config = scripted_config(root, limits=FEW, max_retries=0)
+    config = scripted_config(root, limits=FEW, max_retries=0, **OBJECT)
     router = RouterConfig(default_provider="odd", providers={"odd": QUICK})
     return config.model_copy(update={"router": router})
 
