@@ -28,7 +28,7 @@ _PERSONA: Final = ("instructions", "standing_rules")
 
 
 @dataclass(slots=True)
-class _Turn:
+class _PlannedReply:
     """What the supervisor planned for the reply of a turn."""
 
     config_hash: str
@@ -71,11 +71,11 @@ async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: 
     return found
 
 
-async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _Turn]:
-    turns: dict[str, _Turn] = {}
+async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _PlannedReply]:
+    turns: dict[str, _PlannedReply] = {}
     async for entry in ho2m.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.WO_PLANNED)):
         if entry.entry_type == events.TURN_STARTED:
-            turns[entry.entity_id] = _Turn(payload_as(TurnStartedPayload, entry.payload).get("config_hash", ""))
+            turns[entry.entity_id] = _PlannedReply(payload_as(TurnStartedPayload, entry.payload).get("config_hash", ""))
             continue
         planned = payload_as(WorkOrderPlannedPayload, entry.payload)
         turn = turns.get(planned.get("turn_id", ""))
@@ -117,7 +117,7 @@ async def _sources(ho2m: LedgerReader, config_hash: str) -> RecordedSources | No
         return None
 
 
-def _of_sources(turn: _Turn, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
+def _of_sources(turn: _PlannedReply, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
     limits, pack = turn.constraints, call["prompt_pack_version"]
     tools = tuple(limits.get("allowed_tools", ())) if limits.get("turn_limit") else ()
     prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, json.dumps(turn.criteria))
