@@ -15,8 +15,9 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from kitchener.actors.mailbox.mailbox import LaneLimits, Mailbox
 from kitchener.lanes.lane import Lane
+from kitchener.lanes.mailbox import Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 
 _CALLERS = 16
 

@@ -180,7 +180,8 @@ async def test_the_rules_answer_nothing_but_classifications() -> None:
 
     request = prompt_request("hello", provider_id="rules", wo_type="synthesize")
     with pytest.raises(ProviderError, match="a synthesize needs a model") as refused:
-        await LLMGateway(RouterConfig()).complete(request, on_attempt=listen)
+        async with LLMGateway(RouterConfig()).open() as gateway:
+            await gateway.complete(request, on_attempt=listen)
     assert refused.value.reason == "bad_request"
 
 

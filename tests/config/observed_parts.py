@@ -127,14 +127,14 @@ async def in_flight(root: Path, **settings: Any) -> Hashable:
         arrived.append(request)
         await released.wait()
 
-    gateway = gateway_of(a=(ScriptedProvider(lambda _: "fine", gate=hold), settings))
-    async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(call, gateway)
-        await settle()
-        seen = len(arrived)
-        tasks.cancel_scope.cancel()
-    return seen
+    async with gateway_of(a=(ScriptedProvider(lambda _: "fine", gate=hold), settings)).open() as gateway:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(call, gateway)
+            await settle()
+            seen = len(arrived)
+            tasks.cancel_scope.cancel()
+        return seen
 
 
 async def call(gateway: LLMGateway) -> str:
@@ -154,17 +154,17 @@ async def silent(root: Path, **settings: Any) -> Hashable:
         await released.wait()
 
     ends = list[str]()
-    gateway = gateway_of(a=(ScriptedProvider(lambda _: "fine", gate=hold), {"max_retries": 0, **settings}))
+    async with gateway_of(a=(ScriptedProvider(lambda _: "fine", gate=hold), {"max_retries": 0, **settings})).open() as gateway:
 
-    async def send() -> None:
-        ends.append(await call(gateway))
+        async def send() -> None:
+            ends.append(await call(gateway))
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
-        await settle()
-        await pass_time()
-        released.set()
-    return tuple(ends)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await settle()
+            await pass_time()
+            released.set()
+        return tuple(ends)
 
 
 def attempts(failures: int = 5, calls: int = 1, pause_s: float = 0.0, **settings: Any) -> Callable[[], Hashable]:
@@ -178,11 +178,11 @@ def attempts(failures: int = 5, calls: int = 1, pause_s: float = 0.0, **settings
             times.append(round(trio.current_time() - begun, 6))
             return failure("connection") if len(times) <= failures else "fine"
 
-        gateway = gateway_of(0.5, a=(ScriptedProvider(answer), settings))
-        for _ in range(calls):
-            await call(gateway)
-            await trio.sleep(pause_s)
-        return tuple(times)
+        async with gateway_of(0.5, a=(ScriptedProvider(answer), settings)).open() as gateway:
+            for _ in range(calls):
+                await call(gateway)
+                await trio.sleep(pause_s)
+            return tuple(times)
 
     return lambda: in_virtual_time(main)
 
@@ -203,8 +203,8 @@ async def over_http(root: Path, **settings: Any) -> Hashable:
         config = RouterConfig(
             default_provider="it", providers={"it": ProviderConfig(base_url=address, model="m", max_retries=0, **settings)}
         )
-        async with build_providers(config) as providers:
-            answer = await call(LLMGateway(config, providers))
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            answer = await call(gateway)
         (hit,) = server.hits
         return hit.path, hit.headers.get("authorization"), hit.body.get("prompt_cache_key"), answer
 
@@ -230,7 +230,8 @@ async def kind(root: Path, value: str) -> Hashable:
 
 async def foreign(root: Path, value: bool) -> Hashable:
     """A call to a provider that is not built in."""
-    return await call(LLMGateway(RouterConfig(default_provider="it", allow_model_calls=value), {"it": Remote()}))
+    async with LLMGateway(RouterConfig(default_provider="it", allow_model_calls=value), {"it": Remote()}).open() as gateway:
+        return await call(gateway)
 
 
 async def cost(root: Path, **prices: float | None) -> Hashable:

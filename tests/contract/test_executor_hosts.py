@@ -11,14 +11,15 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.executor.executor import HO1Executor
-from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, calling_chain
-from kitchener.actors.mailbox.hosts import HostedExecutor
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
+from kitchener.actors.executor.hosted import HostedExecutor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
 from kitchener.gateway import LLMGateway
+from kitchener.lanes.calling_chain import CALLING_CHAIN, calling_chain
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.records.prompt import PromptRequest, Provider
 from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener
@@ -67,16 +68,20 @@ async def open_bench(
 ) -> AsyncIterator[Bench]:
     """The real executor over real ledgers and a scripted model."""
     listeners: dict[str, UpdateListener] = {}
-    async with open_ledgers(
-        ho1m=path / "ho1m.jsonl",
-        ho2m=path / "ho2m.jsonl",
-        context=path / "context.jsonl",
-        agent_class="ADMIN",
-        config=LedgerConfig(durability="os", linger_ms=0),
-    ) as ledgers:
+    providers = {"p": provider or ScriptedProvider(echo)}
+    async with (
+        LLMGateway(RouterConfig(default_provider="p"), providers).open() as gateway,
+        open_ledgers(
+            ho1m=path / "ho1m.jsonl",
+            ho2m=path / "ho2m.jsonl",
+            context=path / "context.jsonl",
+            agent_class="ADMIN",
+            config=LedgerConfig(durability="os", linger_ms=0),
+        ) as ledgers,
+    ):
         executor = HO1Executor(
             ledgers=ledgers,
-            gateway=LLMGateway(RouterConfig(default_provider="p"), {"p": provider or ScriptedProvider(echo)}),
+            gateway=gateway,
             prompts=LIBRARY,
             tools=ToolRegistry(tools),
             clock=SystemClock(),

@@ -1,5 +1,6 @@
 """What a gateway promises to its callers, for complete answers and for streams; explained in docs/gateway.md."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, LedgerClosed, Overloaded, ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.traits import ProviderTraits
@@ -72,9 +73,11 @@ async def open_gateway(provider: Provider, *, places: int = 64, queue: int = 64)
     config = ProviderConfig(kind="offline", max_retries=1, max_concurrency=places)
     router = RouterConfig(default_provider="p", providers={"p": config})
     with anyio.fail_after(10):
-        gateway = LLMGateway(router, {"p": provider}, jitter=lambda: 0.0, queue=queue)
-        yield gateway
-        await settle()
+        async with LLMGateway(
+            router, {"p": provider}, jitter=lambda: 0.0, limits=LimitsConfig(gateway_queue=queue)
+        ).open() as gateway:
+            yield gateway
+            await settle()
     assert counts(gateway) == (0, 0, 0)
 
 
@@ -221,18 +224,18 @@ async def test_a_bug_in_a_provider_is_its_failure_with_the_bug_as_cause(kind: ty
     error = kind()
     provider = Pieces(fails_after=[0, 2], error=error)
     settings = ProviderConfig(kind="offline", max_retries=0)
-    gateway = LLMGateway(RouterConfig(default_provider="p", providers={"p": settings}), {"p": provider})
-    with pytest.raises(ProviderError, match=f"malformed: the provider raised {kind.__name__}") as caught:
-        await gateway.complete(ask(), on_attempt=Told())
-    assert caught.value.__cause__ is not None
-    assert caught.value.__cause__.__cause__ is error
-    seen: list[StreamItem] = []
-    with pytest.raises(ProviderError, match=f"malformed: the provider raised {kind.__name__}") as caught:
-        await read_into(seen, gateway, ask())
-    assert caught.value.__cause__ is not None
-    assert caught.value.__cause__.__cause__ is error
-    assert seen == [TextPiece(1, "0 "), TextPiece(1, "1 ")]
-    assert gateway.statistics()["p"].running == 0
+    async with LLMGateway(RouterConfig(default_provider="p", providers={"p": settings}), {"p": provider}).open() as gateway:
+        with pytest.raises(ProviderError, match=f"malformed: the provider raised {kind.__name__}") as caught:
+            await gateway.complete(ask(), on_attempt=Told())
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__cause__ is error
+        seen: list[StreamItem] = []
+        with pytest.raises(ProviderError, match=f"malformed: the provider raised {kind.__name__}") as caught:
+            await read_into(seen, gateway, ask())
+        assert caught.value.__cause__ is not None
+        assert caught.value.__cause__.__cause__ is error
+        assert seen == [TextPiece(1, "0 "), TextPiece(1, "1 ")]
+        assert gateway.statistics()["p"].running == 0
 
 
 async def test_calls_run_side_by_side() -> None:
@@ -286,27 +289,27 @@ def test_slow_calls_fill_the_lane_and_the_next_one_waits_for_room_until_its_dead
         config = ProviderConfig(kind="offline", max_concurrency=2)
         router = RouterConfig(default_provider="p", providers={"p": config}, fallbacks={"p": ("q",)})
         provider, other = Pieces(gate=held), Pieces()
-        gateway = LLMGateway(router, {"p": provider, "q": other}, queue=4)
-        call = complete if kind == "complete answers" else read
-        async with anyio.create_task_group() as tasks:
-            for _ in range(5):
-                tasks.start_soon(call, gateway)
-            await anyio.wait_all_tasks_blocked()
-            assert counts(gateway) == (2, 3, 0)
-            began = anyio.current_time()
-            with pytest.raises(Overloaded) as caught:
-                await gateway.complete(ask(deadline=began + 7), on_attempt=told)
-            assert anyio.current_time() == began + 7
-            assert (caught.value.what, caught.value.limit) == ("the queue of the gateway for provider 'p'", 4)
-            assert told.lines == []
-            assert other.given == 0
-            assert gateway.statistics()["p"].given_up == 1
-            answer = await gateway.complete(ask(provider_id="q"), on_attempt=Told())
-            assert answer.route_reason == "explicit"
-            held.released.set()
-        assert counts(gateway) == (0, 0, 0)
-        assert provider.closed == 5
-        assert gateway.statistics()["p"].waited == 3
+        async with LLMGateway(router, {"p": provider, "q": other}, limits=LimitsConfig(gateway_queue=4)).open() as gateway:
+            call = complete if kind == "complete answers" else read
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(call, gateway)
+                await anyio.wait_all_tasks_blocked()
+                assert counts(gateway) == (2, 3, 0)
+                began = anyio.current_time()
+                with pytest.raises(Overloaded) as caught:
+                    await gateway.complete(ask(deadline=began + 7), on_attempt=told)
+                assert anyio.current_time() == began + 7
+                assert (caught.value.what, caught.value.limit) == ("the queue of the gateway for provider 'p'", 4)
+                assert told.lines == []
+                assert other.given == 0
+                assert gateway.statistics()["p"].given_up == 1
+                answer = await gateway.complete(ask(provider_id="q"), on_attempt=Told())
+                assert answer.route_reason == "explicit"
+                held.released.set()
+            assert counts(gateway) == (0, 0, 0)
+            assert provider.closed == 5
+            assert gateway.statistics()["p"].waited == 3
 
     in_virtual_time(main)
 
@@ -347,8 +350,8 @@ async def test_a_call_that_falls_back_leaves_the_first_lane_to_others() -> None:
         providers={"p": ProviderConfig(kind="offline", max_retries=0, max_concurrency=1)},
         fallbacks={"p": ("q",)},
     )
-    gateway = LLMGateway(router, {"p": down, "q": Pieces(gate=held)})
-    async with anyio.create_task_group() as tasks:
+    both = {"p": down, "q": Pieces(gate=held)}
+    async with LLMGateway(router, both).open() as gateway, anyio.create_task_group() as tasks:
         tasks.start_soon(complete, gateway)
         await settle()
         assert counts(gateway) == (0, 0, 0)
@@ -361,15 +364,15 @@ def test_a_call_that_waits_to_be_retried_leaves_its_lane_to_others() -> None:
     async def main() -> None:
         config = ProviderConfig(kind="offline", max_concurrency=1, backoff_initial_s=8.0)
         router = RouterConfig(default_provider="p", providers={"p": config})
-        gateway = LLMGateway(router, {"p": Pieces(fails_after=[0])}, jitter=lambda: 0.5)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(complete, gateway)
-            await anyio.wait_all_tasks_blocked()
-            assert counts(gateway) == (0, 0, 0)
-            began = anyio.current_time()
-            await complete(gateway)
-            assert anyio.current_time() == began
-        assert anyio.current_time() == began + 4
+        async with LLMGateway(router, {"p": Pieces(fails_after=[0])}, jitter=lambda: 0.5).open() as gateway:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(complete, gateway)
+                await anyio.wait_all_tasks_blocked()
+                assert counts(gateway) == (0, 0, 0)
+                began = anyio.current_time()
+                await complete(gateway)
+                assert anyio.current_time() == began
+            assert anyio.current_time() == began + 4
 
     in_virtual_time(main)
 
@@ -391,11 +394,15 @@ async def test_a_stream_cancelled_before_it_began_leaves_no_trace(place: str) ->
         assert provider.closed == (1 if place == "in line" else 2)
 
 
-async def test_a_gateway_that_has_stopped_says_so() -> None:
+@pytest.mark.parametrize("state", ["not open yet", "closed"])
+async def test_a_gateway_that_is_not_open_says_so(state: str) -> None:
     gateway = LLMGateway(RouterConfig(default_provider="p"), {"p": Pieces()})
-    gateway.stop()
-    with pytest.raises(ActorStopped):
+    if state == "closed":
+        async with gateway.open():
+            pass
+    says = "the gateway has stopped" if state == "closed" else "enter its `open()` first"
+    with pytest.raises(ActorStopped, match=re.escape(says)):
         await gateway.complete(ask(), on_attempt=Told())
-    with pytest.raises(ActorStopped):
+    with pytest.raises(ActorStopped, match=re.escape(says)):
         async for _ in gateway.stream(ask(), on_attempt=Told()):
             pass

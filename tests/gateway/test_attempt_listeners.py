@@ -43,11 +43,11 @@ async def test_what_a_listener_raises_reaches_the_caller_and_the_slot_is_free(st
             raise Broken(state)
 
     failures = [failure("malformed")] * 4 if state == "failed" else []
-    gateway = gateway_of(it=([*failures, "well"], ONE_SLOT))
-    for _ in range(4):
-        with anyio.fail_after(5), pytest.raises(Broken, match=state):
-            await answer_of(gateway, listen, streams=streams)
-    await check_free(gateway, streams=streams)
+    async with gateway_of(it=([*failures, "well"], ONE_SLOT)).open() as gateway:
+        for _ in range(4):
+            with anyio.fail_after(5), pytest.raises(Broken, match=state):
+                await answer_of(gateway, listen, streams=streams)
+        await check_free(gateway, streams=streams)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -60,10 +60,10 @@ async def test_a_call_that_is_cancelled_while_its_listener_waits_gives_the_slot_
             waits.set()
             await anyio.sleep_forever()
 
-    gateway = gateway_of(it=([failure("malformed"), "well"] if state == "failed" else ["well"], ONE_SLOT))
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: answer_of(gateway, listen, streams=streams))
-            await waits.wait()
-            tasks.cancel_scope.cancel()
-    await check_free(gateway, streams=streams)
+    async with gateway_of(it=([failure("malformed"), "well"] if state == "failed" else ["well"], ONE_SLOT)).open() as gateway:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: answer_of(gateway, listen, streams=streams))
+                await waits.wait()
+                tasks.cancel_scope.cancel()
+        await check_free(gateway, streams=streams)

@@ -26,18 +26,20 @@ def test_repeated_failure_opens_the_circuit_and_one_probe_closes_it() -> None:
 
     async def main() -> None:
         provider = ScriptedProvider([failure("server_error")] * 2 + ["fine"] * 3)
-        gateway = gateway_of(a=(provider, {"max_retries": 0, "breaker_failures": 2, "breaker_reset_s": 30.0}))
-        for _ in range(2):
-            with pytest.raises(ProviderError, match="server_error"):
-                await gateway.complete(ask(), on_attempt=Told())
-        told = Told()
-        with pytest.raises(ProviderError, match=r"tried again in 30\.0 s") as caught:
-            await gateway.complete(ask(), on_attempt=told)
-        assert caught.value.reason == "breaker_open"
-        assert (told.attempts, len(provider.requests)) == ([], 2)
-        await trio.sleep(30.0)
-        for _ in range(3):
-            assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+        async with gateway_of(
+            a=(provider, {"max_retries": 0, "breaker_failures": 2, "breaker_reset_s": 30.0})
+        ).open() as gateway:
+            for _ in range(2):
+                with pytest.raises(ProviderError, match="server_error"):
+                    await gateway.complete(ask(), on_attempt=Told())
+            told = Told()
+            with pytest.raises(ProviderError, match=r"tried again in 30\.0 s") as caught:
+                await gateway.complete(ask(), on_attempt=told)
+            assert caught.value.reason == "breaker_open"
+            assert (told.attempts, len(provider.requests)) == ([], 2)
+            await trio.sleep(30.0)
+            for _ in range(3):
+                assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
 
     in_virtual_time(main)
 
@@ -46,7 +48,8 @@ async def test_a_circuit_that_opens_ends_the_retries_of_the_call_that_opened_it(
     """The error is what really happened, and says that the circuit is open."""
     provider = ScriptedProvider([failure("server_error")] * 5)
     with pytest.raises(ProviderError) as caught:
-        await gateway_of(a=(provider, {"max_retries": 4, "breaker_failures": 2})).complete(ask(), on_attempt=Told())
+        async with gateway_of(a=(provider, {"max_retries": 4, "breaker_failures": 2})).open() as gateway:
+            await gateway.complete(ask(), on_attempt=Told())
     assert caught.value.reason == "server_error"
     assert len(provider.requests) == 2
 
@@ -61,19 +64,19 @@ async def test_callers_errors_and_cancellations_do_not_open_the_circuit() -> Non
             await wait_for_ever.wait()
 
     provider = ScriptedProvider([failure("bad_request"), "fine"], gate=gate)
-    gateway = gateway_of(a=(provider, {"breaker_failures": 1}))
-    with pytest.raises(ProviderError, match="bad_request"):
-        await gateway.complete(ask(), on_attempt=Told())
-    async with anyio.create_task_group() as tasks:
+    async with gateway_of(a=(provider, {"breaker_failures": 1})).open() as gateway:
+        with pytest.raises(ProviderError, match="bad_request"):
+            await gateway.complete(ask(), on_attempt=Told())
+        async with anyio.create_task_group() as tasks:
 
-        async def cancelled() -> None:
-            await gateway.complete(ask(call=2), on_attempt=Told())
+            async def cancelled() -> None:
+                await gateway.complete(ask(call=2), on_attempt=Told())
 
-        tasks.start_soon(cancelled)
-        await started.wait()
-        tasks.cancel_scope.cancel()
-    assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
-    assert gateway.statistics()["a"].running == 0
+            tasks.start_soon(cancelled)
+            await started.wait()
+            tasks.cancel_scope.cancel()
+        assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+        assert gateway.statistics()["a"].running == 0
 
 
 def test_a_caller_without_time_does_not_open_the_circuit() -> None:
@@ -81,11 +84,11 @@ def test_a_caller_without_time_does_not_open_the_circuit() -> None:
 
     async def main() -> PromptResponse:
         provider = ScriptedProvider(lambda _: "fine", latency_s=2.0)
-        gateway = gateway_of(a=(provider, {"breaker_failures": 1, "timeout_s": 10.0}))
-        for _ in range(2):
-            with pytest.raises(ProviderError, match="request's deadline"):
-                await gateway.complete(ask(within_s=1.0), on_attempt=Told())
-        return await gateway.complete(ask(within_s=5.0), on_attempt=Told())
+        async with gateway_of(a=(provider, {"breaker_failures": 1, "timeout_s": 10.0})).open() as gateway:
+            for _ in range(2):
+                with pytest.raises(ProviderError, match="request's deadline"):
+                    await gateway.complete(ask(within_s=1.0), on_attempt=Told())
+            return await gateway.complete(ask(within_s=5.0), on_attempt=Told())
 
     assert in_virtual_time(main).text == "fine"
 
@@ -100,52 +103,58 @@ def test_nobody_queues_for_a_provider_whose_circuit_is_open() -> None:
 
         broken = ScriptedProvider(lambda _: "never", gate=gate)
         settings_ = {"requests_per_minute": 10, "breaker_failures": 1, "max_retries": 0}
-        gateway = gateway_of(fallbacks={"a": ("b",)}, a=(broken, settings_), b=ScriptedProvider(lambda _: "fine"))
-        answered: list[tuple[str, float]] = []
-        begun = trio.current_time()
+        async with gateway_of(
+            fallbacks={"a": ("b",)}, a=(broken, settings_), b=ScriptedProvider(lambda _: "fine")
+        ).open() as gateway:
+            answered: list[tuple[str, float]] = []
+            begun = trio.current_time()
 
-        async def call() -> None:
-            response = await gateway.complete(ask(), on_attempt=Told())
-            answered.append((response.provider_id, trio.current_time() - begun))
+            async def call() -> None:
+                response = await gateway.complete(ask(), on_attempt=Told())
+                answered.append((response.provider_id, trio.current_time() - begun))
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(call)
-        await call()
-        assert [provider_id for provider_id, _ in answered] == ["b"] * 6
-        assert [after_s for _, after_s in answered] == pytest.approx([1.0] * 6)
-        assert len(broken.requests) == 1
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(call)
+            await call()
+            assert [provider_id for provider_id, _ in answered] == ["b"] * 6
+            assert [after_s for _, after_s in answered] == pytest.approx([1.0] * 6)
+            assert len(broken.requests) == 1
 
     in_virtual_time(main)
 
 
-async def test_a_call_that_was_let_in_as_the_circuit_opened_is_not_made() -> None:
-    """Its slot came from a call that ended well in the very moment in which another one opened the circuit."""
-    go = anyio.Event()
+async def test_a_call_that_waits_in_line_as_the_circuit_opens_is_not_made() -> None:
+    """It leaves for the fallback at once, although its provider's other place is still taken."""
+    go, left = anyio.Event(), anyio.Event()
 
     async def gate(request: PromptRequest) -> None:
+        if request.call == 1:
+            await left.wait()
         await go.wait()
         if request.call == 2:
             raise failure("server_error")
 
     a = ScriptedProvider(lambda _: "fine", gate=gate)
     settings_ = {"max_concurrency": 2, "breaker_failures": 1, "max_retries": 0}
-    gateway = gateway_of(fallbacks={"a": ("b",)}, a=(a, settings_), b=ScriptedProvider(lambda _: "fine"))
-    answered: dict[int, str] = {}
+    async with gateway_of(fallbacks={"a": ("b",)}, a=(a, settings_), b=ScriptedProvider(lambda _: "fine")).open() as gateway:
+        answered: dict[int, str] = {}
 
-    async def call(number: int) -> None:
-        answered[number] = (await gateway.complete(ask(call=number), on_attempt=Told())).provider_id
+        async def call(number: int) -> None:
+            answered[number] = (await gateway.complete(ask(call=number), on_attempt=Told())).provider_id
+            if number == 3:
+                left.set()
 
-    async with anyio.create_task_group() as tasks:
-        for number in (1, 2):
-            tasks.start_soon(call, number)
-        await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(call, 3)
-        await anyio.wait_all_tasks_blocked()
-        go.set()
-    assert answered == {1: "a", 2: "b", 3: "b"}
-    assert len(a.requests) == 2
-    assert gateway.statistics()["a"].running == 0
+        async with anyio.create_task_group() as tasks:
+            for number in (1, 2):
+                tasks.start_soon(call, number)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(call, 3)
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        assert answered == {1: "a", 2: "b", 3: "b"}
+        assert len(a.requests) == 2
+        assert gateway.statistics()["a"].running == 0
 
 
 # --- fallbacks ----------------------------------------------------------------------------------------------------------
@@ -154,72 +163,72 @@ async def test_a_call_that_was_let_in_as_the_circuit_opened_is_not_made() -> Non
 async def test_fallbacks_are_tried_in_order_and_recorded() -> None:
     told = Told()
     down = [failure("server_error")] * 2
-    gateway = gateway_of(
+    async with gateway_of(
         fallbacks={"a": ("b", "c")},
         a=(down, {"max_retries": 1}),
         b=([failure("connection")], {"max_retries": 0}),
         c=["fine"],
-    )
-    response = await gateway.complete(ask(), on_attempt=told)
-    assert (response.provider_id, response.route_reason, response.attempts) == ("c", "fallback", 4)
-    assert told.lines == [
-        "1 started a",
-        "1 failed a server_error",
-        "2 started a",
-        "2 failed a server_error",
-        "3 started b",
-        "3 failed b connection",
-        "4 started c",
-    ]
-    assert [each.route_reason for each in told.attempts[-2:]] == ["fallback", "fallback"]
+    ).open() as gateway:
+        response = await gateway.complete(ask(), on_attempt=told)
+        assert (response.provider_id, response.route_reason, response.attempts) == ("c", "fallback", 4)
+        assert told.lines == [
+            "1 started a",
+            "1 failed a server_error",
+            "2 started a",
+            "2 failed a server_error",
+            "3 started b",
+            "3 failed b connection",
+            "4 started c",
+        ]
+        assert [each.route_reason for each in told.attempts[-2:]] == ["fallback", "fallback"]
 
 
 async def test_the_error_of_an_exhausted_call_is_the_last_providers() -> None:
-    gateway = gateway_of(
+    async with gateway_of(
         fallbacks={"a": ("b",)},
         a=([failure("server_error")], {"max_retries": 0}),
         b=([failure("timeout")], {"max_retries": 0}),
-    )
-    with pytest.raises(ProviderError) as caught:
-        await gateway.complete(ask(), on_attempt=Told())
-    assert (caught.value.provider_id, caught.value.reason) == ("b", "timeout")
-    assert caught.value.detail == "timeout it was (attempts: 1 a server_error, 2 b timeout)"
+    ).open() as gateway:
+        with pytest.raises(ProviderError) as caught:
+            await gateway.complete(ask(), on_attempt=Told())
+        assert (caught.value.provider_id, caught.value.reason) == ("b", "timeout")
+        assert caught.value.detail == "timeout it was (attempts: 1 a server_error, 2 b timeout)"
 
 
 async def test_an_open_circuit_falls_back_without_an_attempt() -> None:
-    gateway = gateway_of(
+    async with gateway_of(
         fallbacks={"a": ("b",)},
         a=([failure("server_error")], {"max_retries": 0, "breaker_failures": 1}),
         b=["one", "two"],
-    )
-    assert (await gateway.complete(ask(), on_attempt=Told())).attempts == 2
-    told = Told()
-    assert (await gateway.complete(ask(), on_attempt=told)).text == "two"
-    assert told.lines == ["1 started b"]
+    ).open() as gateway:
+        assert (await gateway.complete(ask(), on_attempt=Told())).attempts == 2
+        told = Told()
+        assert (await gateway.complete(ask(), on_attempt=told)).text == "two"
+        assert told.lines == ["1 started b"]
 
 
 async def test_a_fallback_is_asked_for_its_own_model() -> None:
     """What the request names is a model of the provider it was meant for."""
     b = ScriptedProvider(["fine"])
-    gateway = gateway_of(
+    async with gateway_of(
         fallbacks={"a": ("b",)}, a=([failure("server_error")], {"max_retries": 0}), b=(b, {"model": "b-small"})
-    )
-    await gateway.complete(ask(model_id="a-large"), on_attempt=Told())
-    assert b.requests[0].model_id == "b-small"
+    ).open() as gateway:
+        await gateway.complete(ask(model_id="a-large"), on_attempt=Told())
+        assert b.requests[0].model_id == "b-small"
 
 
 async def test_a_fallback_after_failures_names_them_if_it_is_open_too() -> None:
-    gateway = gateway_of(
+    async with gateway_of(
         fallbacks={"a": ("b",), "b": ()},
         a=([failure("server_error")] * 2, {"max_retries": 0}),
         b=([failure("connection")], {"max_retries": 0, "breaker_failures": 1}),
-    )
-    with pytest.raises(ProviderError, match="connection"):
-        await gateway.complete(ask(provider_id="b"), on_attempt=Told())
-    with pytest.raises(ProviderError) as caught:
-        await gateway.complete(ask(), on_attempt=Told())
-    assert (caught.value.provider_id, caught.value.reason) == ("a", "server_error")
-    assert "then 'b': it failed 1 times in a row" in caught.value.detail
+    ).open() as gateway:
+        with pytest.raises(ProviderError, match="connection"):
+            await gateway.complete(ask(provider_id="b"), on_attempt=Told())
+        with pytest.raises(ProviderError) as caught:
+            await gateway.complete(ask(), on_attempt=Told())
+        assert (caught.value.provider_id, caught.value.reason) == ("a", "server_error")
+        assert "then 'b': it failed 1 times in a row" in caught.value.detail
 
 
 # --- all together -------------------------------------------------------------------------------------------------------
@@ -251,25 +260,25 @@ def test_every_call_is_accounted_for(scripts: list[list[Any]], retries: int, bre
             },
             fallbacks={"p0": tuple(names[1:])},
         )
-        gateway = LLMGateway(config, providers, jitter=lambda: 0.5)
-        asked = 0
-        for _ in range(calls):
-            told = Told()
-            try:
-                response = await gateway.complete(ask(within_s=1_000.0), on_attempt=told)
-            except ProviderError:
-                response = None
-            started = [each for each in told.attempts if each.state == "started"]
-            failed = [each for each in told.attempts if each.state == "failed"]
-            assert [each.attempt for each in started] == list(range(1, len(started) + 1))
-            assert [each.attempt for each in failed] == [each.attempt for each in started][: len(failed)]
-            assert len(started) - len(failed) == (response is not None)
-            assert all(each.reason in RETRYABLE_REASONS for each in failed[:-1])
-            for name in names:
-                assert sum(each.provider_id == name for each in started) <= retries + 1
-            assert [each.provider_id for each in started] == sorted(each.provider_id for each in started)
-            asked += len(started)
-        assert asked == sum(len(provider.requests) for provider in providers.values())
-        assert all(each.running == each.waiting == 0 for each in gateway.statistics().values())
+        async with LLMGateway(config, providers, jitter=lambda: 0.5).open() as gateway:
+            asked = 0
+            for _ in range(calls):
+                told = Told()
+                try:
+                    response = await gateway.complete(ask(within_s=1_000.0), on_attempt=told)
+                except ProviderError:
+                    response = None
+                started = [each for each in told.attempts if each.state == "started"]
+                failed = [each for each in told.attempts if each.state == "failed"]
+                assert [each.attempt for each in started] == list(range(1, len(started) + 1))
+                assert [each.attempt for each in failed] == [each.attempt for each in started][: len(failed)]
+                assert len(started) - len(failed) == (response is not None)
+                assert all(each.reason in RETRYABLE_REASONS for each in failed[:-1])
+                for name in names:
+                    assert sum(each.provider_id == name for each in started) <= retries + 1
+                assert [each.provider_id for each in started] == sorted(each.provider_id for each in started)
+                asked += len(started)
+            assert asked == sum(len(provider.requests) for provider in providers.values())
+            assert all(each.running == each.waiting == 0 for each in gateway.statistics().values())
 
     in_virtual_time(main)

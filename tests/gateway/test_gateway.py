@@ -22,7 +22,8 @@ from tests.gateway.asking import Script, Told, ask, failure, gateway_of, in_virt
 
 async def test_an_answer_carries_who_gave_it_and_how_it_came_about() -> None:
     told = Told()
-    response = await gateway_of(a=["fine"]).complete(ask(), on_attempt=told)
+    async with gateway_of(a=["fine"]).open() as gateway:
+        response = await gateway.complete(ask(), on_attempt=told)
     assert response == PromptResponse(
         provider_id="a",
         model_id="scripted-1",
@@ -44,7 +45,8 @@ async def test_each_attempt_is_told_before_it_goes_out_and_each_failure_before_t
         order.append(f"asked after {len(told.attempts)}")
 
     provider = ScriptedProvider([failure("server_error"), failure("rate_limited"), "fine"], gate=gate)
-    response = await gateway_of(a=provider).complete(ask(), on_attempt=told)
+    async with gateway_of(a=provider).open() as gateway:
+        response = await gateway.complete(ask(), on_attempt=told)
     assert order == ["asked after 1", "asked after 3", "asked after 5"]
     assert told.lines == [
         "1 started a",
@@ -67,22 +69,23 @@ def test_the_latency_is_that_of_the_attempt_that_answered() -> None:
             await trio.sleep(next(seconds))
 
         provider = ScriptedProvider([failure("server_error"), "fine"], gate=gate)
-        return await gateway_of(1.0, a=provider).complete(ask(), on_attempt=Told())
+        async with gateway_of(1.0, a=provider).open() as gateway:
+            return await gateway.complete(ask(), on_attempt=Told())
 
     assert in_virtual_time(main).latency_ms == 250
 
 
 async def test_an_attempt_that_cannot_be_recorded_is_not_made() -> None:
     provider = ScriptedProvider(["fine"])
-    gateway = gateway_of(a=provider)
+    async with gateway_of(a=provider).open() as gateway:
 
-    async def full_disk(_: object) -> None:
-        raise OSError("disk full")
+        async def full_disk(_: object) -> None:
+            raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
-        await gateway.complete(ask(), on_attempt=full_disk)
-    assert provider.requests == []
-    assert gateway.statistics()["a"].running == 0
+        with pytest.raises(OSError, match="disk full"):
+            await gateway.complete(ask(), on_attempt=full_disk)
+        assert provider.requests == []
+        assert gateway.statistics()["a"].running == 0
 
 
 # --- retries ------------------------------------------------------------------------------------------------------------
@@ -90,7 +93,8 @@ async def test_an_attempt_that_cannot_be_recorded_is_not_made() -> None:
 
 @pytest.mark.parametrize("reason", sorted(RETRYABLE_REASONS))
 async def test_what_a_retry_can_mend_is_retried(reason: ProviderReason) -> None:
-    response = await gateway_of(a=[failure(reason), "fine"]).complete(ask(), on_attempt=Told())
+    async with gateway_of(a=[failure(reason), "fine"]).open() as gateway:
+        response = await gateway.complete(ask(), on_attempt=Told())
     assert (response.text, response.attempts) == ("fine", 2)
 
 
@@ -98,19 +102,20 @@ async def test_what_a_retry_can_mend_is_retried(reason: ProviderReason) -> None:
 async def test_what_no_retry_can_mend_fails_at_once_and_never_falls_back(reason: ProviderReason) -> None:
     other = ScriptedProvider(["never asked"])
     told = Told()
-    gateway = gateway_of(fallbacks={"a": ("b",)}, a=[failure(reason, status=400)], b=other)
-    with pytest.raises(ProviderError) as caught:
-        await gateway.complete(ask(), on_attempt=told)
-    assert (caught.value.provider_id, caught.value.reason, caught.value.status) == ("a", reason, 400)
-    assert caught.value.detail == f"{reason} it was"
-    assert told.lines == ["1 started a", f"1 failed a {reason}"]
-    assert other.requests == []
+    async with gateway_of(fallbacks={"a": ("b",)}, a=[failure(reason, status=400)], b=other).open() as gateway:
+        with pytest.raises(ProviderError) as caught:
+            await gateway.complete(ask(), on_attempt=told)
+        assert (caught.value.provider_id, caught.value.reason, caught.value.status) == ("a", reason, 400)
+        assert caught.value.detail == f"{reason} it was"
+        assert told.lines == ["1 started a", f"1 failed a {reason}"]
+        assert other.requests == []
 
 
 async def test_after_the_last_retry_the_error_has_the_last_reason_and_lists_the_attempts() -> None:
     script = [failure("server_error"), failure("connection"), failure("rate_limited", retry_after_s=0.001)]
     with pytest.raises(ProviderError) as caught:
-        await gateway_of(a=script).complete(ask(), on_attempt=Told())
+        async with gateway_of(a=script).open() as gateway:
+            await gateway.complete(ask(), on_attempt=Told())
     assert caught.value.reason == "rate_limited"
     assert caught.value.retry_after_s == 0.001
     assert caught.value.detail == "rate_limited it was (attempts: 1 a server_error, 2 a connection, 3 a rate_limited)"
@@ -127,9 +132,9 @@ def test_the_waits_double_with_jitter_and_keep_to_retry_after() -> None:
 
         script: Script = [failure("server_error"), failure("rate_limited", retry_after_s=7.0), failure("connection"), "fine"]
         provider = ScriptedProvider(script, gate=gate)
-        gateway = gateway_of(0.8, a=(provider, {"max_retries": 3, "backoff_initial_s": 0.5}))
-        await gateway.complete(ask(), on_attempt=Told())
-        return [later - earlier for earlier, later in itertools.pairwise(asked)]
+        async with gateway_of(0.8, a=(provider, {"max_retries": 3, "backoff_initial_s": 0.5})).open() as gateway:
+            await gateway.complete(ask(), on_attempt=Told())
+            return [later - earlier for earlier, later in itertools.pairwise(asked)]
 
     assert in_virtual_time(main) == pytest.approx([0.4, 7.0, 1.6])
 
@@ -146,22 +151,22 @@ def test_a_provider_that_asks_for_a_pause_gets_it_from_everybody() -> None:
                 raise failure("rate_limited", retry_after_s=5.0)
 
         provider = ScriptedProvider(lambda _: "fine", gate=gate)
-        gateway = gateway_of(a=provider)
-        begun = trio.current_time()
-        failures = 0
+        async with gateway_of(a=provider).open() as gateway:
+            begun = trio.current_time()
+            failures = 0
 
-        async def call() -> None:
-            nonlocal failures
-            told = Told()
-            await gateway.complete(ask(), on_attempt=told)
-            failures += sum(each.state == "failed" for each in told.attempts)
+            async def call() -> None:
+                nonlocal failures
+                told = Told()
+                await gateway.complete(ask(), on_attempt=told)
+                failures += sum(each.state == "failed" for each in told.attempts)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
-            for _ in range(20):
+            async with trio.open_nursery() as nursery:
                 nursery.start_soon(call)
-        return asked, failures
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(20):
+                    nursery.start_soon(call)
+            return asked, failures
 
     asked, failures = in_virtual_time(main)
     assert failures == 1
@@ -171,12 +176,12 @@ def test_a_provider_that_asks_for_a_pause_gets_it_from_everybody() -> None:
 def test_an_absurd_pause_shuts_a_provider_out_no_longer_than_an_open_circuit() -> None:
     async def main() -> float:
         provider = ScriptedProvider([failure("rate_limited", retry_after_s=1e9), "fine"])
-        gateway = gateway_of(a=(provider, {"breaker_reset_s": 20.0}))
-        begun = trio.current_time()
-        with pytest.raises(ProviderError, match="rate_limited"):
-            await gateway.complete(ask(), on_attempt=Told())
-        assert (await gateway.complete(ask(within_s=60.0), on_attempt=Told())).text == "fine"
-        return trio.current_time() - begun
+        async with gateway_of(a=(provider, {"breaker_reset_s": 20.0})).open() as gateway:
+            begun = trio.current_time()
+            with pytest.raises(ProviderError, match="rate_limited"):
+                await gateway.complete(ask(), on_attempt=Told())
+            assert (await gateway.complete(ask(within_s=60.0), on_attempt=Told())).text == "fine"
+            return trio.current_time() - begun
 
     assert in_virtual_time(main) == pytest.approx(20.0)
 
@@ -191,9 +196,8 @@ def test_a_wait_that_does_not_fit_into_the_deadline_is_not_begun() -> None:
         begun = trio.current_time()
         told = Told()
         with pytest.raises(ProviderError) as caught:
-            await gateway_of(a=[failure("rate_limited", retry_after_s=60.0), "fine"]).complete(
-                ask(within_s=10.0), on_attempt=told
-            )
+            async with gateway_of(a=[failure("rate_limited", retry_after_s=60.0), "fine"]).open() as gateway:
+                await gateway.complete(ask(within_s=10.0), on_attempt=told)
         assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 60.0)
         assert told.lines == ["1 started a", "1 failed a rate_limited"]
         return trio.current_time() - begun
@@ -203,8 +207,10 @@ def test_a_wait_that_does_not_fit_into_the_deadline_is_not_begun() -> None:
 
 def test_a_long_retry_after_sends_the_call_to_the_fallback_at_once() -> None:
     async def main() -> PromptResponse:
-        gateway = gateway_of(fallbacks={"a": ("b",)}, a=[failure("rate_limited", retry_after_s=60.0)], b=["fine"])
-        return await gateway.complete(ask(within_s=10.0), on_attempt=Told())
+        async with gateway_of(
+            fallbacks={"a": ("b",)}, a=[failure("rate_limited", retry_after_s=60.0)], b=["fine"]
+        ).open() as gateway:
+            return await gateway.complete(ask(within_s=10.0), on_attempt=Told())
 
     assert in_virtual_time(main).provider_id == "b"
 
@@ -215,7 +221,8 @@ def test_each_attempt_has_the_providers_time_limit_and_all_together_the_deadline
         told = Told()
         hanging = ScriptedProvider(lambda _: "late", latency_s=1_000.0)
         with pytest.raises(ProviderError) as caught:
-            await gateway_of(a=(hanging, {"timeout_s": 4.0})).complete(ask(within_s=10.0), on_attempt=told)
+            async with gateway_of(a=(hanging, {"timeout_s": 4.0})).open() as gateway:
+                await gateway.complete(ask(within_s=10.0), on_attempt=told)
         return trio.current_time() - begun, told.lines, caught.value
 
     elapsed, lines, error = in_virtual_time(main)
@@ -236,7 +243,8 @@ async def test_a_request_that_is_already_late_is_not_sent() -> None:
     provider = ScriptedProvider(["fine"])
     told = Told()
     with pytest.raises(ProviderError, match="the deadline passed before the call could go out") as caught:
-        await gateway_of(a=provider).complete(ask(within_s=-1.0), on_attempt=told)
+        async with gateway_of(a=provider).open() as gateway:
+            await gateway.complete(ask(within_s=-1.0), on_attempt=told)
     assert caught.value.reason == "timeout"
     assert (provider.requests, told.attempts) == ([], [])
 
@@ -246,29 +254,29 @@ def test_time_in_the_queue_is_not_the_providers_time() -> None:
 
     async def main() -> list[int]:
         slow = ScriptedProvider(lambda _: "fine", latency_s=3.0)
-        gateway = gateway_of(a=(slow, {"timeout_s": 4.0, "max_concurrency": 1}))
-        latencies: list[int] = []
+        async with gateway_of(a=(slow, {"timeout_s": 4.0, "max_concurrency": 1})).open() as gateway:
+            latencies: list[int] = []
 
-        async def call() -> None:
-            latencies.append((await gateway.complete(ask(), on_attempt=Told())).latency_ms)
+            async def call() -> None:
+                latencies.append((await gateway.complete(ask(), on_attempt=Told())).latency_ms)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(call)
-            nursery.start_soon(call)
-        return latencies
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                nursery.start_soon(call)
+            return latencies
 
     assert in_virtual_time(main) == [3_000, 3_000]
 
 
 def test_an_impossible_place_in_the_queue_is_a_timeout_of_the_call() -> None:
     async def main() -> ProviderError:
-        gateway = gateway_of(a=(ScriptedProvider(lambda _: "fine"), {"tokens_per_minute": 60}))
-        await gateway.complete(ask(), on_attempt=Told())
-        told = Told()
-        with pytest.raises(ProviderError) as caught:
-            await gateway.complete(ask(within_s=5.0), on_attempt=told)
-        assert told.attempts == []
-        return caught.value
+        async with gateway_of(a=(ScriptedProvider(lambda _: "fine"), {"tokens_per_minute": 60})).open() as gateway:
+            await gateway.complete(ask(), on_attempt=Told())
+            told = Told()
+            with pytest.raises(ProviderError) as caught:
+                await gateway.complete(ask(within_s=5.0), on_attempt=told)
+            assert told.attempts == []
+            return caught.value
 
     assert in_virtual_time(main).reason == "timeout"
 
@@ -290,35 +298,35 @@ class Remote:
 async def test_model_calls_can_be_forbidden_by_configuration() -> None:
     remote = Remote()
     config = RouterConfig(default_provider="remote", allow_model_calls=False)
-    gateway = LLMGateway(config, {"remote": remote, "fine": ScriptedProvider(["scripted"])})
-    told = Told()
-    with pytest.raises(ProviderError, match="model calls are switched off") as caught:
-        await gateway.complete(ask(), on_attempt=told)
-    assert (caught.value.reason, remote.asked, told.attempts) == ("forbidden", 0, [])
-    assert (await gateway.complete(ask(provider_id="fine"), on_attempt=Told())).text == "scripted"
-    assert (await gateway.complete(ask(provider_id="offline"), on_attempt=Told())).model_id == "offline-rules-1"
+    async with LLMGateway(config, {"remote": remote, "fine": ScriptedProvider(["scripted"])}).open() as gateway:
+        told = Told()
+        with pytest.raises(ProviderError, match="model calls are switched off") as caught:
+            await gateway.complete(ask(), on_attempt=told)
+        assert (caught.value.reason, remote.asked, told.attempts) == ("forbidden", 0, [])
+        assert (await gateway.complete(ask(provider_id="fine"), on_attempt=Told())).text == "scripted"
+        assert (await gateway.complete(ask(provider_id="offline"), on_attempt=Told())).model_id == "offline-rules-1"
 
 
 async def test_model_calls_can_be_forbidden_for_the_whole_process() -> None:
     remote = Remote()
-    gateway = LLMGateway(RouterConfig(default_provider="remote"), {"remote": remote})
-    with forbid_model_calls():
-        with forbid_model_calls(), pytest.raises(ProviderError, match="forbidden"):
-            await gateway.complete(ask(), on_attempt=Told())
-        with pytest.raises(ProviderError, match="forbidden"):
-            await gateway.complete(ask(), on_attempt=Told())
-    response = await gateway.complete(ask(), on_attempt=Told())
-    assert (response.text, response.provider_id, response.model_id) == ("real", "remote", "remote")
+    async with LLMGateway(RouterConfig(default_provider="remote"), {"remote": remote}).open() as gateway:
+        with forbid_model_calls():
+            with forbid_model_calls(), pytest.raises(ProviderError, match="forbidden"):
+                await gateway.complete(ask(), on_attempt=Told())
+            with pytest.raises(ProviderError, match="forbidden"):
+                await gateway.complete(ask(), on_attempt=Told())
+        response = await gateway.complete(ask(), on_attempt=Told())
+        assert (response.text, response.provider_id, response.model_id) == ("real", "remote", "remote")
 
 
 async def test_a_bug_in_a_provider_is_its_failure_and_frees_its_slot() -> None:
-    gateway = gateway_of(a=([KeyError("secret"), "fine"], {"max_concurrency": 1, "max_retries": 0}))
-    with pytest.raises(ProviderError) as caught:
-        await gateway.complete(ask(), on_attempt=Told())
-    assert caught.value.reason == "malformed"
-    assert "KeyError at scripted.py:" in str(caught.value)
-    assert "secret" not in str(caught.value), "its words may be a key or what somebody said"
-    assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+    async with gateway_of(a=([KeyError("secret"), "fine"], {"max_concurrency": 1, "max_retries": 0})).open() as gateway:
+        with pytest.raises(ProviderError) as caught:
+            await gateway.complete(ask(), on_attempt=Told())
+        assert caught.value.reason == "malformed"
+        assert "KeyError at scripted.py:" in str(caught.value)
+        assert "secret" not in str(caught.value), "its words may be a key or what somebody said"
+        assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
 
 
 def test_traits_are_those_of_a_remote_service_unless_stated() -> None:

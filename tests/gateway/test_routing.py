@@ -27,47 +27,52 @@ def two_places() -> tuple[LLMGateway, ScriptedProvider, ScriptedProvider]:
 async def test_domain_tag_routes_local() -> None:
     """A request tagged `consolidation` goes to the provider and model that the tag is mapped to."""
     gateway, remote, local = two_places()
-    told = Told()
-    response = await gateway.complete(ask(domain_tags=("other", "consolidation")), on_attempt=told)
-    assert (response.text, response.provider_id) == ("from local", "local")
-    assert response.route_reason == "domain_tag:consolidation"
-    assert local.requests[0].model_id == "small"
-    assert remote.requests == []
-    assert (told.attempts[0].provider_id, told.attempts[0].model_id) == ("local", "small")
+    async with gateway.open():
+        told = Told()
+        response = await gateway.complete(ask(domain_tags=("other", "consolidation")), on_attempt=told)
+        assert (response.text, response.provider_id) == ("from local", "local")
+        assert response.route_reason == "domain_tag:consolidation"
+        assert local.requests[0].model_id == "small"
+        assert remote.requests == []
+        assert (told.attempts[0].provider_id, told.attempts[0].model_id) == ("local", "small")
 
 
 async def test_no_tag_routes_default() -> None:
     """Without tags, or with tags that nobody routes, the default provider answers."""
     gateway, remote, local = two_places()
-    for tags in ((), ("other",)):
-        response = await gateway.complete(ask(domain_tags=tags), on_attempt=Told())
-        assert (response.provider_id, response.route_reason) == ("remote", "default")
-    assert len(remote.requests) == 2
-    assert local.requests == []
+    async with gateway.open():
+        for tags in ((), ("other",)):
+            response = await gateway.complete(ask(domain_tags=tags), on_attempt=Told())
+            assert (response.provider_id, response.route_reason) == ("remote", "default")
+        assert len(remote.requests) == 2
+        assert local.requests == []
 
 
 async def test_explicit_provider_overrides_tags() -> None:
     """A provider that the request names answers, whatever its tags say."""
     gateway, remote, local = two_places()
-    response = await gateway.complete(ask(provider_id="remote", domain_tags=("consolidation",)), on_attempt=Told())
-    assert (response.provider_id, response.route_reason) == ("remote", "explicit")
-    assert remote.requests[0].model_id is None
-    assert local.requests == []
+    async with gateway.open():
+        response = await gateway.complete(ask(provider_id="remote", domain_tags=("consolidation",)), on_attempt=Told())
+        assert (response.provider_id, response.route_reason) == ("remote", "explicit")
+        assert remote.requests[0].model_id is None
+        assert local.requests == []
 
 
 async def test_a_model_that_the_request_names_wins_over_the_routes_own() -> None:
     gateway, _, local = two_places()
-    await gateway.complete(ask(domain_tags=("consolidation",), model_id="large"), on_attempt=Told())
-    assert local.requests[0].model_id == "large"
+    async with gateway.open():
+        await gateway.complete(ask(domain_tags=("consolidation",), model_id="large"), on_attempt=Told())
+        assert local.requests[0].model_id == "large"
 
 
 async def test_an_unknown_explicit_provider_is_a_callers_error_that_names_the_known_ones() -> None:
     gateway, *_ = two_places()
-    told = Told()
-    with pytest.raises(ProviderError, match="local, offline, remote") as caught:
-        await gateway.complete(ask(provider_id="lokal"), on_attempt=told)
-    assert (caught.value.reason, caught.value.provider_id) == ("bad_request", "lokal")
-    assert told.attempts == []
+    async with gateway.open():
+        told = Told()
+        with pytest.raises(ProviderError, match="local, offline, remote") as caught:
+            await gateway.complete(ask(provider_id="lokal"), on_attempt=told)
+        assert (caught.value.reason, caught.value.provider_id) == ("bad_request", "lokal")
+        assert told.attempts == []
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -84,7 +84,8 @@ def shown(items: Sequence[StreamItem]) -> str:
 
 async def test_pieces_carry_their_attempt_and_the_response_comes_last() -> None:
     told = Told()
-    items = await read(gateway_of(Pieces([failure()], ["a ", "b"])), ask(), told)
+    async with gateway_of(Pieces([failure()], ["a ", "b"])).open() as gateway:
+        items = await read(gateway, ask(), told)
     assert items[:-1] == [TextPiece(2, "a "), TextPiece(2, "b")]
     response = items[-1]
     assert isinstance(response, PromptResponse)
@@ -94,57 +95,58 @@ async def test_pieces_carry_their_attempt_and_the_response_comes_last() -> None:
 
 
 async def test_before_the_first_piece_a_fallback_is_free() -> None:
-    items = await read(gateway_of(Pieces([failure()]), Pieces(["fine"]), max_retries=0), ask())
+    async with gateway_of(Pieces([failure()]), Pieces(["fine"]), max_retries=0).open() as gateway:
+        items = await read(gateway, ask())
     assert shown(items) == "fine"
     assert not any(isinstance(item, StreamRestart) for item in items)
 
 
 async def test_after_the_first_piece_a_failure_is_final_unless_the_reader_takes_restarts() -> None:
     told = Told()
-    gateway = gateway_of(Pieces(["half of ", failure()], ["never asked for"]), Pieces(["nor this"]))
-    seen, error = await read_until_error(gateway, ask(), told)
-    assert seen == [TextPiece(1, "half of ")]
-    assert error is not None
-    assert (error.reason, error.output_begun) == ("connection", True)
-    assert told.attempts[-1].output_begun
-    assert told.lines == ["1 started p0", "1 failed p0 connection"]
+    async with gateway_of(Pieces(["half of ", failure()], ["never asked for"]), Pieces(["nor this"])).open() as gateway:
+        seen, error = await read_until_error(gateway, ask(), told)
+        assert seen == [TextPiece(1, "half of ")]
+        assert error is not None
+        assert (error.reason, error.output_begun) == ("connection", True)
+        assert told.attempts[-1].output_begun
+        assert told.lines == ["1 started p0", "1 failed p0 connection"]
 
 
 async def test_a_reader_who_takes_restarts_is_told_before_the_new_text() -> None:
     told = Told()
-    gateway = gateway_of(Pieces(["half of ", failure()], ["the ", failure()], ["the whole"]))
-    items = await read(gateway, ask(restart_streams=True), told)
-    assert items[:-1] == [
-        TextPiece(1, "half of "),
-        StreamRestart(2),
-        TextPiece(2, "the "),
-        StreamRestart(3),
-        TextPiece(3, "the whole"),
-    ]
-    assert shown(items) == "the whole"
-    assert [each.output_begun for each in told.attempts if each.state == "failed"] == [True, True]
+    async with gateway_of(Pieces(["half of ", failure()], ["the ", failure()], ["the whole"])).open() as gateway:
+        items = await read(gateway, ask(restart_streams=True), told)
+        assert items[:-1] == [
+            TextPiece(1, "half of "),
+            StreamRestart(2),
+            TextPiece(2, "the "),
+            StreamRestart(3),
+            TextPiece(3, "the whole"),
+        ]
+        assert shown(items) == "the whole"
+        assert [each.output_begun for each in told.attempts if each.state == "failed"] == [True, True]
 
 
 async def test_a_restart_may_go_on_at_a_fallback() -> None:
-    gateway = gateway_of(Pieces(["half of ", failure()]), Pieces(["the whole"]), max_retries=0)
-    items = await read(gateway, ask(restart_streams=True))
-    response = items[-1]
-    assert isinstance(response, PromptResponse)
-    assert (shown(items), response.provider_id, response.route_reason) == ("the whole", "p1", "fallback")
+    async with gateway_of(Pieces(["half of ", failure()]), Pieces(["the whole"]), max_retries=0).open() as gateway:
+        items = await read(gateway, ask(restart_streams=True))
+        response = items[-1]
+        assert isinstance(response, PromptResponse)
+        assert (shown(items), response.provider_id, response.route_reason) == ("the whole", "p1", "fallback")
 
 
 async def test_when_a_restart_fails_too_the_error_says_that_nothing_is_left_shown() -> None:
-    gateway = gateway_of(Pieces(["half of ", failure()], [failure("server_error")]), max_retries=1)
-    with pytest.raises(ProviderError) as caught:
-        await read(gateway, ask(restart_streams=True))
-    assert (caught.value.reason, caught.value.output_begun) == ("server_error", False)
+    async with gateway_of(Pieces(["half of ", failure()], [failure("server_error")]), max_retries=1).open() as gateway:
+        with pytest.raises(ProviderError) as caught:
+            await read(gateway, ask(restart_streams=True))
+        assert (caught.value.reason, caught.value.output_begun) == ("server_error", False)
 
 
 async def test_when_no_restart_is_possible_the_error_says_that_text_is_still_shown() -> None:
-    gateway = gateway_of(Pieces(["half of ", failure()]), max_retries=3, breaker_failures=1)
-    with pytest.raises(ProviderError) as caught:
-        await read(gateway, ask(restart_streams=True))
-    assert (caught.value.reason, caught.value.output_begun) == ("connection", True)
+    async with gateway_of(Pieces(["half of ", failure()]), max_retries=3, breaker_failures=1).open() as gateway:
+        with pytest.raises(ProviderError) as caught:
+            await read(gateway, ask(restart_streams=True))
+        assert (caught.value.reason, caught.value.output_begun) == ("connection", True)
 
 
 async def test_a_provider_without_streams_gives_its_answer_in_one_piece() -> None:
@@ -157,11 +159,14 @@ async def test_a_provider_without_streams_gives_its_answer_in_one_piece() -> Non
             use = ToolUse("u", "look", {})
             return PromptResponse(provider_id="p0", model_id="m", text="", tool_uses=(use,), usage=Usage(1, 1))
 
-    items = await read(gateway_of(Whole()), ask())
+    async with gateway_of(Whole()).open() as gateway:
+        items = await read(gateway, ask())
     assert items[:-1] == [TextPiece(1, "all at once")]
     assert isinstance(items[-1], PromptResponse)
-    assert len(await read(gateway_of(Silent()), ask())) == 1
-    assert shown(await read(gateway_of(Pieces(["", "a", ""])), ask())) == "a"
+    async with gateway_of(Silent()).open() as gateway:
+        assert len(await read(gateway, ask())) == 1
+    async with gateway_of(Pieces(["", "a", ""])).open() as gateway:
+        assert shown(await read(gateway, ask())) == "a"
 
 
 async def test_a_stream_without_a_response_is_malformed() -> None:
@@ -170,36 +175,37 @@ async def test_a_stream_without_a_response_is_malformed() -> None:
             yield TextPiece(1, "and")
 
     with pytest.raises(ProviderError, match="ended without a response") as caught:
-        await read(gateway_of(Unfinished()), ask())
+        async with gateway_of(Unfinished()).open() as gateway:
+            await read(gateway, ask())
     assert (caught.value.reason, caught.value.output_begun) == ("malformed", True)
 
 
 async def test_a_reader_who_stops_frees_the_slot_and_closes_the_provider() -> None:
     pieces = Pieces(["a", "b", "c"])
-    gateway = gateway_of(pieces, max_concurrency=1)
-    async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
-        async for _ in items:
-            assert gateway.statistics()["p0"].running == 1
-            break
-    assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
+    async with gateway_of(pieces, max_concurrency=1).open() as gateway:
+        async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
+            async for _ in items:
+                assert gateway.statistics()["p0"].running == 1
+                break
+        assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
 
 
 async def test_cancelling_a_reader_frees_the_slot_and_closes_the_provider() -> None:
     pieces = Pieces(["a", 1_000])
-    gateway = gateway_of(pieces)
-    got_one = anyio.Event()
+    async with gateway_of(pieces).open() as gateway:
+        got_one = anyio.Event()
 
-    async def reader() -> None:
-        async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
-            async for _ in items:
-                got_one.set()
+        async def reader() -> None:
+            async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
+                async for _ in items:
+                    got_one.set()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reader)
-        with anyio.fail_after(5):
-            await got_one.wait()
-        tasks.cancel_scope.cancel()
-    assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reader)
+            with anyio.fail_after(5):
+                await got_one.wait()
+            tasks.cancel_scope.cancel()
+        assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
 
 
 def test_a_stalled_stream_ends_at_the_time_limit_and_a_slow_reader_does_not_cause_that() -> None:
@@ -207,19 +213,19 @@ def test_a_stalled_stream_ends_at_the_time_limit_and_a_slow_reader_does_not_caus
 
     async def main() -> None:
         pieces = Pieces(["a", failure()], ["a", 1.5, "b", 1.5, "c"], ["a", 5.0, "b"])
-        gateway = gateway_of(pieces, timeout_s=4.0)
-        slowly = []
-        async with aclosing(gateway.stream(ask(within_s=1_000.0, restart_streams=True), on_attempt=Told())) as items:
-            async for item in items:
-                slowly.append(item)
-                await trio.sleep(10.0)
-        assert shown(slowly) == "abc"
-        assert slowly[1] == StreamRestart(2)
-        begun = trio.current_time()
-        with pytest.raises(ProviderError, match="within timeout_s = 4") as caught:
-            await read(gateway, ask(within_s=1_000.0))
-        assert caught.value.output_begun
-        assert trio.current_time() - begun == pytest.approx(4.0)
+        async with gateway_of(pieces, timeout_s=4.0).open() as gateway:
+            slowly = []
+            async with aclosing(gateway.stream(ask(within_s=1_000.0, restart_streams=True), on_attempt=Told())) as items:
+                async for item in items:
+                    slowly.append(item)
+                    await trio.sleep(10.0)
+            assert shown(slowly) == "abc"
+            assert slowly[1] == StreamRestart(2)
+            begun = trio.current_time()
+            with pytest.raises(ProviderError, match="within timeout_s = 4") as caught:
+                await read(gateway, ask(within_s=1_000.0))
+            assert caught.value.output_begun
+            assert trio.current_time() - begun == pytest.approx(4.0)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -237,32 +243,32 @@ def test_nobody_reads_anything_twice(scripts: list[list[Any]], restarts: bool, r
     """Whatever breaks off when: a reader who heeds restarts holds exactly the answer, or an error that says what it holds."""
 
     async def main() -> None:
-        gateway = gateway_of(Pieces(*scripts[:4]), Pieces(*scripts[4:]), max_retries=retries)
-        seen, error = await read_until_error(gateway, ask(restart_streams=restarts), Told())
-        if error is None:
-            response = seen[-1]
-            assert isinstance(response, PromptResponse)
-            assert shown(seen) == response.text
-            assert sum(isinstance(item, PromptResponse) for item in seen) == 1
-        else:
-            assert error.output_begun is bool(shown(seen))
-            assert not any(isinstance(item, PromptResponse) for item in seen)
-        current = 0
-        for item in seen:
-            if isinstance(item, StreamRestart):
-                assert restarts
-                assert item.attempt > current
-            if isinstance(item, StreamRestart | TextPiece):
-                assert item.attempt >= current
-                changed = item.attempt != current
-                assert not (changed and current and isinstance(item, TextPiece))
-                current = item.attempt
-        assert all(each.running == 0 for each in gateway.statistics().values())
+        async with gateway_of(Pieces(*scripts[:4]), Pieces(*scripts[4:]), max_retries=retries).open() as gateway:
+            seen, error = await read_until_error(gateway, ask(restart_streams=restarts), Told())
+            if error is None:
+                response = seen[-1]
+                assert isinstance(response, PromptResponse)
+                assert shown(seen) == response.text
+                assert sum(isinstance(item, PromptResponse) for item in seen) == 1
+            else:
+                assert error.output_begun is bool(shown(seen))
+                assert not any(isinstance(item, PromptResponse) for item in seen)
+            current = 0
+            for item in seen:
+                if isinstance(item, StreamRestart):
+                    assert restarts
+                    assert item.attempt > current
+                if isinstance(item, StreamRestart | TextPiece):
+                    assert item.attempt >= current
+                    changed = item.attempt != current
+                    assert not (changed and current and isinstance(item, TextPiece))
+                    current = item.attempt
+            assert all(each.running == 0 for each in gateway.statistics().values())
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def test_a_scripted_stream_is_its_answer_word_by_word() -> None:
-    gateway = LLMGateway(RouterConfig(default_provider="s"), {"s": ScriptedProvider(["one  two\nthree"])})
-    items = await read(gateway, ask())
-    assert [item.text for item in items if isinstance(item, TextPiece)] == ["one  ", "two\n", "three"]
+    async with LLMGateway(RouterConfig(default_provider="s"), {"s": ScriptedProvider(["one  two\nthree"])}).open() as gateway:
+        items = await read(gateway, ask())
+        assert [item.text for item in items if isinstance(item, TextPiece)] == ["one  ", "two\n", "three"]

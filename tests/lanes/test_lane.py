@@ -1,7 +1,6 @@
-"""A lane's places, queue and pace, under a clock that the test moves; explained in docs/actors.md."""
+"""A lane's places and queue, under a clock that the test moves; explained in docs/actors.md."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -11,86 +10,20 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitchener.config import ProviderConfig
-from kitchener.gateway.resilience import Pace
 from kitchener.lanes.lane import Lane
 from tests.gateway.asking import in_virtual_time
-from tests.gateway.test_resilience import most_in_a_minute
 
 FAR = 1e6
 
 
-def lane(*, places: int = 64, capacity: int = 1_000, **rates: Any) -> Lane:
-    pace = Pace(ProviderConfig(kind="offline", **rates))
-    return Lane("the lane", places, capacity, now=anyio.current_time, pacing=pace)
-
-
-@dataclass(frozen=True)
-class Call:
-    subject: str
-    number: int
-    arrives: float
-    lasts: float
-    tokens: int
-
-
-calls = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.integers(1, 10), st.integers(1, 40)), min_size=1, max_size=25
-).map(
-    lambda rows: [
-        Call(subject, number, arrives / 2, lasts / 4, tokens) for number, (subject, arrives, lasts, tokens) in enumerate(rows)
-    ]
-)
-
-
-@settings(max_examples=60)
-@given(
-    calls=calls,
-    concurrency=st.integers(1, 3),
-    requests_per_minute=st.none() | st.integers(20, 200),
-    tokens_per_minute=st.none() | st.integers(200, 2_000),
-)
-def test_everybody_is_served_within_the_limits_and_in_order_within_a_subject(
-    calls: list[Call], concurrency: int, requests_per_minute: int | None, tokens_per_minute: int | None
-) -> None:
-    """Any arrival pattern: concurrency and rates hold, nobody starves, a subject's calls keep their order."""
-    begun: list[tuple[float, Call]] = []
-    running = 0
-
-    async def main() -> Lane:
-        limits = lane(places=concurrency, requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
-
-        async def run(call: Call) -> None:
-            nonlocal running
-            await trio.sleep(call.arrives)
-            assert await limits.enter(call.subject, FAR, call.tokens) == "entered"
-            begun.append((trio.current_time(), call))
-            running += 1
-            assert running <= concurrency
-            await trio.sleep(call.lasts)
-            running -= 1
-            limits.leave(call.subject)
-
-        async with trio.open_nursery() as nursery:
-            for call in calls:
-                nursery.start_soon(run, call)
-        return limits
-
-    limits = in_virtual_time(main)
-    assert len(begun) == len(calls)
-    assert (limits.running, limits.waiting) == (0, 0)
-    if requests_per_minute is not None:
-        assert most_in_a_minute([(at, 1) for at, _ in begun]) <= requests_per_minute
-    begun.sort(key=lambda each: (each[0], each[1].arrives))  # trio runs the tasks that wake at one moment in any order
-    for subject in "abc":
-        arrivals = [call.arrives for _, call in begun if call.subject == subject]
-        assert arrivals == sorted(arrivals)
+def lane(*, places: int = 64, capacity: int = 1_000) -> Lane:
+    return Lane("the lane", places, capacity, now=anyio.current_time)
 
 
 async def test_subjects_take_turns_however_many_one_of_them_sends() -> None:
     """A busy subject's thousand waiting calls cost another subject one place each, not a thousand."""
     limits = lane(places=1)
-    assert limits.try_enter("", 0, anyio.current_time())
+    assert limits.try_enter("")
     served: list[str] = []
 
     async def call(subject: str) -> None:
@@ -115,7 +48,7 @@ async def test_subjects_take_turns_however_many_one_of_them_sends() -> None:
 async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     limits = lane(places=1)
     now = anyio.current_time()
-    assert limits.try_enter("", 0, now)
+    assert limits.try_enter("")
     async with anyio.create_task_group() as tasks:
 
         async def wait() -> None:
@@ -124,9 +57,9 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         limits.leave()
-        assert not limits.try_enter("", 0, now)
+        assert not limits.try_enter("")
     limits.leave("first")
-    assert limits.try_enter("", 0, now)
+    assert limits.try_enter("")
 
 
 def test_an_asker_without_room_waits_for_it_and_is_told_at_its_deadline_that_there_was_none() -> None:
@@ -226,14 +159,14 @@ class Asked:
 
 
 @settings(max_examples=60)
-@given(steps, st.integers(1, 9), st.integers(1, 5), st.none() | st.integers(20, 200))
+@given(steps, st.integers(1, 9), st.integers(1, 5))
 def test_no_place_is_lost_whatever_is_cancelled_late_or_sent_away(
-    script: list[tuple[str, Any, Any]], places: int, capacity: int, requests_per_minute: int | None
+    script: list[tuple[str, Any, Any]], places: int, capacity: int
 ) -> None:
     """Each asker has one outcome, the bounds hold at every step, and at the end every place is free."""
 
     async def main() -> None:
-        limits = lane(places=places, capacity=capacity, requests_per_minute=requests_per_minute)
+        limits = lane(places=places, capacity=capacity)
         asked: list[Asked] = []
         async with trio.open_nursery() as nursery:
             for step, first, second in script:
@@ -253,7 +186,7 @@ def test_no_place_is_lost_whatever_is_cancelled_late_or_sent_away(
                 assert found.running == states.count("entered") <= places
                 assert found.waiting <= capacity
                 assert found.waiting + found.asking_for_room <= states.count("waiting")
-                if requests_per_minute is None and found.asking_for_room:
+                if found.asking_for_room:
                     assert found.running >= places - places // 8
             for each in asked:
                 each.work.set()
@@ -268,7 +201,7 @@ async def test_a_cancelled_wait_leaves_no_trace(served_too: bool) -> None:
     """Also if it was served in the very moment in which it was cancelled: its slot goes on to the next one."""
     limits = lane(places=1)
     deadline = anyio.current_time() + 20
-    assert limits.try_enter("", 0, anyio.current_time())
+    assert limits.try_enter("")
     after = anyio.Event()
 
     async def cancelled(*, task_status: anyio.abc.TaskStatus[anyio.CancelScope]) -> None:
@@ -306,31 +239,22 @@ def test_a_call_that_is_served_and_cancelled_in_one_moment_gives_its_slot_back()
     async def main() -> None:
         limits = lane(places=1)
         now = anyio.current_time()
-        assert limits.try_enter("", 0, now)
+        assert limits.try_enter("")
         task = asyncio.create_task(limits.enter("a", now + 20))
         await anyio.wait_all_tasks_blocked()
         limits.leave()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert limits.try_enter("", 0, now)
+        assert limits.try_enter("")
 
     asyncio.run(main())
-
-
-def test_a_shorter_pause_does_not_cut_a_longer_one_short() -> None:
-    pace = Pace(ProviderConfig(kind="offline"))
-    limits = Lane("the lane", 64, 1, now=lambda: 0.0, pacing=pace)
-    pace.hold_until(10.0)
-    pace.hold_until(5.0)
-    assert not limits.try_enter("", 0, 9.9)
-    assert limits.try_enter("", 0, 10.0)
 
 
 async def test_send_away_ends_every_wait() -> None:
     limits = lane(places=1)
     deadline = anyio.current_time() + 20
-    assert limits.try_enter("", 0, anyio.current_time())
+    assert limits.try_enter("")
     results: list[str] = []
 
     async def wait(subject: str) -> None:
@@ -345,67 +269,13 @@ async def test_send_away_ends_every_wait() -> None:
     assert (limits.running, limits.waiting) == (1, 0)
 
 
-def test_a_wait_that_a_rate_makes_hopeless_fails_before_its_deadline() -> None:
-    """Six of sixty a minute pass at once; the seventh would be due too late for its deadline."""
-
-    async def main() -> float:
-        limits = lane(requests_per_minute=60)
-        for _ in range(6):
-            assert limits.try_enter("", 0, trio.current_time())
-        begun = trio.current_time()
-        assert await limits.enter("a", begun + 0.5) == "late"
-        return trio.current_time() - begun
-
-    assert in_virtual_time(main) == 0.0
-
-
 def test_a_wait_for_a_slot_ends_at_its_deadline() -> None:
     async def main() -> float:
         limits = lane(places=1)
-        assert limits.try_enter("", 0, trio.current_time())
+        assert limits.try_enter("")
         begun = trio.current_time()
         assert await limits.enter("a", begun + 7.0) == "late"
         assert limits.waiting == 0
         return trio.current_time() - begun
 
     assert in_virtual_time(main) == pytest.approx(7.0)
-
-
-def test_the_next_one_keeps_the_time_when_the_first_in_line_gives_up() -> None:
-    """A rate has no timer of its own: some waiter sleeps until it is due, and hands that over when it is cancelled."""
-
-    async def main() -> float:
-        limits = lane(requests_per_minute=10)
-        assert limits.try_enter("", 0, trio.current_time())
-        begun = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            scope = trio.CancelScope()
-
-            async def gives_up() -> None:
-                with scope:
-                    await limits.enter("a", FAR)
-
-            nursery.start_soon(gives_up)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(limits.enter, "b", FAR)
-            await trio.testing.wait_all_tasks_blocked()
-            scope.cancel()
-        return trio.current_time() - begun
-
-    assert in_virtual_time(main) == pytest.approx(6.0)
-
-
-def test_a_slot_that_frees_late_does_not_put_off_the_rates_alarm() -> None:
-    """The head of the line first waits for a slot without knowing when it is due, then for the rate."""
-
-    async def main() -> float:
-        limits = lane(places=1, requests_per_minute=10)
-        assert limits.try_enter("", 0, trio.current_time())
-        begun = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(limits.enter, "a", FAR)
-            await trio.sleep(2.0)
-            limits.leave()
-        return trio.current_time() - begun
-
-    assert in_virtual_time(main) == pytest.approx(6.0)

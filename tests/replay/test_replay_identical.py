@@ -214,8 +214,8 @@ async def test_failing_memory_fails_again(tmp_path: Path, fails_in: str) -> None
     async with (
         HO3Memory.open(tmp_path, HO3MemoryConfig()) as memory,
         open_ledgers(**places(tmp_path), config=QUICK, also=memory.ledgers) as ledgers,
+        LLMGateway(router, {"scripted": ScriptedProvider(model)}).open() as gateway,
     ):
-        gateway = LLMGateway(router, {"scripted": ScriptedProvider(model)})
         executor = HO1Executor(
             ledgers=ledgers,
             gateway=gateway,
@@ -236,6 +236,7 @@ async def test_failing_memory_fails_again(tmp_path: Path, fails_in: str) -> None
         for message in MESSAGES[:3]:
             await supervisor.handle_turn(message, session_id=session_id)
         degraded = [entry async for entry in ledgers.ho2m.read(entry_type="DEGRADATION")]
+
     assert len(degraded) == 3
     report = await replay_session(session_id, config=config)
     assert report.is_identical, report.text()

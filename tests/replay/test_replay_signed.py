@@ -147,24 +147,24 @@ async def test_older_root_is_checked_with_the_key_of_a_signed_head(tmp_path: Pat
 async def say_by_hand(config: RuntimeConfig, signer: Signer, message: str, session_id: str | None = None) -> str:
     """One turn of a supervisor that was assembled by hand, which nobody tells to `recover`; returns its session."""
     agent, root = config.agents["ADMIN"], Path(config.plane_root)
-    gateway = LLMGateway(config.router, {"scripted": ScriptedProvider(model)})
-    tools, clock = ToolRegistry(), SystemClock()
-    async with open_ledgers(**places(root), config=QUICK) as ledgers:
-        executor = HO1Executor(
-            ledgers=ledgers, gateway=gateway, prompts=PromptLibrary.load(), tools=tools, clock=clock, config=agent
-        )
-        supervisor = HO2Supervisor(
-            agent_class="ADMIN",
-            ho1_executor=executor,
-            ledgers=ledgers,
-            token_budgeter=TokenBudgeter(),
-            config=agent,
-            host=SharedResources(signer=signer),
-        )
-        for each in (message, message):
-            session_id = (await supervisor.handle_turn(each, session_id=session_id)).session_id
-    assert session_id is not None
-    return session_id
+    async with LLMGateway(config.router, {"scripted": ScriptedProvider(model)}).open() as gateway:
+        tools, clock = ToolRegistry(), SystemClock()
+        async with open_ledgers(**places(root), config=QUICK) as ledgers:
+            executor = HO1Executor(
+                ledgers=ledgers, gateway=gateway, prompts=PromptLibrary.load(), tools=tools, clock=clock, config=agent
+            )
+            supervisor = HO2Supervisor(
+                agent_class="ADMIN",
+                ho1_executor=executor,
+                ledgers=ledgers,
+                token_budgeter=TokenBudgeter(),
+                config=agent,
+                host=SharedResources(signer=signer),
+            )
+            for each in (message, message):
+                session_id = (await supervisor.handle_turn(each, session_id=session_id)).session_id
+        assert session_id is not None
+        return session_id
 
 
 async def test_a_supervisor_assembled_by_hand_declares_its_signer_once(tmp_path: Path) -> None:

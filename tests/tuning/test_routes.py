@@ -250,19 +250,19 @@ async def made(
         name: ScriptedProvider(["answer" if each is None else ProviderError(name, each, "scripted") for each in script[name]])
         for name in NAMES
     }
-    gateway = LLMGateway(config, providers, jitter=lambda: 0.0)
-    is_answered = True
-    try:
-        await gateway.complete(prompt_request("hello", **request), on_attempt=note)
-    except ProviderError:
-        is_answered = False
-    return call_of(
-        *(tries[n] for n in sorted(tries)),
-        answered=is_answered,
-        provider_id=request["provider_id"],
-        model_id=request["model_id"],
-        tags=request["domain_tags"],
-    )
+    async with LLMGateway(config, providers, jitter=lambda: 0.0).open() as gateway:
+        is_answered = True
+        try:
+            await gateway.complete(prompt_request("hello", **request), on_attempt=note)
+        except ProviderError:
+            is_answered = False
+        return call_of(
+            *(tries[n] for n in sorted(tries)),
+            answered=is_answered,
+            provider_id=request["provider_id"],
+            model_id=request["model_id"],
+            tags=request["domain_tags"],
+        )
 
 
 @settings(max_examples=150)

@@ -156,7 +156,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         authority=authority,
         memory=memory,
     )
-    constants = TurnConstants(config, tools, sources.config_hash, ruleset_hash, host.policy_version)
+    constants = TurnConstants(config, tools, sources, ruleset_hash, host.policy_version)
     content = _content(config, host, constants.synthesize)
     if context_items is not None:
         context_items.bind(sessions.thread)

@@ -8,11 +8,11 @@ import anyio
 
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.consolidation.consolidator import Consolidator
-from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.config import LimitsConfig
 from kitchener.errors import Overloaded, ReentrantTurn
+from kitchener.lanes.calling_chain import calling_chain
 
 
 class ErasureGuard:

@@ -17,8 +17,9 @@ from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
-from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.errors import KitchenerError, LedgerError
+from kitchener.config import HO2Config, HO3MemoryConfig, described
+from kitchener.criteria import criterion_problem
+from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR
 from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader
 from kitchener.records import events
@@ -58,6 +59,8 @@ class RequestSources:
     """The attention templates, parsed."""
     texts: tuple[Source, ...]
     """Every source, the configuration last."""
+    acceptance: tuple[str, ...] = ()
+    """The criteria of replies that their contract carries."""
 
     @classmethod
     def read(cls, config: HO2Config, memory: HO3MemoryConfig | None, tools: ToolRegistry) -> "RequestSources":
@@ -83,7 +86,8 @@ class RequestSources:
         }
         whole = _json("configuration", config.agent_class, configuration)
         unique = {each.hash: each for each in (*prompts, *shapes, *offered, whole)}
-        return cls(whole.hash, templates, tuple(unique.values()))
+        acceptance = _reply_criteria(config, prompts)
+        return cls(whole.hash, templates, tuple(unique.values()), acceptance)
 
     async def record(self, ho2m: Ledger) -> None:
         """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
@@ -206,6 +210,27 @@ def _prompts_of(config: HO2Config) -> Iterator[Source]:
         if contract is not None and pack is not None:  # otherwise the first call says which file is missing
             yield Source("contract", contract_id, contract.text, contract.hash)
             yield Source("prompt_pack", str(pack_id), pack.text, pack.hash)
+
+
+def _reply_criteria(config: HO2Config, prompts: Iterable[Source]) -> tuple[str, ...]:
+    """The acceptance criteria that the contract of replies carries.
+
+    Raises:
+        PromptError: another contract carries some, or one is a statement and no model verifies replies
+    """
+    found = {each.name: criteria_of(each.text) for each in prompts if each.kind == "contract"}
+    criteria = found.pop(config.synthesize_contract_id, ())
+    if name := next((name for name, others in found.items() if others), None):
+        raise PromptError(f"{name}: acceptance: expected none, because the gate judges replies only, found {list(found[name])}")
+    for each in criteria:
+        if (problem := criterion_problem(each, by_model=config.verify_with_model)) is not None:
+            raise PromptError(f"{config.synthesize_contract_id}: acceptance: {problem}; found {described(each)}")
+    return criteria
+
+
+def criteria_of(contract: str) -> tuple[str, ...]:
+    """The acceptance criteria that the text of a contract carries."""
+    return tuple(json.loads(contract).get("acceptance", ()))
 
 
 def _json(kind: SourceKind, name: str, value: object) -> Source:

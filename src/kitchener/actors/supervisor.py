@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, live_links
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.idempotency import KeyOwner, KeyUse
 from kitchener.actors.sessions.item_tool import ContextItems
@@ -31,6 +30,7 @@ from kitchener.clock import Clock
 from kitchener.config import HO2Config
 from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
+from kitchener.lanes.calling_chain import CALLING_CHAIN, live_links
 from kitchener.ledger import LedgerGroup
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import OutputT, TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener, as_asked

@@ -135,6 +135,11 @@ class Ruleset:
         """Whether a turn's message and reply are items of their own, under the dates of their days."""
         return self.excerpt_tokens > 0
 
+    @property
+    def is_terse(self) -> bool:
+        """Whether what says nothing new is left out of what is shown, and names before messages count as speakers."""
+        return self.policy_version > 3
+
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"

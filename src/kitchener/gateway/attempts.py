@@ -1,24 +1,35 @@
 """Decides for one call when to retry, when to fall back to another provider, and when to give up.
 
-One `Attempts` serves one call. `begin` waits until the next attempt may start and reports it. The caller makes the attempt and
-calls `answered`, `failed` or `abandoned`. Complete answers and streams both use it. Explained in `docs/gateway.md`.
+One `Attempts` serves one call. It is the message of the gateway's mailbox. The asker calls `check` before each attempt and
+`failed` after one without an answer. A worker calls `begin`, and then `answered`, `broke` or `abandoned`. Complete answers and
+streams both use it. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
+from kitchener.cancellation import is_own_failure
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.lanes.lane import Lane
+from kitchener.lanes.envelope import Outlet
 from kitchener.logs import get_logger
-from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Provider
+from kitchener.records.prompt import (
+    Attempt,
+    OnAttempt,
+    PromptRequest,
+    PromptResponse,
+    Provider,
+    StreamRestart,
+    TextPiece,
+    Usage,
+)
 from kitchener.records.tokens import tokens_of_bytes
 
 _log = get_logger(__name__)
@@ -28,8 +39,27 @@ _OF_THE_ANSWER: Final = ("malformed", "empty")
 
 
 @dataclass(slots=True)
+class ProviderUsage:
+    """What the answered calls of one provider used since the gateway began, as the provider counted it."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    """Tokens sent, including cached ones."""
+    cached_tokens: int = 0
+    """Sent tokens that the provider's cache served."""
+    output_tokens: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """Counts an answer."""
+        self.calls += 1
+        self.input_tokens += usage.input_tokens
+        self.cached_tokens += usage.cached_tokens or 0
+        self.output_tokens += usage.output_tokens
+
+
+@dataclass(slots=True)
 class GuardedProvider:
-    """One provider with its lane, its pace and its circuit breaker."""
+    """One provider with its pace and its circuit breaker. Its id is the name of its lane."""
 
     provider_id: str
     provider: Provider
@@ -37,9 +67,6 @@ class GuardedProvider:
     timeout_s: float
     """Longest attempt, seconds."""
     traits: ProviderTraits
-    lane: Lane
-    """Each attempt takes one of its `max_concurrency` places. A retry or a fallback enters a lane again, so neither a pause nor
-    another provider's answer holds a place here."""
     pace: Pace
     breaker: CircuitBreaker
     is_failing: bool = False
@@ -48,6 +75,8 @@ class GuardedProvider:
     """Types of images and files that it takes, by its settings or by itself."""
     has_opened: bool = False
     """Whether its circuit has opened since it last answered. Logged where it changes."""
+    used: ProviderUsage = field(default_factory=ProviderUsage)
+    """Nothing is counted of a built-in provider, which charges nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +111,12 @@ class CallSettings:
     """The event loop's clock, seconds."""
     jitter: Callable[[], float]
     """Returns a new number in [0, 1)."""
+    refuse: Callable[[str, Callable[[], Exception]], None]
+    """Ends the wait of every call in the lane of a provider with an error."""
 
 
 class Attempts:
-    """The attempts of one call. Between `begin` and its outcome exactly one attempt is in flight."""
+    """The attempts of one call. At each moment either its asker or the worker of its one attempt in flight uses it."""
 
     __slots__ = (
         "_failures",
@@ -99,7 +130,10 @@ class Attempts:
         "_ticket",
         "_way",
         "_ways",
+        "has_begun",
+        "has_shown",
         "number",
+        "outlet",
         "output_begun",
         "request",
         "stop_at",
@@ -115,43 +149,68 @@ class Attempts:
     stop_at: float
     """Deadline of the current attempt, on the event loop's clock, seconds."""
     output_begun: bool
-    """Whether a reader has text that was not withdrawn. `LLMGateway.stream` sets it."""
+    """Whether a reader has text that was not withdrawn."""
+    has_shown: bool
+    """Whether a reader was ever given text."""
+    has_begun: bool
+    """Whether a worker began the newest attempt."""
+    outlet: Outlet[TextPiece | StreamRestart] | None
+    """Where the text of a stream goes; None: the asker wants the complete answer only."""
 
     def __init__(
         self, request: PromptRequest, ways: Sequence[PlannedAttempt], on_attempt: OnAttempt, rules: CallSettings
     ) -> None:
         self._request, self._ways, self._on_attempt, self._rules = request, ways, on_attempt, rules
         self.number = self._next = 0
-        self.output_begun = False
+        self.output_begun = self.has_shown = self.has_begun = False
+        self.outlet = None
         self._failures: list[str] = []
         self._last: tuple[str, ProviderError] | None = None
         self._take_next()
 
-    async def begin(self) -> GuardedProvider:
-        """Waits until the next attempt may start, and reports its start through `on_attempt`.
+    @property
+    def subject_id(self) -> str:
+        """The subject whose share of the lane counts."""
+        return self._request.subject_id
+
+    def cost(self) -> int:
+        """The tokens that the provider's pace books for an attempt; 0 if it counts none."""
+        return _cost(self._request) if self.target.pace.counts_tokens else 0
+
+    def check(self) -> None:
+        """Raises ProviderError if the provider cannot be asked now: forbidden, too late, or its circuit is open."""
+        target, now = self.target, self._rules.now()
+        if not target.traits.built_in and (not self._rules.allow_model_calls or model_calls_forbidden()):
+            detail = "model calls are switched off; only built-in providers answer"
+            raise ProviderError(target.provider_id, "forbidden", detail)
+        if now >= self._request.deadline:
+            raise ProviderError(target.provider_id, "timeout", "the deadline passed before the call could go out")
+        if target.breaker.is_open(now):
+            raise self._circuit_open()
+
+    async def begin(self) -> BaseException | None:
+        """Begins an attempt and reports it. Returns what the listener raised: it belongs to the asker.
 
         Raises:
-            ProviderError: no provider allows another attempt
-            Overloaded: the queue of a provider's lane was full until the request's deadline
+            ProviderError: the circuit has opened, or another call probes the provider
         """
-        while not self._enters():
-            refusal = await self._wait_to_enter()
-            if refusal is None:
-                break
-            if not self._has_fallback():
-                raise self._final(refusal)
-            self._take_next()
-        self.number += 1
         target, way = self.target, self._way
+        self._ticket = ticket = target.breaker.enter(self._rules.now())
+        if not ticket:
+            raise self._circuit_open()
+        self.has_begun = True
+        self.number += 1
         try:
             await self._on_attempt(
                 Attempt("started", self._request.call, self.number, target.provider_id, way.model_name, way.route_reason)
             )
-        except BaseException:
+        except BaseException as error:
             self.abandoned()
-            raise
+            if not is_own_failure(error):
+                raise
+            return error
         self.start_clock()
-        return target
+        return None
 
     def start_clock(self) -> None:
         """Starts the provider's time limit now, so that queueing and recording the attempt do not count."""
@@ -160,16 +219,16 @@ class Attempts:
 
     def abandoned(self) -> None:
         """Ends an attempt that was cancelled or met a bug, without an effect on the circuit breaker's count."""
-        self.target.lane.leave(self._request.subject_id)
         self.target.breaker.abandoned(self._ticket)
 
     def answered(self, response: PromptResponse) -> PromptResponse:
         """Ends a successful attempt. Returns the response with attempts, route and latency filled in."""
         target = self.target
-        target.lane.leave(self._request.subject_id)
         target.breaker.succeeded(self._ticket)
         if target.is_failing:
             _note_success(target)
+        if not target.traits.built_in:
+            target.used.add(response.usage)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
         if (
@@ -193,15 +252,40 @@ class Attempts:
             route_reason=way.route_reason,
         )
 
+    def broke(self, error: ProviderError) -> None:
+        """Ends a failed attempt: reports it to the circuit breaker, and keeps the pause that the provider asked for."""
+        target, now = self.target, self._rules.now()
+        if error.reason == "timeout" and now >= self._request.deadline:
+            target.breaker.abandoned(self._ticket)  # the caller's deadline passed, not the provider's limit
+        elif error.reason in _OF_THE_ANSWER:
+            target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
+        elif not error.is_retryable:
+            target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
+        else:
+            has_opened = target.breaker.failed(self._ticket, now)
+            if has_opened:
+                self._rules.refuse(target.provider_id, self._circuit_open)
+            _note_failure(target, error, has_opened=has_opened)
+        if error.retry_after_s:
+            # Limited, so that an absurd header cannot block a provider for hours.
+            target.pace.hold_until(now + min(error.retry_after_s, target.config.breaker_reset_s))
+
     async def failed(self, error: ProviderError) -> None:
         """Reports a failed attempt. Returns when the next attempt may begin, at this provider or at a fallback.
+
+        An attempt that did not begin is not reported, and is not tried again at its provider.
 
         Raises:
             ProviderError: no further attempt is made. Its reason is that of the last attempt; its detail lists all attempts
         """
-        target, now = self.target, self._rules.now()
-        is_late = now >= self._request.deadline
-        self._close(error, now, is_late)
+        target = self.target
+        is_late = self._rules.now() >= self._request.deadline
+        if not self.has_begun:
+            if is_late or error.reason == "forbidden" or not self._has_fallback():
+                raise self._final(error) from error.__cause__
+            self._take_next()
+            return
+        self.has_begun = False
         self._failures.append(f"{self.number} {target.provider_id} {error.reason}")
         self._last = target.provider_id, error
         await self._on_attempt(
@@ -228,25 +312,6 @@ class Attempts:
         else:
             raise self._final(error) from error
 
-    def _close(self, error: ProviderError, now: float, is_late: bool) -> None:
-        """Leaves the lane and reports the outcome to the circuit breaker."""
-        target = self.target
-        if is_late and error.reason == "timeout":
-            target.breaker.abandoned(self._ticket)  # the caller's deadline passed, not the provider's limit
-        elif error.reason in _OF_THE_ANSWER:
-            target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
-        elif not error.is_retryable:
-            target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        else:
-            has_opened = target.breaker.failed(self._ticket, now)
-            if has_opened:
-                target.lane.send_away()
-            _note_failure(target, error, has_opened=has_opened)
-        if error.retry_after_s:
-            # Limited, so that an absurd header cannot block a provider for hours.
-            target.pace.hold_until(now + min(error.retry_after_s, target.config.breaker_reset_s))
-        target.lane.leave(self._request.subject_id)
-
     def _pause_before_retry(self, error: ProviderError) -> float | None:
         """Seconds to wait before a retry at the same provider; None: do not retry it."""
         config, tries = self.target.config, self.number - self._made_elsewhere
@@ -266,57 +331,9 @@ class Attempts:
         request = self._request
         self.request = request if way.model_id == request.model_id else request._replace(model_id=way.model_id)
 
-    def _enters(self) -> bool:
-        """Takes a breaker ticket and a place, if that is possible without waiting. Returns whether it did.
-
-        Raises:
-            ProviderError: model calls are forbidden, or the request's deadline has passed
-        """
-        target, request, rules = self.target, self._request, self._rules
-        if not target.traits.built_in and (not rules.allow_model_calls or model_calls_forbidden()):
-            detail = "model calls are switched off; only built-in providers answer"
-            raise self._final(ProviderError(target.provider_id, "forbidden", detail))
-        now = rules.now()
-        if now >= request.deadline:
-            raise self._final(ProviderError(target.provider_id, "timeout", "the deadline passed before the call could go out"))
-        self._ticket = ticket = target.breaker.enter(now)
-        if not ticket:
-            return False
-        if target.lane.try_enter(request.subject_id, _cost(request) if target.pace.counts_tokens else 0, now):
-            return True
-        target.breaker.abandoned(ticket)
-        return False
-
-    async def _wait_to_enter(self) -> ProviderError | None:
-        """Waits for a breaker ticket and a place. Returns None, or a refusal for which a fallback may help.
-
-        Raises:
-            Overloaded: the lane's queue was full until the request's deadline
-        """
-        target, request, now = self.target, self._request, self._rules.now
-        moment = now()
-        if target.breaker.is_open(moment):
-            return self._circuit_open(moment)
-        cost = _cost(request) if target.pace.counts_tokens else 0
-        outcome = await target.lane.enter(request.subject_id, request.deadline, cost)
-        moment = now()
-        if outcome == "no room":
-            raise target.lane.overloaded()
-        if outcome == "late":
-            counts = target.lane.statistics()
-            detail = f"its limits leave no room before the deadline; {counts.running} calls run and {counts.waiting} wait"
-            return ProviderError(target.provider_id, "timeout", detail)
-        if outcome == "sent away":
-            return self._circuit_open(moment)
-        self._ticket = target.breaker.enter(moment)
-        if not self._ticket:
-            target.lane.leave(request.subject_id)
-            return self._circuit_open(moment)
-        return None
-
-    def _circuit_open(self, now: float) -> ProviderError:
+    def _circuit_open(self) -> ProviderError:
         target = self.target
-        seconds = target.breaker.opens_in(now)
+        seconds = target.breaker.opens_in(self._rules.now())
         return ProviderError(
             target.provider_id,
             "breaker_open",

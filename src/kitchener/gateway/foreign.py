@@ -5,13 +5,11 @@ recorded and may be retried. It is never a failure of the gateway. Explained in 
 """
 
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final, get_args
 
 import anyio
 
-from kitchener.cancellation import is_own_failure
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -33,19 +31,6 @@ def provider_failure(provider_id: str, error: BaseException) -> ProviderError:
         _log.error("provider failed", provider_id=provider_id, error=origin_of(error), traceback=frames)
     failure.__cause__ = error
     return failure
-
-
-@contextmanager
-def translated_failures(provider_id: str) -> Iterator[None]:
-    """Converts any exception of a provider inside the block to `ProviderError`. The caller's own cancellation passes."""
-    try:
-        yield
-    except ProviderError:
-        raise
-    except BaseException as error:
-        if not is_own_failure(error):
-            raise
-        raise provider_failure(provider_id, error) from error
 
 
 def checked_failure(provider_id: str, error: ProviderError) -> ProviderError:

@@ -7,7 +7,8 @@ The gateway reports each attempt, but writes no ledger and holds no cognitive po
 
 import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -15,17 +16,19 @@ import anyio
 
 from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
-from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.errors import ActorStopped, ProviderError
-from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
-from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure, translated_failures
+from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt, ProviderUsage
+from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
 from kitchener.gateway.routing import check_router, plan_route
 from kitchener.gateway.traits import traits_of
+from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.fair_queue import LaneStatistics
-from kitchener.lanes.lane import Lane
+from kitchener.lanes.mailbox import RESTART_WINDOW_S, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.media import accepts
 from kitchener.records.prompt import (
     RULES_PROVIDER,
@@ -40,6 +43,7 @@ from kitchener.records.prompt import (
 
 _NO_PROVIDERS: Mapping[str, Provider] = MappingProxyType({})
 _REMEMBERED_PLANS = 1_024
+_NEVER = float("inf")
 
 
 class LLMGateway:
@@ -51,7 +55,7 @@ class LLMGateway:
             not mention gets the default limits
         jitter: returns a new number in [0, 1) for the waits between attempts; None: the system's random source
         now: the event loop's clock, seconds; None: that of the running loop
-        queue: most calls in the queue of one provider's lane. Further calls wait for room until their deadlines
+        limits: `gateway_queue`, `max_restarts` and `abort_grace_s`; None: their defaults
 
     Raises:
         ConfigError: a route, fallback or default names a provider without an object
@@ -64,9 +68,9 @@ class LLMGateway:
         *,
         jitter: Callable[[], float] | None = None,
         now: Callable[[], float] | None = None,
-        queue: int = 64,
+        limits: LimitsConfig | None = None,
     ) -> None:
-        now = now or loop_clock()
+        now, limits = now or loop_clock(), limits or LimitsConfig()
         objects: dict[str, Provider] = {"offline": OfflineProvider(), RULES_PROVIDER: RulesProvider(), **providers}
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})
@@ -78,14 +82,25 @@ class LLMGateway:
                 known[each],
                 known[each].timeout_s,
                 traits_of(provider),
-                _lane(each, known[each], pace := Pace(known[each]), queue, now),
-                pace,
+                Pace(known[each]),
                 CircuitBreaker(known[each].breaker_failures, known[each].breaker_reset_s),
                 media_types=_media_types(known[each], provider),
             )
             for each, provider in objects.items()
         }
-        self._rules = CallSettings(targets, config.allow_model_calls, now, jitter or random.Random().random)
+        self._mailbox: Mailbox[Attempts, PromptResponse | BaseException] = Mailbox(
+            self._attempt,
+            name="the gateway",
+            lanes={each: _lane(target, limits.gateway_queue) for each, target in targets.items()},
+            max_restarts=limits.max_restarts,
+            restart_window_s=RESTART_WINDOW_S,
+            abort_grace_s=limits.abort_grace_s,
+            origin=lambda attempts: attempts.subject_id,
+            now=now,
+        )
+        self._rules = CallSettings(
+            targets, config.allow_model_calls, now, jitter or random.Random().random, self._mailbox.refuse
+        )
 
         @lru_cache(_REMEMBERED_PLANS)
         def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[PlannedAttempt, ...]:
@@ -119,15 +134,17 @@ class LLMGateway:
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
-        return {each: target.lane.statistics() for each, target in self._rules.targets.items()}
+        return self._mailbox.statistics()
 
-    def stop(self) -> None:
-        """Refuses further calls with `ActorStopped`, before the providers close."""
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["LLMGateway"]:
+        """Takes calls while the context is open. On exit, pending and further calls fail with `ActorStopped`."""
+        async with self._mailbox.open():
+            yield self
 
-        def stopped(*_: object) -> tuple[PlannedAttempt, ...]:
-            raise ActorStopped("the gateway has stopped")
-
-        self._plan = stopped
+    def usage(self) -> dict[str, ProviderUsage]:
+        """What the calls of each provider used that has answered since the gateway began. Built-in ones are left out."""
+        return {each: replace(target.used) for each, target in self._rules.targets.items() if target.used.calls}
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer, after retries and fallbacks.
@@ -137,26 +154,21 @@ class LLMGateway:
         Raises:
             ProviderError: no attempt gave an answer. Its reason is that of the last attempt, its detail lists all attempts
             Overloaded: the queue of a provider's lane was full until the request's deadline
-            ActorStopped: the gateway has stopped
+            ActorStopped: the gateway is not open
         """
         attempts = Attempts(request, self._ways(request), on_attempt, self._rules)
         while True:
-            target = await attempts.begin()
             try:
-                if target.traits.needs_timeout:
-                    response = await _in_time(attempts)
-                else:
-                    response = await target.provider.complete(attempts.request)
-                check_response(target.provider_id, response)
-            except ProviderError as error:
-                await attempts.failed(checked_failure(attempts.target.provider_id, error))
-            except BaseException as error:  # a provider is foreign code and may raise anything
-                if not is_own_failure(error):
-                    attempts.abandoned()
-                    raise
-                await attempts.failed(provider_failure(target.provider_id, error))
-            else:
-                return attempts.answered(response)
+                attempts.check()
+                reply = await self._mailbox.ask_within(
+                    attempts, lane=attempts.target.provider_id, begin_by=request.deadline, cost=attempts.cost()
+                )
+            except (ProviderError, TimeoutError) as error:
+                await self._go_on(attempts, error)
+                continue
+            if isinstance(reply, BaseException):
+                raise reply
+            return reply
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncGenerator[StreamItem, None]:
         """Yields the answer as the provider produces it: pieces of text, then the whole response, exactly once.
@@ -168,41 +180,76 @@ class LLMGateway:
         Raises:
             ProviderError: no attempt gave an answer; `output_begun` says whether shown text was not withdrawn by a restart
             Overloaded: the queue of a provider's lane was full until the request's deadline
-            ActorStopped: the gateway has stopped
+            ActorStopped: the gateway is not open
         """
         attempts = Attempts(request, self._ways(request), on_attempt, self._rules)
-        has_shown = False
         while True:
-            await attempts.begin()
+            attempts.outlet = outlet = Outlet[TextPiece | StreamRestart]()
+            raised: BaseException | None = None
             try:
-                if has_shown:
-                    yield StreamRestart(attempts.number)
-                    attempts.output_begun = False
-                    attempts.start_clock()
-                async with aclosing(_pieces(attempts, self._rules.now)) as items:
+                attempts.check()
+                items = self._mailbox.stream(
+                    attempts, outlet, lane=attempts.target.provider_id, begin_by=request.deadline, cost=attempts.cost()
+                )
+                async with aclosing(items):
                     async for item in items:
-                        if isinstance(item, PromptResponse):
-                            response = item
-                            break
-                        has_shown = attempts.output_begun = True
-                        yield item
-            except ProviderError as error:
-                await attempts.failed(checked_failure(attempts.target.provider_id, error))
-            except BaseException:
+                        if isinstance(item, BaseException):
+                            raised = item
+                        else:
+                            yield item
+            except (ProviderError, TimeoutError) as error:
+                await self._go_on(attempts, error)
+                continue
+            if raised is not None:
+                raise raised
+            return
+
+    async def _go_on(self, attempts: Attempts, error: ProviderError | TimeoutError) -> None:
+        """Returns when the next attempt may begin; raises the error of the call if there is none."""
+        if isinstance(error, TimeoutError):
+            provider_id = attempts.target.provider_id
+            counts = self.statistics()[provider_id]
+            detail = f"its limits leave no room before the deadline; {counts.running} calls run and {counts.waiting} wait"
+            error = ProviderError(provider_id, "timeout", detail)
+        await attempts.failed(error)
+
+    async def _attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
+        """Makes one attempt, in a worker of the provider's lane. Returns the answer, or what the asker's listener raised.
+
+        Raises:
+            ProviderError: the attempt failed or could not begin
+        """
+        if (raised := await attempts.begin()) is not None:
+            return raised
+        target = attempts.target
+        try:
+            if attempts.outlet is not None:
+                response = await _streamed(attempts, attempts.outlet, self._rules.now)
+            elif target.traits.needs_timeout:
+                response = await _in_time(attempts)
+            else:
+                response = await target.provider.complete(attempts.request)
+            check_response(target.provider_id, response)
+        except BaseException as error:  # a provider is foreign code and may raise anything
+            if not is_own_failure(error):
                 attempts.abandoned()
                 raise
+            if isinstance(error, ProviderError):
+                failure = checked_failure(target.provider_id, error)
             else:
-                yield attempts.answered(response)
-                return
+                failure = provider_failure(target.provider_id, error)
+            attempts.broke(failure)
+            raise failure from failure.__cause__
+        return attempts.answered(response)
 
 
 def _media_types(config: ProviderConfig, provider: Provider) -> tuple[str, ...]:
     return config.media_types if config.media_types is not None else traits_of(provider).media_types
 
 
-def _lane(provider_id: str, config: ProviderConfig, pace: Pace, queue: int, now: Callable[[], float]) -> Lane:
-    name = f"the queue of the gateway for provider {provider_id!r}"
-    return Lane(name, config.max_concurrency, queue, now=now, pacing=pace)
+def _lane(target: GuardedProvider, queue: int) -> LaneLimits:
+    name = f"the queue of the gateway for provider {target.provider_id!r}"
+    return LaneLimits(target.config.max_concurrency, queue, name=name, pacing=target.pace)
 
 
 async def _in_time(attempts: Attempts) -> PromptResponse:
@@ -218,46 +265,41 @@ def _too_slow(attempts: Attempts) -> ProviderError:
     return ProviderError(target.provider_id, "timeout", f"no answer within timeout_s = {target.timeout_s:g}")
 
 
-async def _pieces(attempts: Attempts, now: Callable[[], float]) -> AsyncGenerator[TextPiece | PromptResponse, None]:
-    """Yields the text of one attempt, then its response. The reader's own time does not count against the provider."""
-    target, request = attempts.target, attempts.request
+async def _streamed(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart], now: Callable[[], float]) -> PromptResponse:
+    """Gives the text of one attempt through the outlet, and returns its response.
+
+    The reader's own time does not count against the provider.
+    """
+    if attempts.has_shown:
+        await outlet.give(StreamRestart(attempts.number))
+        attempts.output_begun = False
+        attempts.start_clock()
+    target = attempts.target
     stream = getattr(target.provider, "stream", None)
     if stream is None:
-        with translated_failures(target.provider_id):
-            response = await (_in_time(attempts) if target.traits.needs_timeout else target.provider.complete(request))
-            check_response(target.provider_id, response)
+        response = await (_in_time(attempts) if target.traits.needs_timeout else target.provider.complete(attempts.request))
+        check_response(target.provider_id, response)
         if response.text:
-            yield TextPiece(attempts.number, response.text)
-        yield response
-        return
-    with translated_failures(target.provider_id):
-        items: AsyncIterator[TextPiece | PromptResponse] = stream(request)
+            await _give(attempts, outlet, response.text)
+        return response
+    items: AsyncIterator[object] = stream(attempts.request)
     try:
-        while True:
-            item = await _next_item(items, attempts)
-            if isinstance(item, PromptResponse):
-                yield item
-                return
-            if item.text:
-                shown_at = now()
-                yield item if item.attempt == attempts.number else TextPiece(attempts.number, item.text)
-                attempts.stop_at = min(attempts.stop_at + now() - shown_at, request.deadline)
+        with anyio.CancelScope(deadline=attempts.stop_at if target.traits.needs_timeout else _NEVER) as limit:
+            async for each in items:
+                item = checked_item(target.provider_id, each)
+                if isinstance(item, PromptResponse):
+                    return item
+                if item.text:
+                    left_s, limit.deadline = limit.deadline - now(), _NEVER
+                    await _give(attempts, outlet, item.text)
+                    limit.deadline = min(now() + left_s, attempts.request.deadline)
+            raise ProviderError(target.provider_id, "malformed", "the stream ended without a response")
     finally:
-        close = getattr(items, "aclose", None)
-        if close is not None:
-            with translated_failures(target.provider_id):
-                await close()
-
-
-async def _next_item(items: AsyncIterator[TextPiece | PromptResponse], attempts: Attempts) -> TextPiece | PromptResponse:
-    provider_id = attempts.target.provider_id
-    with translated_failures(provider_id):
-        try:
-            if not attempts.target.traits.needs_timeout:
-                return checked_item(provider_id, await anext(items))
-            # One scope for each wait, never across a yield, because the generator may be read by different tasks.
-            with anyio.CancelScope(deadline=attempts.stop_at):
-                return checked_item(provider_id, await anext(items))
-        except StopAsyncIteration:
-            raise ProviderError(provider_id, "malformed", "the stream ended without a response") from None
+        if (close := getattr(items, "aclose", None)) is not None:
+            await close()
     raise _too_slow(attempts)
+
+
+async def _give(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart], text: str) -> None:
+    attempts.has_shown = attempts.output_begun = True
+    await outlet.give(TextPiece(attempts.number, text))

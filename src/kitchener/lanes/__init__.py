@@ -1,1 +1,1 @@
-"""Bounded lanes: places, a fair queue of what waits for one, and what the waiting tasks await."""
+"""Bounded lanes and mailboxes: places, a fair queue of what waits for one, and what the waiting tasks await."""

@@ -67,13 +67,13 @@ class FairQueue(Generic[EntryT]):
         "_is_fair",
         "_lines",
         "_now",
-        "_place_share",
         "_queue_share",
         "_running_of",
         "asking",
         "capacity",
         "given_up",
         "longest_wait_s",
+        "place_share",
         "places",
         "running",
         "waited",
@@ -82,7 +82,7 @@ class FairQueue(Generic[EntryT]):
 
     def __init__(self, places: int, capacity: int, *, now: Callable[[], float], is_fair: bool = True) -> None:
         self.places, self.capacity, self._now = places, capacity, now
-        self._place_share = places - places // 8 if is_fair else places
+        self.place_share = places - places // 8 if is_fair else places
         self._queue_share = capacity - capacity // 4 if is_fair else capacity
         self._running_of: dict[object, int] = {}
         """Places of each origin; an origin without a place is absent."""
@@ -95,7 +95,7 @@ class FairQueue(Generic[EntryT]):
     def statistics(self, idle: int = 0) -> LaneStatistics:
         """The present counts. Entries that a free place is about to take do not count as waiting."""
         startable = sum(
-            min(len(line), self._place_share - self._running_of.get(origin, 0)) for origin, line in self._lines.items()
+            min(len(line), self.place_share - self._running_of.get(origin, 0)) for origin, line in self._lines.items()
         )
         waiting = self.waiting - min(startable, self.places - self.running)
         return LaneStatistics(
@@ -118,7 +118,7 @@ class FairQueue(Generic[EntryT]):
         if self.running >= self.places:
             return False
         held = self._running_of.get(origin, 0)
-        if held >= self._place_share:
+        if held >= self.place_share:
             return False
         self.running += 1
         self._running_of[origin] = held + 1
@@ -132,12 +132,12 @@ class FairQueue(Generic[EntryT]):
         line = self._lines.get(origin)
         if line is None or len(line) < self._queue_share:
             return True
-        return len(line) < self._queue_share + min(free, self._place_share - self._running_of.get(origin, 0))
+        return len(line) < self._queue_share + min(free, self.place_share - self._running_of.get(origin, 0))
 
     def push(self, entry: EntryT) -> None:
         """Adds an entry, to the queue or to those that ask for room."""
         origin = entry.origin
-        entry.waits_since = self._now() if self.running >= self.places else None
+        entry.waits_since = self._now() if self.running + self.waiting >= self.places else None
         if self.waiting < self._queue_share and not self._asking:
             entry.has_room = True  # without a look at its line, which cannot be longer than the whole queue
         else:
@@ -152,14 +152,14 @@ class FairQueue(Generic[EntryT]):
         """The entry that comes next, if a place is free for it."""
         if self.waiting and self.running < self.places:
             for origin, line in self._lines.items():
-                if self._running_of.get(origin, 0) < self._place_share:
+                if self._running_of.get(origin, 0) < self.place_share:
                     return next(iter(line))
         return None
 
     def may_start(self) -> bool:
         """Whether an entry waits for which a place is free."""
         # No origin can have its full share of the places before so many are taken at all.
-        return self.waiting > 0 and (self.running < self._place_share or self.first() is not None)
+        return self.waiting > 0 and (self.running < self.place_share or self.first() is not None)
 
     def start(self, entry: EntryT) -> None:
         """Gives a place to an entry in the queue. `end` must follow."""

@@ -16,10 +16,9 @@ from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
+from kitchener.actors.executor.hosted import HostedExecutor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, with_reply_contract
-from kitchener.actors.mailbox.hosts import HostedExecutor
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, LaneLimits
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
@@ -35,6 +34,8 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
+from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
@@ -50,8 +51,6 @@ _log = get_logger(__name__)
 
 ALL_GIVEN: Final = "*"
 """In the setting `tools`: all tools given to `open_runtime`."""
-RESTART_WINDOW_S: Final = 60.0
-"""The window of `max_restarts`, seconds: as many failures within a minute are no passing trouble."""
 
 
 @dataclass(frozen=True, slots=True)

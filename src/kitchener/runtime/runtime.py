@@ -14,7 +14,6 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.requests import check_is_text
@@ -30,6 +29,7 @@ from kitchener.errors import ActorStopped, CallerError, KitchenerError, Reentran
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.opening import open_embeddings
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
+from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
 from kitchener.logs import get_logger
@@ -171,7 +171,7 @@ class Runtime:
                     agent.supervisor.erasure.bar(begun.subject_id)
 
     def statistics(self) -> dict[str, Any]:
-        """The present state of queues and workers, for monitoring."""
+        """The present state of queues and workers, and what providers were sent so far, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
         return {
@@ -180,6 +180,7 @@ class Runtime:
             "turns": self._limiter.statistics(),
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
+            "usage": self._shared.gateway.usage(),
         }
 
     def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:
@@ -314,13 +315,14 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
     config, limits = loaded.config, loaded.config.limits
     with anyio.CancelScope(shield=True) as scope, named_source(loaded.source):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
-            gateway = LLMGateway(config.router, {**known, **injected.providers}, queue=limits.gateway_queue)
+            gateway = LLMGateway(config.router, {**known, **injected.providers}, limits=limits)
             await anyio.to_thread.run_sync(check_place, config)
             sealer, key = sealer_of(config), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
             async with (
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,
                 open_embeddings(config, given=injected.embeddings) as vectors,
+                gateway.open(),
                 anyio.create_task_group() as tasks,
             ):
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
@@ -331,11 +333,8 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                     config, injected, gateway, limiter, text, sealer, signer, content, similar, memories, tasks, scope
                 )
                 task_status.started(Runtime(shared))
-                try:
-                    with ends_when_told("the task that holds the runtime"):
-                        await anyio.sleep_forever()
-                finally:
-                    gateway.stop()
+                with ends_when_told("the task that holds the runtime"):
+                    await anyio.sleep_forever()
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:

@@ -200,11 +200,12 @@ async def open_remembering(
     async with (
         HO3Memory.open(root, HO3MemoryConfig(**thresholds), clock=clock, ledger_config=QUICK) as memory,
         open_ledgers(**places(root), config=QUICK, clock=clock, also=memory.ledgers) as ledgers,
+        LLMGateway(RouterConfig(default_provider="scripted"), {"scripted": provider or ScriptedProvider([])}).open() as gateway,
     ):
         known = wrap(memory)
         supervisor = HO2Supervisor(
             agent_class="ADMIN",
-            ho1_executor=scripted if provider is None else real_executor(provider, ledgers, config, clock),
+            ho1_executor=scripted if provider is None else real_executor(gateway, ledgers, config, clock),
             ledgers=ledgers,
             token_budgeter=TokenBudgeter(),
             config=config,
@@ -215,11 +216,11 @@ async def open_remembering(
         yield Stack(supervisor, ledgers, scripted), known
 
 
-def real_executor(provider: ScriptedProvider, ledgers: Ledgers, config: HO2Config, clock: Clock) -> HO1Executor:
+def real_executor(gateway: LLMGateway, ledgers: Ledgers, config: HO2Config, clock: Clock) -> HO1Executor:
     """HO1 as a runtime has it, without a mailbox before it, so that what it does is in its ledger."""
     return HO1Executor(
         ledgers=ledgers,
-        gateway=LLMGateway(RouterConfig(default_provider="scripted"), {"scripted": provider}),
+        gateway=gateway,
         prompts=PromptLibrary.load(),
         tools=ToolRegistry(),
         clock=clock,

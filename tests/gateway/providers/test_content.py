@@ -29,8 +29,8 @@ async def test_an_endpoint_gets_each_part_behind_a_line_with_its_name() -> None:
         provider = ProviderConfig(base_url=server.url, model="m", max_retries=0, media_types=("image/*", "text/*"))
         config = RouterConfig(default_provider="local", providers={"local": provider})
         request = bringing(("a.png", "image/png", png()), ("n.md", "text/markdown", NOTES))
-        async with build_providers(config) as providers:
-            response = await LLMGateway(config, providers).complete(request, on_attempt=Told())
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            response = await gateway.complete(request, on_attempt=Told())
     assert response.text == "seen"
     (hit,) = server.hits
     text, line, image, named, *rest = hit.body["messages"][-1]["content"]
@@ -44,8 +44,7 @@ async def test_an_endpoint_of_which_nothing_is_known_takes_text_files_only() -> 
     """No request goes out."""
     async with fake_server() as server:
         config = RouterConfig(default_provider="local", providers={"local": ProviderConfig(base_url=server.url, model="m")})
-        async with build_providers(config) as providers:
-            gateway = LLMGateway(config, providers)
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
             assert gateway.media_types(None, None, ()) == ("text/*",)
             with pytest.raises(ProviderError, match="image/png, which no provider of its route takes") as caught:
                 await gateway.complete(bringing(("a.png", "image/png", png())), on_attempt=Told())

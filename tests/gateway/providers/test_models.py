@@ -72,8 +72,8 @@ async def served(*script: Answer, **settings: Any) -> AsyncIterator[tuple[FakeSe
     async with fake_server(*script) as server:
         local = provider(server.url, **{"max_retries": 0, "breaker_failures": 100, "timeout_s": 20.0, **settings})
         config = RouterConfig(default_provider="local", providers={"local": local})
-        async with build_providers(config) as providers:
-            yield server, LLMGateway(config, providers, jitter=lambda: 0.0)
+        async with build_providers(config) as providers, LLMGateway(config, providers, jitter=lambda: 0.0).open() as gateway:
+            yield server, gateway
 
 
 async def failure_of(gateway: LLMGateway, request: PromptRequest | None = None) -> ProviderError:
@@ -256,8 +256,8 @@ async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
     async with served() as (server, _):
         url = server.url
     config = RouterConfig(default_provider="gone", providers={"gone": provider(url, max_retries=0)})
-    async with build_providers(config) as providers:
-        failed = await failure_of(LLMGateway(config, providers))
+    async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+        failed = await failure_of(gateway)
     assert failed.reason == "connection"
     assert re.match(r"Connect(ion)?Error: ", failed.detail)
     assert url not in failed.detail

@@ -27,8 +27,11 @@ async def refusal_of(config: RouterConfig) -> ConfigError:
 
 
 async def test_offline_is_always_there() -> None:
-    async with build_providers(RouterConfig(providers={})) as providers:
-        response = await LLMGateway(RouterConfig(), providers).complete(ask(), on_attempt=Told())
+    async with (
+        build_providers(RouterConfig(providers={})) as providers,
+        LLMGateway(RouterConfig(), providers).open() as gateway,
+    ):
+        response = await gateway.complete(ask(), on_attempt=Told())
     assert list(providers) == ["offline"]
     assert (response.provider_id, response.model_id) == ("offline", "offline-rules-1")
 
@@ -95,7 +98,8 @@ async def test_where_model_calls_are_not_allowed_no_key_is_needed_and_nothing_go
         config = RouterConfig(default_provider="it", providers={"it": remote}, allow_model_calls=False)
         async with build_providers(config) as providers:
             with pytest.raises(ProviderError, match="forbidden"):
-                await LLMGateway(config, providers).complete(ask(), on_attempt=Told())
+                async with LLMGateway(config, providers).open() as gateway:
+                    await gateway.complete(ask(), on_attempt=Told())
             with pytest.raises(ProviderError, match="forbidden"):
                 await providers["it"].complete(ask())
     assert server.hits == []
@@ -111,8 +115,7 @@ async def test_two_providers_may_share_an_endpoint_and_differ_in_everything_else
     async with fake_server(completion("a"), completion("b")) as server:
         providers = {name: ProviderConfig(base_url=server.url, model=name) for name in ("small", "large")}
         config = RouterConfig(default_provider="small", providers=providers)
-        async with build_providers(config) as opened:
-            gateway = LLMGateway(config, opened)
+        async with build_providers(config) as opened, LLMGateway(config, opened).open() as gateway:
             for name in ("small", "large"):
                 await gateway.complete(ask(provider_id=name), on_attempt=Told())
     assert [hit.body["model"] for hit in server.hits] == ["small", "large"]

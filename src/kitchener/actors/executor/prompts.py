@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kitchener.actors.executor.packs import Emit, PackTemplate, compile_pack, fence, plain
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest, digest
 from kitchener.config import described, described_key
+from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
 from kitchener.json_schema import JsonSchema
 from kitchener.plain_names import shown_path
@@ -60,6 +61,8 @@ class _ContractFile(BaseModel):
     input_schema: dict[str, object]
     output: Literal["text", "object"] = "object"
     output_schema: dict[str, object] | None = None
+    acceptance: list[str] = Field(default=[], max_length=MAX_CRITERIA)
+    """Criteria of a reply under this contract."""
 
 
 class CompiledContract:
@@ -370,6 +373,9 @@ def _contract_file(contract_id: str, source: PromptSource) -> _ContractFile:
         raise PromptError(
             f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"
         )
+    for each in spec.acceptance:
+        if (problem := criterion_problem(each, by_model=True)) is not None:
+            raise PromptError(f"{source.file}: acceptance: {problem}; found {described(each)}")
     return spec
 
 

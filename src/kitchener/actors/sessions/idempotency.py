@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import anyio
 
-from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.content import same_parts
 from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
+from kitchener.lanes.calling_chain import calling_chain
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, opened, payload_as

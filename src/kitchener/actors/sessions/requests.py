@@ -9,13 +9,13 @@ from pathlib import Path
 
 import anyio
 
-from kitchener.actors.mailbox.calling_chain import calling_chain
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
 from kitchener.ids import check_caller
+from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media import MEDIA_TYPES
 from kitchener.plain_names import quoted
 from kitchener.records.output_schema import output_schema_of

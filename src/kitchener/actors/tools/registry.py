@@ -19,7 +19,6 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from kitchener.actors.mailbox.calling_chain import enter_tool
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
@@ -27,6 +26,7 @@ from kitchener.cancellation import is_scope_cancelled
 from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
 from kitchener.lanes.askers import ASKERS_CONTEXT
+from kitchener.lanes.calling_chain import enter_tool
 from kitchener.plain_names import counted, is_plain_name, origin_of, quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec

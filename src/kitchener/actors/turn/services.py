@@ -14,6 +14,7 @@ from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
+from kitchener.actors.sources import RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
@@ -46,9 +47,9 @@ class TurnConstants:
     """The parts of an agent class's work orders that are the same in every turn, computed once."""
 
     def __init__(
-        self, config: HO2Config, tools: ToolRegistry, config_hash: str, ruleset_hash: str, policy_version: int
+        self, config: HO2Config, tools: ToolRegistry, sources: RequestSources, ruleset_hash: str, policy_version: int
     ) -> None:
-        self.config_hash, self.ruleset_hash = config_hash, ruleset_hash
+        self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
         self.allowed_tools = tools.tool_ids
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
@@ -57,7 +58,7 @@ class TurnConstants:
             for spec in tools.specs(self.allowed_tools)
         ]
         self.classify_tools = self.tool_views if config.classify == "model" else []
-        self.acceptance = config.acceptance
+        self.acceptance = plan_acceptance(config.acceptance, sources.acceptance)
         self.tool_acceptance = {tool_id: found for tool_id in tools.tool_ids if (found := tools.acceptance_of(tool_id))}
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
         self.labels = vocabulary_of(config.labels_vocabulary)

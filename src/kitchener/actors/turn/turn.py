@@ -13,7 +13,6 @@ from kitchener.actors.attention.retriever import AttentionContext, ContextFragme
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.executor.packs import fence
-from kitchener.actors.mailbox.calling_chain import charge_tool
 from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
@@ -42,6 +41,7 @@ from kitchener.actors.work.quality import QualityGateResult
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
+from kitchener.lanes.calling_chain import charge_tool
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events

@@ -16,6 +16,7 @@ from kitchener.cli.context.recorded_results import kept_results, read_results, r
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
 from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.prefix_breaks import read_breaks
 from kitchener.cli.spending import Spending
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.config import HO2Config
@@ -65,6 +66,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text, reply_text, turn_text
 from kitchener.records.tokens import Estimator
 from kitchener.sealing import is_sealed
+from kitchener.tuning import BreakCause
 
 ContextMode = Literal["enforce", "shadow", "off"]
 _HEAD_TIER: Final = 1
@@ -95,6 +97,8 @@ class TurnView:
     """The turn's answered model calls."""
     spent: Spending = field(default_factory=Spending)
     """What these calls used."""
+    breaks: tuple[BreakCause, ...] | None = None
+    """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     gathered: tuple[str, ...] = field(default=())
@@ -170,7 +174,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
     calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
     spent = spent_on(calls, paths.config.router.prices)
-    return replace(view, calls=calls, spent=spent, end=end_of(turn_id, past.entries, waited_for))
+    breaks = (await read_breaks(paths, past.agent_class, session_id)).get(turn_id)
+    return replace(view, calls=calls, spent=spent, breaks=breaks, end=end_of(turn_id, past.entries, waited_for))
 
 
 def _is_after(entry: StoredEntry) -> bool:

@@ -22,11 +22,14 @@ from kitchener.context.fold.items import (
     place_of,
     recent,
     rule_items,
+    terse,
     turn_of,
+    unspoken,
 )
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
+from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
 from kitchener.context.projection.days import Days, NoDays
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
@@ -178,7 +181,8 @@ class Projector:
             budget = max(0, min(budget, tokens_left - ruleset.reply_reserve))
         reach = reach_from(state, resolution.active)
         today = turn_ts[:10] if ruleset.is_split else ""
-        packer = Packer(budget, ruleset.max_stubs, Days(today, state.session_id, self.estimate) if today else NoDays())
+        days = Days(today, state.session_id, self.estimate) if today else NoDays()
+        packer = Packer(budget, ruleset.max_stubs, days, stubs_evidence=not ruleset.is_terse)
         head, counted = self._pack_head(reach, biases, results, packer)
         flags = resolution.flags
         if packer.is_over:
@@ -188,6 +192,8 @@ class Projector:
         newest = _recent(state, reach, ruleset.recent_turns)
         recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
         evidence = _once(recalled, state, reach, newest) if recalled else ()
+        if ruleset.is_terse:
+            evidence = tuple([terse(item, self.estimate) for item in evidence])
         placed, positions = self._pack_turns(turns, evidence, message, resolution.active, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
@@ -237,7 +243,9 @@ class Projector:
         estimate = self.estimate
         must = list(self._rules)
         for n, record in enumerate(reach.intents):
-            must.append(record.header(estimate, is_active=n == 0))
+            header = record.header(estimate, is_active=n == 0)
+            says_nothing = self.ruleset.is_terse and record.facts.objective == BRIDGE_OBJECTIVE
+            must.append(unspoken(header) if says_nothing else header)
         others, failed = [], []
         if reach.deferred is not None:
             record = reach.deferred

@@ -216,9 +216,12 @@ class _Events:
         return [event] if event else []
 
     def _checked(self, event: bytes) -> bytes:
-        if event.count(b"\n") >= MAX_EVENT_LINES:
+        ends = event.count(b"\n")
+        if ends >= MAX_EVENT_LINES:
             raise UnusableAnswer("malformed", f"an event of the stream has more than {MAX_EVENT_LINES} lines")
-        whole = b"\n".join([line for line in event.split(b"\n") if line and not line.startswith(b":")])
+        whole = event
+        if ends or event.startswith(b":"):
+            whole = b"\n".join([line for line in event.split(b"\n") if line and not line.startswith(b":")])
         if not whole:
             return b""
         self._number += 1
@@ -244,7 +247,7 @@ def parsed_json(text: bytes | bytearray) -> Any:
         UnusableAnswer: the text is not JSON, nests too deep, or has too many values or a negative count
     """
     brackets = text.count(b"[") + text.count(b"{")
-    marks = brackets + text.count(b",")
+    marks = brackets + text.count(b",") if len(text) > MAX_VALUES else 0  # a shorter text cannot hold too many
     if marks > MAX_COUNTED:
         raise UnusableAnswer("malformed", f"the answer holds more than {MAX_COUNTED:,} commas and brackets")
     try:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
-from kitchener.actors.sources import RequestSources, SourcesSealed, read_source, read_texts
+from kitchener.actors.sources import RequestSources, SourcesSealed, criteria_of, read_source, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
@@ -90,7 +90,9 @@ class RecordedSources:
 
     def for_requests(self) -> RequestSources:
         """The sources as a supervisor takes them, with nothing to record."""
-        return RequestSources(self.config_hash, self.templates(), ())
+        # Only the contract of replies can carry criteria.
+        acceptance = [each for (kind, _), text in self.texts.items() if kind == "contract" for each in criteria_of(text)]
+        return RequestSources(self.config_hash, self.templates(), (), tuple(acceptance))
 
 
 class DefinedTools(ToolRegistry):

@@ -59,8 +59,7 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KITCHENER_TEST_KEY", "sk-ant")
-            async with build_providers(config) as providers:
-                gateway = LLMGateway(config, providers)
+            async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
                 response = await gateway.complete(ask(), on_attempt=Told())
                 with pytest.raises(ProviderError) as caught:
                     await gateway.complete(ask(model_id="anthropic:claude-opus-4-5"), on_attempt=Told())
@@ -114,8 +113,7 @@ async def test_anthropic_is_told_where_the_stable_part_of_a_prompt_ends(setting:
             prompt_cache=setting,  # type: ignore[arg-type]
         )
         config = RouterConfig(default_provider="it", providers={"it": it})
-        async with build_providers(config) as providers:
-            gateway = LLMGateway(config, providers)
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
             for messages in (begun, later, with_tools):
                 await gateway.complete(ask(messages=messages), on_attempt=Told())
     expected = [["Be brief."], ["Be brief.", "Yes, it is."], ["Be brief.", "Yes, it is.", "tool_result"]]
@@ -138,8 +136,8 @@ async def test_the_key_of_the_cache_goes_to_openai_and_elsewhere_if_asked_for(
             prompt_cache=setting,  # type: ignore[arg-type]
         )
         config = RouterConfig(default_provider="it", providers={"it": it})
-        async with build_providers(config) as providers:
-            await LLMGateway(config, providers).complete(ask(session_id="SES-0000000a"), on_attempt=Told())
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            await gateway.complete(ask(session_id="SES-0000000a"), on_attempt=Told())
     assert [hit.body.get("prompt_cache_key") for hit in server.hits] == keys
 
 
@@ -154,8 +152,7 @@ async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> N
             kind="model", model="google:gemini-2.0-flash", base_url=server.url.removesuffix("/v1"), api_key="env:HOME"
         )
         config = RouterConfig(default_provider="it", providers={"it": google})
-        async with build_providers(config) as providers:
-            gateway = LLMGateway(config, providers)
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
             with_both = await gateway.complete(ask(tools=(tool,), output_schema=schema), on_attempt=Told())
             with_schema = await gateway.complete(ask(output_schema=schema), on_attempt=Told())
     assert with_both.structured == with_schema.structured == {"n": 1}
@@ -279,14 +276,15 @@ async def test_what_a_vendors_library_will_not_do_for_a_request_is_a_bad_request
         it = ProviderConfig(kind="model", model="openai-decisions:m", base_url=server.url, api_key="env:HOME")
         config = RouterConfig(default_provider="it", providers={"it": it})
         async with build_providers(config) as providers:
-            gateway, told = LLMGateway(config, providers), Told()
-            if streams:
-                seen, refused = await read_until_error(gateway, ask(), told)
-                assert seen == []
-            else:
-                with pytest.raises(ProviderError) as caught:
-                    await gateway.complete(ask(), on_attempt=told)
-                refused = caught.value
+            told = Told()
+            async with LLMGateway(config, providers).open() as gateway:
+                if streams:
+                    seen, refused = await read_until_error(gateway, ask(), told)
+                    assert seen == []
+                else:
+                    with pytest.raises(ProviderError) as caught:
+                        await gateway.complete(ask(), on_attempt=told)
+                    refused = caught.value
     assert refused is not None
     assert refused.reason == "bad_request"
     assert "Text output is not supported" in refused.detail

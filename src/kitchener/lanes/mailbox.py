@@ -1,8 +1,8 @@
 """Queues messages for one method of a component and runs the method in a limited number of workers.
 
-A component (`HO1Executor`) knows nothing of mailboxes. A `Mailbox` gives the component lanes. Each lane has a bounded queue and
-a limited number of workers. `ask` puts an envelope into a lane and waits for its one reply. A mailbox does not know what its
-messages mean. `hosts.py` uses it. The order of a lane's queue is that of `kitchener.lanes`.
+A `Mailbox` gives a component lanes. Each lane has a bounded queue and a limited number of workers. `ask` puts an envelope into
+a lane and waits for its one reply; `stream` also receives the items that the handler gives before. A mailbox does not know what
+its messages mean. HO1 and the gateway stand behind mailboxes. `fair_queue.py` decides the order of a lane's queue.
 
 Guarantees, explained in `docs/actors.md`:
 
@@ -16,112 +16,36 @@ Guarantees, explained in `docs/actors.md`:
 """
 
 import traceback
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from contextvars import Context, copy_context
-from dataclasses import dataclass
+from contextvars import Context
 from functools import partial
-from typing import Generic, TypedDict, TypeVar
+from typing import Final, Generic, TypedDict
 
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
-from kitchener.clock import loop_clock
+from kitchener.clock import loop_clock, scope_class
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded
 from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
-from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
-from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup, signals
+from kitchener.lanes.calling_chain import CALLING_CHAIN
+from kitchener.lanes.envelope import Envelope, ItemT, MessageT, Outlet, ReplyT
+from kitchener.lanes.failure_window import FailureWindow
+from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.lanes.wakeups import EventSignal, FutureLike, signals
+from kitchener.lanes.worker_lane import NEVER, LaneLimits, WorkerLane
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 
 logger = get_logger(__name__)
 
-MessageT = TypeVar("MessageT")
-ReplyT = TypeVar("ReplyT")
-
 _FAILED_IN = "failed in the actor "
 INTERACTIVE = "interactive"
 BACKGROUND = "background"
-
-
-@dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """The limits of one lane."""
-
-    concurrency: int
-    """Messages handled at the same time."""
-    capacity: int
-    """Messages in the queue; further ones wait for room."""
-    idle_workers: int = 256
-    """Idle workers kept for later messages; a worker beyond this number ends when the queue is empty."""
-
-
-class Envelope(Wakeup, Generic[MessageT, ReplyT]):
-    """A message with its asker's calling chain and the slot for its one reply. Filling the slot wakes the asker."""
-
-    __slots__ = (
-        "chain",
-        "context",
-        "error",
-        "has_room",
-        "message",
-        "origin",
-        "queue",
-        "reply",
-        "scope",
-        "stopped",
-        "waits_since",
-    )
-
-    def __init__(
-        self, message: MessageT, origin: object, signal: FutureLike, queue: "FairQueue[Envelope[MessageT, ReplyT]]"
-    ) -> None:
-        self._signal = signal
-        self.is_set = False
-        self.message, self.origin, self.queue = message, origin, queue
-        self.chain = CALLING_CHAIN.get()
-        self.context = copy_context()
-        self.reply: ReplyT | None = None
-        self.error: BaseException | None = None
-        self.scope: anyio.CancelScope | None = None
-        """The cancel scope of the worker that handles the message; None before a worker takes it."""
-        self.has_room = False
-        self.waits_since: float | None = None
-        self.stopped: anyio.Event | None = None
-        """Set when the handler of an abandoned message has stopped; None unless the asker waits for that."""
-
-    def finish(self, reply: ReplyT | None = None, error: BaseException | None = None) -> None:
-        """Fills the reply slot; later calls have no effect."""
-        if not self.is_set:
-            self.reply, self.error = reply, error
-            self.set()
-            if self.stopped is not None:
-                self.stopped.set()
-
-
-class _WorkerLane(Generic[MessageT, ReplyT]):
-    """A lane's queue and workers.
-
-    Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
-    after a few rounds of the event loop. If the handler never waits, as with a model in this process, one worker serves the
-    whole burst.
-    """
-
-    __slots__ = ("coming", "idle", "limits", "queue", "workers")
-
-    def __init__(self, limits: LaneLimits, now: Callable[[], float], *, is_fair: bool) -> None:
-        self.limits = limits
-        self.queue: FairQueue[Envelope[MessageT, ReplyT]] = FairQueue(
-            limits.concurrency, limits.capacity, now=now, is_fair=is_fair
-        )
-        self.idle: list[Wakeup] = []
-        """One wakeup for each idle worker."""
-        self.workers = 0
-        self.coming = 0
-        """Workers that were started or woken and have not looked into the queue yet."""
+RESTART_WINDOW_S: Final = 60.0
+"""The window of `max_restarts` under a runtime, seconds: as many failures within a minute are no passing trouble."""
 
 
 class MailboxBounds(TypedDict):
@@ -132,34 +56,6 @@ class MailboxBounds(TypedDict):
     max_restarts: int
     restart_window_s: float
     abort_grace_s: float
-
-
-class FailureWindow:
-    """Counts failures within a sliding window of time, one for each origin.
-
-    Args:
-        limit: the number of failures that is too many
-        window_s: length of the window, seconds
-    """
-
-    def __init__(self, limit: int, window_s: float) -> None:
-        self.limit, self.window_s = limit, window_s
-        self._failures: deque[tuple[float, object]] = deque()
-
-    def add(self, now: float, origin: object) -> bool:
-        """Counts a failure. Returns whether there are now too many.
-
-        Args:
-            now: on the event loop's clock, seconds
-            origin: one origin counts once; None: the failure counts by itself
-        """
-        failures = self._failures
-        while failures and now - failures[0][0] > self.window_s:
-            failures.popleft()
-        if origin is not None and any(origin == counted for _, counted in failures):
-            return False
-        failures.append((now, origin))
-        return len(failures) >= self.limit
 
 
 class Mailbox(Generic[MessageT, ReplyT]):
@@ -173,6 +69,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         abort_grace_s: how long a cancelled asker waits for its handler to stop, seconds
         origin: returns the origin of a message, such as its subject; lanes are fair between origins. None: all messages have
             one origin, and each error counts by itself
+        now: the event loop's clock, seconds; None: that of the running loop
     """
 
     def __init__(
@@ -185,18 +82,22 @@ class Mailbox(Generic[MessageT, ReplyT]):
         restart_window_s: float,
         abort_grace_s: float,
         origin: Callable[[MessageT], object] | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self._handler = handler
         self._origin = origin
         self._name = name
-        lane_of = partial(_WorkerLane[MessageT, ReplyT], now=loop_clock(), is_fair=origin is not None)
-        self._lanes: defaultdict[str, _WorkerLane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
+        self._now: Callable[[], float] = now or loop_clock()
+        self._scope = scope_class()
+        lane_of = partial(WorkerLane[MessageT, ReplyT], now=self._now, is_fair=origin is not None)
+        self._lanes: defaultdict[str, WorkerLane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
         self._lanes.update((lane, lane_of(limits)) for lane, limits in lanes.items())
         self._failures = FailureWindow(max_restarts, restart_window_s)
         self._abort_grace_s = abort_grace_s
         self._tasks: TaskGroup | None = None
         self._fatal: Exception | None = None
         self._stop = anyio.Event()
+        self._closed_as = "is not open: enter its `open()` first"
         self._signal: Callable[[], FutureLike] = EventSignal
 
     @asynccontextmanager
@@ -206,17 +107,24 @@ class Mailbox(Generic[MessageT, ReplyT]):
         Raises:
             ExceptionGroup: holds one `ActorStopped` if the handler failed too often; the last failure is its cause
         """
-        self._signal = signals()
+        self._signal, self._scope, self._closed_as = signals(), scope_class(), "has stopped"
+        body_error: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._watch)
-                yield self
+                try:
+                    yield self
+                except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
+                    body_error = error
                 self._tasks = None
                 tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
-            self._drop_all()
+            for lane in self._lanes:
+                self.refuse(lane, self._stopped)
+        if body_error is not None:
+            raise body_error
 
     async def ask(self, message: MessageT, *, deadline: float, lane: str = INTERACTIVE) -> ReplyT:
         """Returns the handler's reply to the message.
@@ -234,53 +142,107 @@ class Mailbox(Generic[MessageT, ReplyT]):
         """
         envelope = self._put(message, lane)
         with anyio.CancelScope(deadline=deadline):
-            return await self._reply(envelope)
+            return await self._reply(envelope, lane)
         if not envelope.has_room:
             raise self._overloaded(lane)
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
-    async def ask_within(self, message: MessageT, *, lane: str = INTERACTIVE) -> ReplyT:
-        """Like `ask`, but without a deadline. The caller runs inside a scope with a deadline.
+    async def ask_within(self, message: MessageT, *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0) -> ReplyT:
+        """Like `ask`, but the caller, or the handler itself, bounds the time of the work.
 
         If the caller is cancelled while the message waits for room, its turn learns of that (`lanes/askers.py`).
+
+        Args:
+            message: passed to the handler unchanged
+            lane: the lane of the message
+            begin_by: when a worker must have taken the message, on the event loop's clock, seconds
+            cost: what the lane's pacing books for the message
+
+        Raises:
+            Overloaded: no room until `begin_by`; the handler never saw the message
+            TimeoutError: no worker until `begin_by`, or the pacing allows none before; the handler never saw the message
+            ActorStopped: the actor ended first
+            Exception: any error that the handler raised
         """
-        envelope = self._put(message, lane)
+        return await self._reply(self._put(message, lane, begin_by, cost), lane)
+
+    async def stream(
+        self, message: MessageT, outlet: Outlet[ItemT], *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0
+    ) -> AsyncGenerator[ItemT | ReplyT, None]:
+        """Yields the items that the handler gives through the outlet, and then its reply. Otherwise like `ask_within`.
+
+        The handler waits while the caller works with an item. Closing the generator cancels the handler.
+        """
+        envelope = self._put(message, lane, begin_by, cost)
+        outlet.bind(envelope.nudge, self._signal)
         try:
-            return await self._reply(envelope)
-        except anyio.get_cancelled_exc_class():
-            if not envelope.has_room:
-                tell_turn(self._overloaded(lane), anyio.current_time())
-            raise
+            while True:
+                if not outlet.items:
+                    if envelope.is_set:
+                        break
+                    await self._wait(envelope, lane)
+                if outlet.items:
+                    yield outlet.items.pop()
+                    envelope.rearm(self._signal())
+                    outlet.resume()
+        finally:
+            await self._abandon(envelope, lane)
+        yield _outcome(envelope)
+
+    def refuse(self, lane: str, error: Callable[[], Exception]) -> None:
+        """Ends the wait of every message in the lane with an error. Messages that have begun go on."""
+        queue = self._lanes[lane].queue
+        for envelope in queue.entries():
+            queue.withdraw(envelope)
+            envelope.finish(error=error())
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """The current counts of each lane, and of its waits so far."""
         return {name: lane.queue.statistics(len(lane.idle)) for name, lane in self._lanes.items()}
 
-    def _put(self, message: MessageT, lane: str) -> Envelope[MessageT, ReplyT]:
+    def _put(self, message: MessageT, lane: str, begin_by: float = NEVER, cost: int = 0) -> Envelope[MessageT, ReplyT]:
         """Puts the message into the lane, where it waits for room if the queue is full."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
         origin = self._origin(message) if self._origin is not None else None
         box = self._lanes[lane]
-        envelope = Envelope(message, origin, self._signal(), box.queue)
+        envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, self._signal(), begin_by, cost)
         box.queue.push(envelope)
+        if begin_by != NEVER and box.begins_at_once():
+            envelope.begin_by = NEVER  # so that no timer is needed, which costs as much as all the rest
         if not box.coming:
             self._call_worker(box)
         return envelope
 
-    async def _reply(self, envelope: Envelope[MessageT, ReplyT]) -> ReplyT:
+    async def _reply(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> ReplyT:
         """Waits for the reply to a message. Cancelling this call abandons the message."""
-        if not envelope.is_set:
-            try:
+        try:
+            if envelope.begin_by == NEVER:
                 await envelope
-            except BaseException:
-                await self._abandon(envelope)
-                raise
-        if envelope.error is not None:
-            raise envelope.error
-        return envelope.reply  # type: ignore[return-value]  # set whenever error is None and the wakeup is set
+            else:
+                while not envelope.is_set:
+                    await self._wait(envelope, lane)
+        except BaseException:
+            await self._abandon(envelope, lane)
+            raise
+        return _outcome(envelope)
 
-    async def _abandon(self, envelope: Envelope[MessageT, ReplyT]) -> None:
+    async def _wait(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> None:
+        """Waits until the envelope wakes its asker, and until `begin_by` if no worker takes the message."""
+        if envelope.begin_by == NEVER or envelope.scope is not None:
+            await envelope
+            return
+        with self._scope(deadline=envelope.begin_by) as envelope.patience:
+            await envelope
+            return
+        if envelope.scope is not None:
+            envelope.rearm(self._signal())  # a worker took it in the moment in which the wait ended
+            return
+        if not envelope.has_room:
+            raise self._overloaded(lane)
+        raise TimeoutError(f"{self._name} did not begin before the deadline")
+
+    async def _abandon(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> None:
         """Drops a message whose reply is no longer needed, or cancels its handler and waits until the handler has stopped.
 
         The wait ends after `abort_grace_s`.
@@ -288,8 +250,12 @@ class Mailbox(Generic[MessageT, ReplyT]):
         if envelope.is_set:
             return
         if envelope.scope is None:  # no worker has taken it
-            envelope.queue.withdraw(envelope)
+            box = self._lanes[lane]
+            if not envelope.has_room:
+                tell_turn(self._overloaded(lane), self._now())
+            box.queue.withdraw(envelope)
             envelope.finish(error=self._stopped())
+            self._call_worker(box)  # the next message may be due earlier
             return
         envelope.scope.cancel()
         stopped = envelope.stopped = envelope.stopped or anyio.Event()
@@ -297,16 +263,24 @@ class Mailbox(Generic[MessageT, ReplyT]):
             await stopped.wait()
 
     def _overloaded(self, lane: str) -> Overloaded:
-        return Overloaded(f"the mailbox of {self._name}", self._lanes[lane].limits.capacity)
+        limits = self._lanes[lane].limits
+        return Overloaded(limits.name or f"the mailbox of {self._name}", limits.capacity)
 
     def _stopped(self) -> KitchenerError:
-        stopped = ActorStopped(f"{self._name} has stopped")
+        stopped = ActorStopped(f"{self._name} {self._closed_as}")
         stopped.__cause__ = self._fatal
         return stopped
 
-    def _call_worker(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
+    def _call_worker(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
         if lane.queue.waiting <= lane.coming or self._fatal is not None or not lane.queue.may_start():
+            return
+        if (
+            lane.alarm is not None and lane.pacing is not None
+        ):  # a worker sleeps until the first message is due, and that may be earlier now
+            first = lane.queue.first()
+            if first is not None and min(lane.pacing.ready_at(first.cost), first.begin_by) < lane.due:
+                lane.alarm.set()
             return
         if lane.idle:
             lane.coming += 1
@@ -317,7 +291,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             # A worker serves many askers, so it starts without the context variables of the asker that started it.
             Context().run(partial(self._tasks.start_soon, self._work, lane, name=f"{self._name} worker"))
 
-    async def _work(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
+    async def _work(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         try:
             await self._serve(lane)
         except anyio.get_cancelled_exc_class():
@@ -327,7 +301,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             logger.error("actor's worker was cancelled by something else", actor=self._name)
         self._call_worker(lane)
 
-    async def _serve(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
+    async def _serve(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
         queue = lane.queue
         envelope: Envelope[MessageT, ReplyT] | None = None
@@ -337,19 +311,20 @@ class Mailbox(Generic[MessageT, ReplyT]):
             with anyio.CancelScope() as scope:
                 # A scope that was cancelled for one message must not see the next one.
                 while not scope.cancel_called and self._fatal is None:
-                    envelope = queue.first()
-                    if envelope is not None:
+                    if queue.waiting and (envelope := lane.next(self._name)) is not None:
                         queue.start(envelope)
                         if queue.waiting and (has_come or not lane.coming):
                             self._call_worker(lane)
                             self._call_worker(lane)
                         has_come = False
-                        envelope.scope = scope
-                        await self._handle(envelope)
+                        await self._handle(envelope, scope)
                         queue.end(envelope.origin)
                         envelope = None
+                    elif lane.alarm is None and lane.due != NEVER:
+                        await lane.sleep(self._signal())
+                        has_come = True
                     elif len(lane.idle) < lane.limits.idle_workers:
-                        await self._park(lane)
+                        await lane.park(self._signal())
                         has_come = True
                     else:
                         break
@@ -359,19 +334,10 @@ class Mailbox(Generic[MessageT, ReplyT]):
                 queue.end(envelope.origin)
                 envelope.finish(error=self._stopped())
 
-    async def _park(self, lane: _WorkerLane[MessageT, ReplyT]) -> None:
-        """Waits as an idle worker until a message wakes it."""
-        wake = Wakeup(self._signal())
-        lane.idle.append(wake)
-        try:
-            await wake
-        finally:
-            if wake.is_set:
-                lane.coming -= 1
-            else:
-                lane.idle.remove(wake)
-
-    async def _handle(self, envelope: Envelope[MessageT, ReplyT]) -> None:
+    async def _handle(self, envelope: Envelope[MessageT, ReplyT], scope: anyio.CancelScope) -> None:
+        envelope.scope = scope
+        if envelope.patience is not None:
+            envelope.patience.deadline = NEVER  # the message has begun
         CALLING_CHAIN.set(envelope.chain)
         ASKERS_CONTEXT.set(envelope.context)
         try:
@@ -409,8 +375,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
             f"{self._name} failed {self._failures.limit} times within {self._failures.window_s:g} s and was stopped"
         ) from self._fatal
 
-    def _drop_all(self) -> None:
-        for lane in self._lanes.values():
-            for envelope in lane.queue.entries():
-                lane.queue.withdraw(envelope)
-                envelope.finish(error=self._stopped())
+
+def _outcome(envelope: Envelope[MessageT, ReplyT]) -> ReplyT:
+    if envelope.error is not None:
+        raise envelope.error
+    return envelope.reply  # type: ignore[return-value]  # set whenever error is None and the wakeup is set

@@ -7,13 +7,9 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from kitchener.actors.mailbox.mailbox import (
-    BACKGROUND,
-    INTERACTIVE,
-    LaneLimits,
-    Mailbox,
-)
 from kitchener.errors import ActorStopped
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from tests.actors.waiting import settle
 
 

@@ -3,14 +3,14 @@
 import anyio
 import pytest
 
-from kitchener.actors.mailbox.mailbox import (
+from kitchener.errors import ActorStopped, ConfigError, ToolError
+from kitchener.lanes.mailbox import (
     INTERACTIVE,
     Mailbox,
 )
-from kitchener.errors import ActorStopped, ConfigError, ToolError
-from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened, stopped_by
 from tests.actors.waiting import in_virtual_time, settle
 from tests.hostile.strays import of_a_kept_one
+from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened, stopped_by
 from tests.logs import captured_logs
 
 

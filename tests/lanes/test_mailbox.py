@@ -5,16 +5,16 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.mailbox.calling_chain import CALLING_CHAIN, calling_chain
-from kitchener.actors.mailbox.hosts import HostedExecutor
-from kitchener.actors.mailbox.mailbox import (
+from kitchener.actors.executor.hosted import HostedExecutor
+from kitchener.errors import Overloaded
+from kitchener.lanes.calling_chain import CALLING_CHAIN, calling_chain
+from kitchener.lanes.mailbox import (
     BACKGROUND,
     INTERACTIVE,
 )
-from kitchener.errors import Overloaded
 from kitchener.records.work_order import WorkOrder
-from tests.actors.mailbox.mailbox_kit import NOTHING, GatedHandler, ask_at_once, ask_in_order, counts, mailbox_of, opened
 from tests.actors.waiting import in_virtual_time, settle
+from tests.lanes.mailbox_kit import NOTHING, GatedHandler, ask_at_once, ask_in_order, counts, mailbox_of, opened
 
 
 async def test_as_many_run_and_wait_as_the_lane_allows_and_no_more() -> None:

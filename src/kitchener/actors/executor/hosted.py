@@ -7,8 +7,8 @@ Explained in `docs/actors.md`.
 from collections.abc import Coroutine
 from typing import Unpack
 
-from kitchener.actors.mailbox.calling_chain import calling_chain
-from kitchener.actors.mailbox.mailbox import BACKGROUND, INTERACTIVE, Mailbox, MailboxBounds
+from kitchener.lanes.calling_chain import calling_chain
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, Mailbox, MailboxBounds
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 
 

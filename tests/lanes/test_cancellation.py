@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from kitchener.errors import ToolError
-from tests.actors.mailbox.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
 from tests.actors.waiting import settle, settle_then
+from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
 
 
 async def test_an_asker_cancelled_while_it_waits_for_room_leaves_no_trace() -> None:

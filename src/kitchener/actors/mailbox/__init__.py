@@ -1,1 +1,0 @@
-"""Bounded mailboxes and the components that they host."""

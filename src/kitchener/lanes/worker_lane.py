@@ -1,0 +1,124 @@
+"""A lane of a mailbox: its bounded queue, its pace, and how its workers wait for messages.
+
+`mailbox.py` starts the workers and runs the handler in them. `fair_queue.py` decides which message comes next. Explained in
+`docs/actors.md`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol
+
+from kitchener.clock import scope_class
+from kitchener.lanes.envelope import Envelope, MessageT, ReplyT
+from kitchener.lanes.fair_queue import FairQueue
+from kitchener.lanes.wakeups import FutureLike, Wakeup
+
+NEVER: Final = float("inf")
+
+
+class Pacing(Protocol):
+    """Delays the messages of a lane, whatever workers are free."""
+
+    is_on: bool
+    """Whether anything may be delayed."""
+
+    def ready_at(self, cost: int) -> float:
+        """When a message of this cost may begin, on the event loop's clock, seconds."""
+        ...
+
+    def take(self, cost: int, now: float) -> None:
+        """Books a message that begins now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """The limits of one lane."""
+
+    concurrency: int
+    """Messages handled at the same time."""
+    capacity: int
+    """Messages in the queue; further ones wait for room."""
+    idle_workers: int = 256
+    """Idle workers kept for later messages; a worker beyond this number ends when the queue is empty."""
+    name: str | None = None
+    """The lane's queue in errors; None: `the mailbox of` the actor."""
+    pacing: Pacing | None = None
+    """Delays the lane's messages; None: nothing does."""
+
+
+class WorkerLane(Generic[MessageT, ReplyT]):
+    """A lane's queue and workers.
+
+    Workers are woken one at a time. Each woken worker wakes two more while messages are left, so a burst gets all its workers
+    after a few rounds of the event loop. If the handler never waits, as with a model in this process, one worker serves the
+    whole burst.
+    """
+
+    __slots__ = ("_now", "_scope", "alarm", "coming", "due", "idle", "limits", "pacing", "queue", "workers")
+
+    def __init__(self, limits: LaneLimits, now: Callable[[], float], *, is_fair: bool) -> None:
+        self.limits, self._now = limits, now
+        self._scope = scope_class()
+        self.queue: FairQueue[Envelope[MessageT, ReplyT]] = FairQueue(
+            limits.concurrency, limits.capacity, now=now, is_fair=is_fair
+        )
+        self.idle: list[Wakeup] = []
+        """One wakeup for each idle worker."""
+        self.workers = 0
+        self.coming = 0
+        """Workers that were started or woken and have not looked into the queue yet."""
+        self.pacing = limits.pacing
+        self.alarm: Wakeup | None = None
+        """Wakes the one worker that sleeps until the pacing lets the first message begin; None: none does."""
+        self.due = NEVER
+        """When that worker wakes, on the event loop's clock."""
+
+    def begins_at_once(self) -> bool:
+        """Whether nothing can hold up the messages in the queue: each has a free place, and nothing paces them."""
+        queue = self.queue
+        return queue.running + queue.waiting <= queue.place_share and (self.pacing is None or not self.pacing.is_on)
+
+    def next(self, actor: str) -> Envelope[MessageT, ReplyT] | None:
+        """The message that may begin now. If only the pacing delays one, `due` says until when.
+
+        A message that the pacing allows only after its `begin_by` fails with `TimeoutError`.
+        """
+        pacing = self.pacing
+        while (envelope := self.queue.first()) is not None:
+            if pacing is None or not pacing.is_on:
+                return envelope
+            now, due = self._now(), pacing.ready_at(envelope.cost)
+            if due <= now:
+                pacing.take(envelope.cost, now)
+                return envelope
+            if due <= envelope.begin_by:
+                if due < self.due:
+                    self.due = due
+                    if self.alarm is not None:
+                        self.alarm.set()
+                return None
+            self.queue.withdraw(envelope)
+            envelope.finish(error=TimeoutError(f"{actor} cannot begin before the deadline"))
+        return None
+
+    async def sleep(self, signal: FutureLike) -> None:
+        """Waits until the pacing lets the first message begin, or until that may have changed."""
+        alarm = self.alarm = Wakeup(signal)
+        try:
+            with self._scope(deadline=self.due):
+                await alarm
+        finally:
+            self.alarm, self.due = None, NEVER
+
+    async def park(self, signal: FutureLike) -> None:
+        """Waits as an idle worker until a message wakes it."""
+        wake = Wakeup(signal)
+        self.idle.append(wake)
+        try:
+            await wake
+        finally:
+            if wake.is_set:
+                self.coming -= 1
+            else:
+                self.idle.remove(wake)

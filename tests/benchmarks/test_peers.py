@@ -1,0 +1,106 @@
+"""`make peers`: what it compares, and what it says where it cannot. The other runtimes are stood in for by a small script."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import peers
+
+ROOT = Path(__file__).parents[2]
+INTERPRETER = """#!{python}
+import json, sys
+if sys.argv[1] == "-c":
+    print(json.dumps({{name: None if name in {missing!r} else "1.2.3" for name in sys.argv[3:]}}))
+else:
+    {runs}
+"""
+MEASURES = 'print(json.dumps({"cpu_us_per_turn": 1e6 + ("--url" in sys.argv) + 2 * ("--streamed" in sys.argv)}))'
+
+
+def peer_python(folder: Path, *, runs: str = MEASURES, missing: tuple[str, ...] = ()) -> Path:
+    """What stands in for the interpreter that has the other runtimes."""
+    path = folder / "peer-python"
+    path.write_text(INTERPRETER.format(python=sys.executable, runs=runs, missing=missing))
+    path.chmod(0o755)
+    return path
+
+
+def command(python: Path, *arguments: str) -> list[str]:
+    """Few and short runs."""
+    few = ("--sessions", "2", "--turns", "1", "--rounds", "1")
+    return [sys.executable, "-m", "benchmarks.peers", "--peer-python", str(python), *few, *arguments]
+
+
+def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(python, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+def rows(python: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The rows in JSON."""
+    done = run(python, "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_turns_over_http_stand_beside_the_engine_alone_and_the_settings_of_init(tmp_path: Path) -> None:
+    """Kitchener's rows are real turns; a peer is asked to call the endpoint, and to stream."""
+    found = rows(peer_python(tmp_path), "--wire", "streamed", "--only", "autogen")
+    ours = ["Kitchener", "Kitchener as init sets it up", "Kitchener, scripted model"]
+    assert [(each["runtime"], each["wire"]) for each in found] == [(name, "streamed") for name in [*ours, "AutoGen core 1.2.3"]]
+    costs = [each["cpu_us_per_turn"] for each in found]
+    assert costs[-1] == 1e6 + 1 + 2
+    assert all(cost > 0 for cost in costs)
+    assert [each["times_kitchener"] for each in found] == [pytest.approx(cost / costs[0]) for cost in costs]
+
+
+def test_without_http_every_model_answers_within_the_process() -> None:
+    options = peers.parse(["--peer-python", "python", "--only", "pydantic-ai"])
+    planned = peers.planned(options, {"pydantic-ai": "1.2.3"}, None, "folder")
+    assert [(each.runtime, each.wire, each.keeps) for each in planned] == [
+        ("Kitchener", None, "all records; synced"),
+        ("Kitchener as init sets it up", None, "all records; synced"),
+        ("Pydantic AI 1.2.3", None, "messages; synced"),
+    ]
+    assert not {"--url", "--wire", "--streamed"} & {word for each in planned for word in each.command}
+
+
+def test_a_peer_that_is_not_installed_is_named_before_anything_runs(tmp_path: Path) -> None:
+    python = peer_python(tmp_path, missing=("aiosqlite",))
+    done = run(python)
+    assert done.returncode == 1
+    assert "pydantic-ai needs aiosqlite" in done.stderr
+    assert "--only langgraph agent-framework autogen" in done.stderr
+    assert ("round" in done.stderr, "Traceback" in done.stderr) == (False, False)
+    nowhere = run(tmp_path / "nowhere")
+    assert (nowhere.returncode, "cannot run the interpreter" in nowhere.stderr) == (1, True)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_fails_is_shown_with_its_own_words(tmp_path: Path) -> None:
+    done = run(peer_python(tmp_path, runs='sys.exit("the store is broken")'), "--only", "agent-framework")
+    assert done.returncode == 1
+    assert "Agent Framework 1.2.3 failed" in done.stderr
+    assert "the store is broken" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupt_stops_what_runs_and_leaves_no_files(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    python = peer_python(tmp_path)
+    many = ("--sessions", "100000", "--only", "autogen", "--wire", "whole", "--dir", str(files))
+    with subprocess.Popen(command(python, *many), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.read(len("round 1")) == "round 1"
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.splitlines()[-1], list(files.iterdir())) == (1, "stopped", [])
+    assert "Traceback" not in said
