@@ -11,6 +11,7 @@ project.
     python -m benchmarks.evidence --data chats.json --budgets 1000,2000 --sample 100
     python -m benchmarks.evidence --data locomo10.json --policies lexical,newest_first --json
     python -m benchmarks.evidence --data chats.json --embeddings static --weight 0.25
+    python -m benchmarks.evidence --data locomo10.json --one-session
 
 With `--embeddings` the running turn also ranks by vectors. With `--policies` the idealised figures stand beside them: the
 ranking alone, which is given one message an item and knows speakers and dates; `newest_first` is the policy that asks nothing.
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +36,17 @@ from kitchener.config import EmbeddingsConfig, LedgerConfig, RouterConfig
 from kitchener.context import (
     ContextState,
     Item,
+    ProjectionLists,
     Projector,
     Ruleset,
     estimator,
     evidence_item,
     make_event,
-    read_lists,
+    read_chain,
     resolve_active,
 )
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.ids import SessionId
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.ref import Ref
 from kitchener.testing import FakeClock, ScriptedProvider
@@ -89,10 +93,14 @@ class Player:
         root: an empty directory
         conversation: what is played
         embeddings: gives vectors
+        is_one: whether everything is said, and asked, in one session
     """
 
-    def __init__(self, root: str, conversation: Conversation, embeddings: EmbeddingsConfig) -> None:
+    def __init__(self, root: str, conversation: Conversation, embeddings: EmbeddingsConfig, *, is_one: bool = False) -> None:
         self._root, self._conversation, self._embeddings = root, conversation, embeddings
+        self._is_one = is_one
+        self._session_id: SessionId | None = None
+        """The session in which everything is said; None: each has one of its own."""
         self._model, self._clock = Model(), FakeClock()
         self._refs: list[Ref] = []
         """The entry of each message, by its position."""
@@ -120,13 +128,14 @@ class Player:
         async with self._open(BUDGETS[-1]) as runtime:
             supervisor, ledger = runtime.supervisor("ADMIN"), runtime.ledgers("ADMIN").ho2m
             for said in self._conversation.sessions:
-                session_id = None
+                session_id = self._session_id
                 for message, reply in exchanges(said):
                     first = message or reply
                     assert first is not None
                     self._clock.set(max(self._clock.time_us(), int(first.at.timestamp() * 1e6)))
                     if session_id is None:
                         session_id = await supervisor.start_session(subject_id=SUBJECT)
+                        self._session_id = session_id if self._is_one else None
                     self._model.reply = reply.text if reply else GREETING
                     result = await supervisor.handle_turn(message.text if message else GREETING, session_id=session_id)
                     if result.error is not None:
@@ -142,15 +151,16 @@ class Player:
         last = self._clock.time_us()
         async with self._open(budget) as runtime:
             supervisor, ledger = runtime.supervisor("ADMIN"), runtime.ledgers("ADMIN").context
-            found = []
+            found, known = [], dict[Ref, ProjectionLists]()
             for question in questions:
                 at = int(question.at.timestamp() * 1e6) if question.at else last + DAY_US
                 self._clock.set(max(self._clock.time_us(), at))
-                session_id = await supervisor.start_session(subject_id=SUBJECT)
+                session_id = self._session_id or await supervisor.start_session(subject_id=SUBJECT)
                 with anyio.CancelScope() as self._model.asking:
                     await supervisor.handle_turn(question.text, session_id=session_id)
-                shown = [e.payload async for e in ledger.read(session_id=session_id, entry_type="PROJECTION_COMPUTED")]
-                found.append(self._is_shown(question, {*read_lists(shown[0]).visible}))
+                shown = {e.ref: e.payload async for e in ledger.read(session_id=session_id, entry_type="PROJECTION_COMPUTED")}
+                lists = read_chain([*shown.values()][-1], known, shown.__getitem__)
+                found.append(self._is_shown(question, {*lists.visible}))
         self._model.asking = None
         return found
 
@@ -192,7 +202,12 @@ def sampled(conversation: Conversation, share: float) -> list[Question]:
 
 
 async def measure_running(
-    conversations: Sequence[Conversation], budgets: Sequence[int], share: float, embeddings: EmbeddingsConfig
+    conversations: Sequence[Conversation],
+    budgets: Sequence[int],
+    share: float,
+    embeddings: EmbeddingsConfig,
+    *,
+    is_one: bool,
 ) -> dict[str, Any]:
     """Shares of the running turn per group of questions and budget, and the CPU time of a question's turn."""
     rows: list[Row] = []
@@ -201,7 +216,7 @@ async def measure_running(
         questions = sampled(conversation, share)
         found: list[Found] = [{} for _ in questions]
         with tempfile.TemporaryDirectory() as root:
-            player = Player(root, conversation, embeddings)
+            player = Player(root, conversation, embeddings, is_one=is_one)
             await player.play()
             for budget in budgets:
                 began = time.process_time()
@@ -334,6 +349,7 @@ def main() -> None:
     parser.add_argument("--policies", default="", help=f"also the ranking alone: {', '.join(POLICIES)}, separated by commas")
     parser.add_argument("--embeddings", default="off", choices=("off", "hashing", "static"), help="what gives vectors")
     parser.add_argument("--weight", type=float, default=EmbeddingsConfig().weight, help="the weight of their scores")
+    parser.add_argument("--one-session", action="store_true", help="say and ask everything in one session")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     try:
@@ -355,7 +371,8 @@ def main() -> None:
     # The deadline is long, so that the figures do not depend on the machine's load.
     embeddings = EmbeddingsConfig(kind=arguments.embeddings, weight=arguments.weight, deadline_s=600.0)
     share = min(1.0, arguments.sample / count) if arguments.sample else 1.0
-    report = {"running": anyio.run(measure_running, conversations, budgets, share, embeddings)}
+    running = partial(measure_running, conversations, budgets, share, embeddings, is_one=arguments.one_session)
+    report = {"running": anyio.run(running)}
     report |= {each: measure_ranking(POLICIES[each], conversations, budgets, share) for each in policies}
     for name, figures in report.items():
         print_table(name, figures)

@@ -29,6 +29,7 @@ from tests.acceptance.stack import QUESTION, QUICK, echo, open_by_hand, open_scr
 from tests.acceptance.test_durability import HeldDisk, complete_but_not_durable
 from tests.actors.attention.test_retriever import Reader, retriever
 from tests.actors.waiting import settle
+from tests.prompts import shown_text
 
 T = TypeVar("T")
 
@@ -280,7 +281,7 @@ async def spoken(root: Path, **config: Any) -> Hashable:
         for speaker in ("Bo", "Ada", "Cy", "Bo", "Cy"):
             await supervisor.handle_turn("the choir sings on Monday", session_id=session_id, speaker=speaker)
         await supervisor.handle_turn("when does Ada sing in the choir?", session_id=session_id)
-    return str(provider.requests[-1].variables["assembled_context"]["context_text"])
+    return shown_text(provider.requests[-1].variables["assembled_context"])
 
 
 async def named(root: Path, agent_class: str) -> Hashable:

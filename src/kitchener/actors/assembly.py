@@ -1,7 +1,7 @@
 """Builds the components of one agent class's supervisor, and connects them to the resources of its runtime."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
@@ -144,7 +144,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     text = host.active_text or ActiveText(limits.max_active_chars)
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
     sources = host.sources or RequestSources.read(config, memory_config, tools)
-    authority = _authority(config, ledgers, host, ruleset_hash)
+    authority = _authority(config, ledgers, host, ruleset_hash, sources)
     sessions = SessionDirectory(
         agent_class=agent_class,
         ledgers=ledgers,
@@ -198,10 +198,14 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     )
 
 
-def _authority(config: HO2Config, ledgers: LedgerGroup, host: SharedResources, ruleset_hash: str) -> ContextAuthority | None:
+def _authority(
+    config: HO2Config, ledgers: LedgerGroup, host: SharedResources, ruleset_hash: str, sources: RequestSources
+) -> ContextAuthority | None:
     if config.context_mode == "off":
         return None
     ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
+    if ruleset.is_chat and not sources.shows_history:
+        ruleset = replace(ruleset, prompt_layout="block")
     return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset, comparing=host.comparing)
 
 

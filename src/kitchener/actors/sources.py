@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
+from kitchener.actors.executor.packs import shows_history
 from kitchener.actors.executor.prompts import prompt_sources
 from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
@@ -61,6 +62,8 @@ class RequestSources:
     """Every source, the configuration last."""
     acceptance: tuple[str, ...] = ()
     """The criteria of replies that their contract carries."""
+    shows_history: bool = True
+    """Whether the pack of replies has a place for chat messages of earlier turns."""
 
     @classmethod
     def read(cls, config: HO2Config, memory: HO3MemoryConfig | None, tools: ToolRegistry) -> "RequestSources":
@@ -87,7 +90,8 @@ class RequestSources:
         whole = _json("configuration", config.agent_class, configuration)
         unique = {each.hash: each for each in (*prompts, *shapes, *offered, whole)}
         acceptance = _reply_criteria(config, prompts)
-        return cls(whole.hash, templates, tuple(unique.values()), acceptance)
+        shows = has_history(config.synthesize_contract_id, {each.name: each.text for each in prompts})
+        return cls(whole.hash, templates, tuple(unique.values()), acceptance, shows)
 
     async def record(self, ho2m: Ledger) -> None:
         """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
@@ -99,6 +103,18 @@ class RequestSources:
         """
         if not await ho2m.known_keys([events.source_index_key(self.config_hash)]):
             await record_sources(ho2m, self.texts)
+
+
+def has_history(contract_id: str, prompts: Mapping[str, str]) -> bool:
+    """Whether the pack of a contract has a place for chat messages of earlier turns.
+
+    Args:
+        contract_id: the contract
+        prompts: the texts of contracts and packs, by id
+    """
+    contract = prompts.get(contract_id)
+    pack = prompts.get(str(json.loads(contract).get("prompt_pack_id"))) if contract is not None else None
+    return pack is not None and shows_history(pack)
 
 
 class RecordedOutputs:

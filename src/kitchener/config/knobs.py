@@ -401,6 +401,12 @@ class ContextConfig(Settings):
     excerpt_tokens: Annotated[int, Field(ge=32, le=100_000)] = 200
     """Tokens of a message or a reply above which the Authority shows an excerpt: what matches the turn's message, or the
     beginning. If all turns fit `context_budget`, they are shown whole."""
+    prompt_layout: Literal["chat", "block"] = "chat"
+    """How a session's past reaches the model. `chat`: as chat messages, which a provider's cache can serve again in the next
+    turn. `block`: as one text beside the message."""
+    evict_to: Annotated[float, Field(ge=0.1, le=0.95)] = 0.7
+    """Share of their room to which the shown chat messages shrink, in whole turns, when they fill it. A smaller share changes
+    the beginning of the prompt less often."""
     speaker_weight: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Factor of the rank of what a speaker said whom the message names, in conversations of several people. 1: none."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3

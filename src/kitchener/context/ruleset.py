@@ -22,6 +22,7 @@ RecallScope = Literal["intent", "session", "subject"]
 RepeatedFailurePolicy = Literal["flag", "defer"]
 ContinueAfterClose = Literal["declare", "reopen"]
 AdmissionOrder = Literal["lexical", "newest_first"]
+PromptLayout = Literal["chat", "block"]
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "intent_mode": get_args(IntentMode),
@@ -33,6 +34,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "continue_after_close": get_args(ContinueAfterClose),
     "recall_scope": get_args(RecallScope),
     "admission": get_args(AdmissionOrder),
+    "prompt_layout": get_args(PromptLayout),
 }
 _LEAST: Final[dict[str, int]] = {
     "intent_max_failures": 1,
@@ -103,6 +105,11 @@ class Ruleset:
     excerpt_tokens: int = 0
     """Most tokens of a message or a reply that is shown whole; a longer one is shown as an excerpt, and each day that is shown
     has its date. 0: a turn is one item, without a date, as before version 3 of the policy."""
+    prompt_layout: PromptLayout = "block"
+    """`chat`: the session's past is shown as chat messages, in a window that moves in steps. `block`: as one text, as before
+    version 4 of the policy."""
+    evict_to: float = 0.7
+    """Share of the history's room to which the window shrinks when it is full, 0.1 to 0.95."""
     speaker_weight: float = 1.0
     """Factor of the rank of what a speaker said whom the message names. 1: none, as before turns had speakers."""
     standing_rules: tuple[str, ...] = ()
@@ -127,6 +134,9 @@ class Ruleset:
         weight = self.speaker_weight
         if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 1:
             raise ConfigError("ruleset", "speaker_weight", repr(weight), "expected a number of at least 1")
+        share = self.evict_to
+        if not isinstance(share, int | float) or not math.isfinite(share) or not 0.1 <= share <= 0.95:
+            raise ConfigError("ruleset", "evict_to", repr(share), "expected a number from 0.1 to 0.95")
         if not self.ruleset_hash:
             object.__setattr__(self, "ruleset_hash", canonical_digest(self._settings(), at="ruleset"))
 
@@ -139,6 +149,11 @@ class Ruleset:
     def is_terse(self) -> bool:
         """Whether what says nothing new is left out of what is shown, and names before messages count as speakers."""
         return self.policy_version > 3
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the session's past is shown as chat messages."""
+        return self.prompt_layout == "chat" and self.is_split
 
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {

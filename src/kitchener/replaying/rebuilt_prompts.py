@@ -45,6 +45,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "user_message": "message",
     "assembled_context.context_text": "history",
     "assembled_context.ho3_biases": "learned lines",
+    "assembled_context.stable_text": "goals",
     "recent_turns": "history",
     "prior_results": "results of earlier steps",
     "tools": "tool schemas",
@@ -330,9 +331,14 @@ def _parts_of(request: PromptRequest, contract: CompiledContract, turn_id: str, 
 
 def _pieces(request: PromptRequest, contract: CompiledContract, turn_id: str) -> Iterator[tuple[str, str]]:
     names = dict(_names_of(request.variables))
-    for message, values in zip(request.messages, contract.values_in(request.variables, turn_id), strict=False):
-        yield from _of_prompt(message, values, names)
-    for message in request.messages[2:]:
+    said = len(contract.history_in(request.variables))
+    if said:
+        names[id(request.variables["assembled_context"]["context_text"])] = "context of the turn"
+    of_system, of_user = contract.values_in(request.variables, turn_id, request.session_id)
+    yield from _of_prompt(request.messages[0], of_system, names)
+    yield from (("history", message.content) for message in request.messages[1 : 1 + said])
+    yield from _of_prompt(request.messages[1 + said], of_user, names)
+    for message in request.messages[2 + said :]:
         asked = canonical_bytes([use.as_mapping() for use in message.tool_uses]).decode() if message.tool_uses else ""
         yield _OF_ROLES.get(message.role, message.role), message.content + asked
     for tool in request.tools:

@@ -22,6 +22,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
+from tests.prompts import shown_text
 
 SID = "SES-0000000a"
 OTHER = "SES-0000000b"
@@ -104,8 +105,8 @@ class Talk:
         return context
 
     def text(self) -> str:
-        """Its text."""
-        return str(self.shown()["context_text"])
+        """Its text, in the order in which the model reads it."""
+        return shown_text(self.shown())
 
     async def intents(self, session_id: str = SID) -> list[StoredEntry]:
         """The life-cycle entries of intents in HO2m."""

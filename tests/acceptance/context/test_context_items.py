@@ -10,6 +10,7 @@ import anyio
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
+from tests.prompts import shown_text
 
 LONG = "the recipe begins with " + "flour and water, " * 60
 STUB = re.compile(r"\[(T-[0-9a-f]+-\d+(?:\.message)?)\]")
@@ -22,7 +23,7 @@ def fetching(request: PromptRequest) -> Any:
     told = [message.content for message in request.messages if message.role == "tool"]
     if told:
         return {"response_text": f"told: {told[0]}"}
-    stub = STUB.search(str(request.variables["assembled_context"]["context_text"]))
+    stub = STUB.search(shown_text(request.variables["assembled_context"]))
     if stub is not None and request.tools:
         return ToolUse("use-1", "read_context_item", {"item_id": stub[1]})
     return {"response_text": f"no stub: {request.variables['user_message']}"}

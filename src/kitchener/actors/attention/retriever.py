@@ -53,6 +53,10 @@ class AssembledContext(TypedDict):
     """The fragments in the text, then the learned lines."""
     ho3_biases: NotRequired[list[str]]
     """The learned lines."""
+    stable_text: NotRequired[str]
+    """What seldom changes, such as goals, in chat layout."""
+    history: NotRequired[list[str]]
+    """Chat messages of the user and the agent in turn, oldest first, in chat layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,10 @@ class AttentionContext(NamedTuple):
     """The recorded projection that this context shows; None: attention gathered it."""
     parts: tuple[StoredPart, ...] = ()
     """Images and files of earlier turns that are shown again, in the order of the projection, then those of the message."""
+    stable_text: str = ""
+    """What seldom changes, such as goals, which stands before the history; "": there is none."""
+    history: tuple[str, ...] | None = None
+    """Chat messages of the user and the agent in turn, oldest first; None: turns are part of `context_text`."""
 
     def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""
@@ -117,6 +125,8 @@ class AttentionContext(NamedTuple):
         }
         if self.biases:
             assembled["ho3_biases"] = [fragment.content for fragment in self.biases]
+        if self.history is not None:
+            assembled["stable_text"], assembled["history"] = self.stable_text, [*self.history]
         return assembled
 
 

@@ -184,7 +184,7 @@ class ContextAuthority:
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset or ruleset_of(config)
         self._ranking = TurnRanking(self.ruleset)
-        self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer)
+        self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer, grade=self._grade)
         self._mode: ProjectionMode = "shadow" if self.is_shadow else "enforce"
         self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
@@ -365,6 +365,9 @@ class ContextAuthority:
         # The projector takes one ranking function for the agent class; `project` sets the session's ranking first.
         return self._ranking.rank(message, items)
 
+    def _grade(self, message: str, items: Sequence[Item]) -> Iterable[tuple[int, float]]:
+        return self._ranking.grade(message, items)
+
     def _offer(self, items: Sequence[Item]) -> None:
         """Does nothing, because the ranking already follows all turns of its session."""
 
@@ -418,6 +421,8 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         reply_reserve=config.reply_reserve,
         token_estimator=config.token_estimator,
         excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
+        prompt_layout=config.prompt_layout if policy_version > 3 else "block",
+        evict_to=config.evict_to,
         speaker_weight=config.speaker_weight,
         context_budget=config.context_budget,
         standing_rules=config.standing_rules,

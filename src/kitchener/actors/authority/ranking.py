@@ -6,7 +6,7 @@ change the result.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -28,6 +28,10 @@ class RankedTurns(NamedTuple):
     """Numbers of the turns, best first, without duplicates."""
     matched: Sequence[int]
     """Index positions of the texts that share a word with the message or are next to one that does."""
+    scores: Mapping[int, float] = {}
+    """The scores of texts, by index position."""
+    possible: float = 0.0
+    """About the score of a text with every word of the message."""
 
 
 class TurnWords:
@@ -108,13 +112,13 @@ class TurnWords:
 
     def _ranked(self, message: str, wanted: int, among: int, similar: Similarity | None) -> RankedTurns:
         ranked = self._read().rank(message, wanted=wanted, among=self._ends[among - 1])
-        order, matched = ranked.order, ranked.matched
+        order, matched, scores = ranked.order, ranked.matched, ranked.scores
         if similar is not None and similar.weight and similar.scores:
-            order, matched = self._joined(ranked, similar, among)
-        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched)
+            order, matched, scores = self._joined(ranked, similar, among)
+        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched, scores, ranked.possible)
 
-    def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int]]:
-        """The order and the matches with what similar turns gain, as a share of the best score by words."""
+    def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int], Mapping[int, float]]:
+        """The order, the matches and the scores with what similar turns gain, as a share of the best score by words."""
         for number in range(len(self._numbers), len(self.turns)):
             self._numbers[self.turns[number].ref.entry_id] = number
         scores, matched = dict(ranked.scores), dict.fromkeys(ranked.matched)
@@ -127,7 +131,13 @@ class TurnWords:
                     matched[position] = None
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
-        return order, [*matched]
+        return order, [*matched], scores
+
+    def grade(self, number: int, ranked: RankedTurns) -> float:
+        """How well a turn matches: the score of its best text as a share of what a text with every word of the message gets."""
+        start = self._ends[number - 1] if number else 0
+        best = max([ranked.scores.get(each, 0.0) for each in range(start, self._ends[number])], default=0.0)
+        return best / ranked.possible if ranked.possible else 0.0
 
     def said(self, number: int) -> str:
         """What was said in a turn, a message or a reply, without the names of the speakers."""
@@ -237,6 +247,23 @@ class TurnRanking:
             message: the user's message
             items: turns of the session by age, then evidence
         """
+        for place, _ in self._placed(message, items):
+            yield place
+        count = len(items)
+        while count and items[count - 1].kind == "evidence":
+            count -= 1
+        yield from range(count - 1, -1, -1)
+
+    def grade(self, message: str, items: Sequence[Item]) -> Iterator[tuple[int, float]]:
+        """Yields the positions of matching `items`, best first, each with how well it matches, see `TurnWords.grade`."""
+        words, best, similar = self._words, self._best(message), self.similar
+        alike = similar.scores if similar is not None and similar.weight else {}
+        for place, number in self._placed(message, items):
+            is_alike = bool(alike) and alike.get(items[place].ref.entry_id, 0) >= _ALIKE
+            yield place, 1.0 if is_alike else words.grade(number, best)
+
+    def _placed(self, message: str, items: Sequence[Item]) -> Iterator[tuple[int, int]]:
+        """Positions in `items` with the numbers of their turns, best first."""
         evidence: dict[str, int] = {}
         count = len(items)
         while count and items[count - 1].kind == "evidence":
@@ -246,14 +273,13 @@ class TurnRanking:
         for number in self._best(message).numbers:
             item = turns[number]
             if number < count and items[number] is item:  # the usual case: all turns belong to one intent
-                yield number
+                yield number, number
             elif item.entity_id in evidence:
-                yield evidence[item.entity_id]
+                yield evidence[item.entity_id], number
             else:
                 place = bisect_left(items, item.place, 0, count, key=place_of)
                 if place < count and items[place].entity_id == item.entity_id:
-                    yield place
-        yield from range(count - 1, -1, -1)
+                    yield place, number
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:
@@ -268,4 +294,6 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
         yield "assistant", assistant
 
 
+_ALIKE: Final = FULL_SCORE * 9 // 10
+"""Score of similarity from which on an item matches as if it had every word of the message."""
 _NONE: Final = RankedTurns([], ())

@@ -126,7 +126,7 @@ class HO1Executor:
             variables = {**variables, "prior_results": list(wo.prior_results)}
         if (problem := contract.input_problem(variables)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
-        messages: list[Message] = list(contract.render(variables, wo.turn_id))
+        messages: list[Message] = list(contract.render(variables, wo.turn_id, wo.session_id))
         if wo.parts:
             messages[-1] = await run.with_parts(messages[-1])
         rounds = wo.constraints.turn_limit if run.makes_reply else 0

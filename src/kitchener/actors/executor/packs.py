@@ -22,6 +22,12 @@ from kitchener.errors import PromptError
 
 MARKER: Final = "=== DATA ==="
 """The line between the instruction part and the data part of a pack."""
+STABLE_MARKER: Final = "=== CONTEXT ==="
+"""The line above the data that seldom changes, which ends the system message. Chat messages of earlier turns follow it."""
+MESSAGE_MARKER: Final = "=== MESSAGE ==="
+"""The line above the user's message, which ends the prompt as it was written."""
+MESSAGE_VARIABLES: Final = frozenset(("user_message",))
+"""Variables that the message part may use."""
 
 INSTRUCTION_VARIABLES: Final = frozenset(("instructions",))
 """Variables written by the agent's operator. Only these may be used in the instruction part; all others are data."""
@@ -122,14 +128,51 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class PackTemplate:
-    """Both compiled parts of a pack."""
+    """The compiled parts of a pack."""
 
     instruction: PromptPart
     data: PromptPart
+    stable: PromptPart | None = None
+    """What seldom changes, at the end of the system message; None: the pack has no place for chat messages."""
+    message: PromptPart | None = None
+    """The user's message, at the end of the prompt; None: it is part of the data."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables that the pack uses."""
+        parts = (self.instruction, self.data, self.stable, self.message)
+        return frozenset().union(*[part.names for part in parts if part is not None])
+
+    def fence_seed(self, turn_id: str, session_id: str) -> str:
+        """What delimiters are derived from: with chat messages the session, so that equal data is equal text in every turn."""
+        return turn_id if self.stable is None else session_id
+
+    def render_system(self, variables: Variables, emit: Emit) -> str:
+        """Returns the end of the system message, "" without such data. Raises PromptError if a variable is missing."""
+        return self.stable.render(variables, emit).strip() if self.stable is not None else ""
+
+    def render_user(self, variables: Variables, emit: Emit, emit_message: Emit) -> str:
+        """Returns the last user message. Raises PromptError if a variable is missing.
+
+        Args:
+            variables: the values
+            emit: gives the text of a value of the data
+            emit_message: gives the text of the user's message
+        """
+        data = self.data.render(variables, emit)
+        if self.message is None:
+            return data
+        data, message = data.strip(), self.message.render(variables, emit_message)
+        return f"{data}\n\n{message}" if data else message
+
+
+def shows_history(text: str) -> bool:
+    """Whether a pack has a place for chat messages of earlier turns."""
+    return STABLE_MARKER in text.splitlines()
 
 
 def compile_pack(text: str, *, file: str) -> PackTemplate:
-    """Compiles both parts of a pack's text.
+    """Compiles the parts of a pack's text.
 
     Args:
         text: the pack
@@ -139,23 +182,46 @@ def compile_pack(text: str, *, file: str) -> PackTemplate:
         PromptError: the marker is missing or repeated, a part is empty or not a valid template, or the instruction part uses a
             data variable
     """
-    lines = text.splitlines()
-    if lines.count(MARKER) != 1:
-        raise PromptError(
-            f"{file}: expected exactly one line {MARKER!r} between instructions and data, found {lines.count(MARKER)}"
-        )
-    at = lines.index(MARKER)
-    halves = ["\n".join(lines[:at]).strip(), "\n".join(lines[at + 1 :]).strip()]
-    for name, half in zip(("above", "below"), halves, strict=True):
-        if not half:
-            raise PromptError(f"{file}: expected text {name} the line {MARKER!r}, found none")
-    instruction, data = (PromptPart(half, file=file) for half in halves)
+    found = _parts(text.splitlines(), file)
+    parts = {name: PromptPart(part, file=file) for name, part in found.items()}
+    instruction, message = parts[_INSTRUCTIONS], parts.get(MESSAGE_MARKER)
     if misplaced := sorted(instruction.names - INSTRUCTION_VARIABLES):
         raise PromptError(
             f"{file}: expected only {sorted(INSTRUCTION_VARIABLES)} among the instructions, found {misplaced};"
             f" move data below the line {MARKER!r}"
         )
-    return PackTemplate(instruction, data)
+    if message is not None and message.names != MESSAGE_VARIABLES:
+        raise PromptError(
+            f"{file}: expected {sorted(MESSAGE_VARIABLES)} and nothing else below the line {MESSAGE_MARKER!r},"
+            f" found {sorted(message.names)}; move data below the line {MARKER!r}"
+        )
+    return PackTemplate(instruction, parts[MARKER], parts.get(STABLE_MARKER), message)
+
+
+_INSTRUCTIONS: Final = ""
+
+
+def _parts(lines: Sequence[str], file: str) -> dict[str, str]:
+    """The text of each part, by the line above it."""
+    for marker in (MARKER, STABLE_MARKER, MESSAGE_MARKER):
+        if lines.count(marker) != 1 and (marker == MARKER or marker in lines):
+            raise PromptError(
+                f"{file}: expected exactly one line {marker!r} between instructions and data, found {lines.count(marker)}"
+            )
+    if (STABLE_MARKER in lines) != (MESSAGE_MARKER in lines):
+        raise PromptError(f"{file}: expected both lines {STABLE_MARKER!r} and {MESSAGE_MARKER!r} or none, found one of them")
+    order = [STABLE_MARKER, MARKER, MESSAGE_MARKER] if STABLE_MARKER in lines else [MARKER]
+    places = [lines.index(marker) for marker in order]
+    if places != sorted(places):
+        raise PromptError(f"{file}: expected the lines {order} in this order")
+    ends = [*places, len(lines)]
+    found = {_INSTRUCTIONS: "\n".join(lines[: places[0]]).strip()}
+    found |= {name: "\n".join(lines[at + 1 : end]).strip() for name, at, end in zip(order, places, ends[1:], strict=True)}
+    for name, part in found.items():
+        if not part:
+            where = f"below the line {name!r}" if name else f"above the line {order[0]!r}"
+            raise PromptError(f"{file}: expected text {where}, found none")
+    return found
 
 
 @pass_context

@@ -13,6 +13,7 @@ from copy import copy
 from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
@@ -122,23 +123,51 @@ class CompiledContract:
         """Returns how `output` violates the output schema, or None. An answer that is text violates nothing."""
         return self._output.problem(output) if self._output is not None else None
 
-    def render(self, variables: Mapping[str, object], turn_id: str) -> tuple[Message, Message]:
-        """Returns the system and the user message for these variables. Equal arguments give equal bytes.
+    def render(self, variables: Mapping[str, object], turn_id: str, session_id: str = "") -> tuple[Message, ...]:
+        """Returns the messages for these variables: system, chat messages of earlier turns, user. Equal arguments give equal
+        bytes.
+
+        Args:
+            variables: the values
+            turn_id: the turn, from which delimiters of data are derived
+            session_id: the session, from which they are derived if the pack shows chat messages
 
         Raises:
             PromptError: the pack uses a variable that is missing
             EntryRefused: a value has no JSON form
         """
+        pack = self._pack
         # `instructions` is the only variable of the instruction part and seldom changes, so the last message is cached.
         system, instructions = self._system, variables.get("instructions")
         if system is None or system.instructions != instructions:
-            message = Message("system", self._pack.instruction.render(variables, plain))
-            opening = Opening(self._hash_head + b"[" + canonical_bytes(message.as_mapping()))
-            self._system = system = _System(instructions, message, opening)
-        return system.message, Message("user", self._pack.data.render(variables, partial(fence, turn_id)))
+            message = Message("system", pack.instruction.render(variables, plain))
+            encoded = canonical_bytes(message.as_mapping())
+            opening = Opening(self._hash_head + b"[" + encoded)
+            cut = Opening(opening.data.removesuffix(_SYSTEM_END))
+            self._system = system = _System(instructions, message, opening, cut)
+        emit = partial(fence, pack.fence_seed(turn_id, session_id))
+        message = Message("user", pack.render_user(variables, emit, plain))
+        stable = pack.render_system(variables, emit)
+        first = Message("system", f"{system.message.content}\n\n{stable}") if stable else system.message
+        said = self.history_in(variables)
+        return (first, *map(Message, cycle(_ROLES), said), message) if said else (first, message)
 
-    def values_in(self, variables: Mapping[str, object], turn_id: str) -> tuple[list[Placed], list[Placed]]:
+    def history_in(self, variables: Mapping[str, object]) -> Sequence[str]:
+        """The chat messages of earlier turns that `render` shows, of the user and the agent in turn."""
+        context = variables.get("assembled_context") if self.shows_history else None
+        return context.get("history") or () if isinstance(context, Mapping) else ()
+
+    @property
+    def shows_history(self) -> bool:
+        """Whether the pack has a place for chat messages of earlier turns."""
+        return self._pack.stable is not None
+
+    def values_in(
+        self, variables: Mapping[str, object], turn_id: str, session_id: str = ""
+    ) -> tuple[list[Placed], list[Placed]]:
         """Returns the values that `render` puts into the system and into the user message, each with its text there, in order.
+
+        The arguments are those of `render`.
 
         Raises:
             PromptError: the pack uses a variable that is missing, or a value has no JSON form
@@ -152,8 +181,11 @@ class CompiledContract:
 
             return note
 
-        self._pack.instruction.render(variables, noting(plain, found[0]))
-        self._pack.data.render(variables, noting(partial(fence, turn_id), found[1]))
+        pack = self._pack
+        emit = partial(fence, pack.fence_seed(turn_id, session_id))
+        pack.instruction.render(variables, noting(plain, found[0]))
+        pack.render_system(variables, noting(emit, found[0]))
+        pack.render_user(variables, noting(emit, found[1]), noting(plain, found[1]))
         return found
 
     def request_bytes(
@@ -187,8 +219,13 @@ class CompiledContract:
         """Returns `request_bytes` in two parts: the opening that requests under this contract share, and the rest."""
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
         system = self._system
-        if system is not None and messages and messages[0] is system.message:  # long, and equal in nearly every request
-            return system.opening, b",".join([b"", *map(_encoded, messages[1:])]) + b"]" + tail
+        if system is not None and messages:  # long, and equal in nearly every request
+            first, others = messages[0], b",".join([b"", *map(_encoded, messages[1:])]) + b"]" + tail
+            if first is system.message:
+                return system.opening, others
+            if first.content.startswith(system.message.content):
+                rest = canonical_bytes(first.content[len(system.message.content) :])[1:-1]
+                return system.cut, rest + _SYSTEM_END + others
         return NOTHING, self._hash_head + b"[" + b",".join(map(_encoded, messages)) + b"]" + tail
 
 
@@ -199,12 +236,20 @@ class _System(NamedTuple):
     message: Message
     opening: Opening
     """The start of a request's bytes, up to and including this message."""
+    cut: Opening
+    """The same up to the end of this message's text, where data may follow that seldom changes."""
+
+
+_SYSTEM_END: Final = b'","role":"system"}'
+_ROLES: Final[tuple[Literal["user", "assistant"], ...]] = ("user", "assistant")
 
 
 def _encoded(message: Message) -> bytes:
     """Returns the canonical JSON of a message."""
     if message.role == "user" and not message.parts:  # it has only its text, so it needs no intermediate object
         return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
+    if message.role == "assistant" and not message.tool_uses:
+        return b'{"content":' + canonical_bytes(message.content) + b',"role":"assistant"}'
     return canonical_bytes(message.as_mapping())
 
 
@@ -382,7 +427,7 @@ def _contract_file(contract_id: str, source: PromptSource) -> _ContractFile:
 def _check_variables(spec: _ContractFile, template: PackTemplate, pack_file: str, contract_file: str) -> None:
     known = spec.input_schema.get("properties")
     known = known if isinstance(known, dict) else {}
-    if unknown := sorted((template.instruction.names | template.data.names) - known.keys()):
+    if unknown := sorted(template.names - known.keys()):
         raise PromptError(
             f"{pack_file}: expected variables of {contract_file} ({', '.join(sorted(known)) or 'none'}), found {unknown}"
         )

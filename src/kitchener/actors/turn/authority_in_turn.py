@@ -363,7 +363,8 @@ def _as_context(
         spoken = {each.item.entity_id for each in visible if each.item.kind == "bias"}
         lines = tuple([each for each in anchors if each.source_id in spoken])
     used = BudgetUsed(projection.tokens_used)
-    return AttentionContext(rendering.text, rendering.text_hash, fragments, template_id, used, lines)
+    shown = AttentionContext(rendering.text, rendering.text_hash, fragments, template_id, used, lines)
+    return shown._replace(stable_text=rendering.stable_text, history=rendering.history)
 
 
 @lru_cache(8_192)

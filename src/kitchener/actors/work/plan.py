@@ -170,6 +170,29 @@ def _listed(criteria: Sequence[str]) -> str:
     return "\n".join([f"- {each}" for each in criteria])
 
 
+def given_results(
+    classification: Mapping[str, object],
+    results: list[Mapping[str, object]],
+    inputs: dict[str, object],
+    *,
+    is_chat: bool,
+) -> list[Mapping[str, object]]:
+    """The results of earlier steps that the replying model is shown.
+
+    Args:
+        classification: of the message
+        results: of tools that ran before the reply
+        inputs: the input of the reply, which gets the classification in chat layout: there only local providers read it
+        is_chat: whether earlier turns are shown as chat messages
+    """
+    if classification is CONTINUES:
+        return results
+    if not is_chat:
+        return [dict(classification), *results]
+    inputs["classification"] = dict(classification)
+    return results
+
+
 def tighter(constraints: Constraints, attempt: int) -> Constraints:
     """The constraints of a retry: temperature 0, a smaller budget and no tool rounds."""
     return constraints.replaced(

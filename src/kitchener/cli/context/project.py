@@ -148,7 +148,7 @@ async def project_session(
     if resolution.blocked_by is None:
         ranking = TurnRanking(ruleset)
         ranking.follow(state)
-        projector = Projector(ruleset, rank=ranking.rank)
+        projector = Projector(ruleset, rank=ranking.rank, grade=ranking.grade)
         mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
         message = chosen.message or ""
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)

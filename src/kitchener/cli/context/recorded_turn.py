@@ -386,13 +386,15 @@ def rebuild(
     version = begun.get("policy_version", 1) if begun is not None else events.POLICY_VERSION
     biases = [item for item in offered if item.kind == "bias"]
     recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset, budget = ruleset_of(config, payload["ruleset_hash"], version), int(payload["token_budget"])
+    ruleset = ruleset_of(config, payload["ruleset_hash"], version)
+    ruleset = replace(ruleset, prompt_layout="chat" if "history" in payload else "block")
+    budget = int(payload["token_budget"])
     ranking = TurnRanking(ruleset)
     # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
     ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
     if (scores := payload.get("similarity")) is not None:
         ranking.similar = Similarity.from_mapping(scores)
-    projector = Projector(ruleset, rank=ranking.rank)
+    projector = Projector(ruleset, rank=ranking.rank, grade=ranking.grade)
     again = projector.project(
         state,
         Resolution(payload["intent_id"], None, (), _flags(payload)),

@@ -108,3 +108,29 @@ def _passages(text: str) -> Iterator[str]:
             start = end
         if rest := sentence[start:].strip():
             yield rest
+
+
+def beginning(item: Item, most_tokens: int, estimate: Estimator) -> Item:
+    """An item of a turn as its beginning, whatever the message is, or as it is if it is short or erased.
+
+    Args:
+        item: a message, a reply or a whole turn
+        most_tokens: tokens above which an item is long
+        estimate: counts the tokens of a text
+    """
+    if item.tokens <= most_tokens or item.is_erased or item.whole:
+        return item
+    end = f" {_GAP} [{item.entity_id}]"
+    left, kept = most_tokens - estimate(label_of(item.text) + end + LINE), 0
+    text = item.text[:MAX_CHARS]
+    for found in _SENTENCE_END.finditer(text):
+        size = estimate(text[kept : found.end()])
+        if size > left:
+            break
+        left, kept = left - size, found.end()
+    if not kept:  # one long sentence
+        kept = most_tokens
+        while kept and estimate(text[:kept] + end) > most_tokens:
+            kept = kept * 3 // 4
+    shown = f"{text[:kept].rstrip()}{end}"
+    return item._replace(text=shown, tokens=estimate(shown + LINE), whole=item.text)

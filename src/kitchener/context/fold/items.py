@@ -88,6 +88,8 @@ class Item(NamedTuple):
     """Whether its text was erased; it is then shown as a stub at most."""
     whole: str = ""
     """The full text, if `text` is an excerpt; "": it is none."""
+    is_reply: bool = False
+    """Whether it is a reply of the agent, and not what was said to it."""
 
     @property
     def timestamp(self) -> str:
@@ -120,7 +122,7 @@ def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, e
         return None
     return (
         _part_item(asked, f"{event.entity_id}{OF_MESSAGE}", message_text(message, asked.facts.speaker), facts, estimate),
-        _part_item(event, event.entity_id, reply_text(response), facts, estimate),
+        _part_item(event, event.entity_id, reply_text(response), facts, estimate, is_reply=True),
     )
 
 
@@ -130,12 +132,14 @@ def said_item(event: SourceEvent, facts: Said, estimate: Estimator) -> Item:
     text = imported_text(facts.text, facts.speaker, is_reply=facts.is_reply)
     dated = event._replace(timestamp=facts.said_at)
     if not is_erased:
-        return _part_item(dated, event.entity_id, text, facts, estimate)
+        return _part_item(dated, event.entity_id, text, facts, estimate, is_reply=facts.is_reply)
     erased = f"[{event.entity_id}] erased"
     return _part_item(dated, event.entity_id, erased, facts, estimate)._replace(stub=erased, is_erased=True)
 
 
-def _part_item(event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator) -> Item:
+def _part_item(
+    event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator, *, is_reply: bool = False
+) -> Item:
     stub = f"[{name}] {shortened(text)}"
     return Item(
         name,
@@ -152,6 +156,7 @@ def _part_item(event: SourceEvent, name: str, text: str, facts: Answered | Said,
         facts.intent_id,
         None,
         facts.session_id,
+        is_reply=is_reply,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from kitchener.context.fold import events as ev
 from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold.history import HistoryItems
 from kitchener.context.fold.items import Item, place_of, said_item, turn_item, turn_items
 from kitchener.context.fold.lifecycle import (
     NOTHING,
@@ -246,6 +247,8 @@ class ContextState:
         self.estimate = estimate
         self.session_id = session_id
         self.is_split = is_split
+        self.history = HistoryItems(estimate)
+        """The turns as chat messages show them."""
         self._log: list[SourceEvent] = []
         self._newest: ev.EventKey = ("", "", "")
         self._voided: set[Ref] = set()

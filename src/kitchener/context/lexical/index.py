@@ -42,6 +42,8 @@ class Ranked(NamedTuple):
     """The positions in `order` that share a word with the question or are next to a turn that does."""
     scores: Mapping[int, float]
     """The score of each position in `order`; comparable only within one ranking."""
+    possible: float = 0.0
+    """About the score of a turn with every term of the question; 0: nothing was ranked."""
 
 
 class LexicalIndex(LexicalTurns):
@@ -90,7 +92,7 @@ class LexicalIndex(LexicalTurns):
             scores.update(fed_back)
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
-        return Ranked(order, matched, scores)
+        return Ranked(order, matched, scores, sum([_rarity(self._having(term, count), count) for term in asked]))
 
     # ---- the question
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
-from kitchener.context.fold.items import TIER_DEFERRED, Item
+from kitchener.context.fold.items import TIER_DEFERRED, Item, turn_of
 from kitchener.context.projection.days import Days
 from kitchener.records.entries import SuppressReason
 
@@ -158,6 +158,48 @@ class Packer:
         for unit, short_by in missed:
             placed += self._stub_all(unit, short_by)
         placed.sort(key=_placed_order)
+        return tuple(placed)
+
+    def pack_history(self, said: Sequence[Item]) -> tuple[tuple[PlacedItem, ...], Sequence[Item], int]:
+        """Packs turns as chat messages. Also returns the oldest ones, which give way if all are too many, and by how much.
+
+        Args:
+            said: items of turns by age
+        """
+        short_by, first = self.used + self._tokens(said) - self.budget, 0
+        left = short_by
+        while left > 0 and first < len(said):
+            turn, first = turn_of(said[first]), first + 1
+            while first < len(said) and turn_of(said[first]) == turn:
+                first += 1
+            left = self.used + self._tokens(said[first:]) - self.budget
+        return tuple(self._show(said[first:] if first else said)), said[:first], max(0, short_by)
+
+    def pack_matches(self, items: Iterable[tuple[Item, int]], groups: Mapping[str, Sequence[Item]]) -> tuple[PlacedItem, ...]:
+        """Packs turns and evidence beside a history, best first, without stubs.
+
+        Args:
+            items: in the order of packing, each with the tokens that must stay free beside it
+            groups: all members of each group, which are shown together or not at all
+        """
+        placed: list[PlacedItem] = []
+        missed, done = 0, set[str]()
+        for item, reserve in items:
+            unit: Sequence[Item] = (item,)
+            if item.group is not None:
+                if item.group in done:
+                    continue
+                done.add(item.group)
+                unit = groups[item.group]
+            short_by = self.used + self._tokens(unit) + reserve - self.budget
+            if short_by <= 0:
+                placed += self._show(unit)
+                continue
+            if not reserve:
+                placed += [PlacedItem(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
+            missed += 1
+            if missed > self._max_stubs or self.used >= self.budget:
+                break
         return tuple(placed)
 
     def has_room(self, items: Iterable[Item]) -> bool:

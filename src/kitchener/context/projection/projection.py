@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, overload
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold.events import Brought
-from kitchener.context.fold.excerpts import asked_terms, excerpted
+from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
 from kitchener.context.fold.items import (
     Item,
     counted_item,
@@ -31,6 +31,7 @@ from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
 from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
 from kitchener.context.projection.days import Days, NoDays
+from kitchener.context.projection.history import Window, first_recent
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
@@ -41,10 +42,16 @@ from kitchener.records.tokens import Estimator
 
 Rank = Callable[[str, Sequence[Item]], Iterable[int]]
 """`(message, items)` to positions in `items`, best first. Items that it leaves out are not admitted."""
+Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
+"""`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
 Offer = Callable[[Sequence[Item]], None]
 """Notes items that were not ranked, because all of them are admitted in any order."""
 
 NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
+_STRONG: Final = 0.5
+"""How well a turn matches from which on it is shown beside a long history."""
+_RESERVE: Final = 2
+"""Times the tokens of the history that weak matches leave free."""
 
 
 class Projection(NamedTuple):
@@ -77,6 +84,10 @@ class Projection(NamedTuple):
     """The running session; None: not known."""
     today: str = ""
     """The date of the running turn, ISO form, if turns stand under the dates of their days; "": they do not."""
+    history: tuple[PlacedItem, ...] | None = None
+    """Those of `placed` that are shown as chat messages; None: all turns are shown in one text."""
+    cut_by: int = 0
+    """Tokens that the history had to give up in this turn, because other items left it too little room."""
 
     @property
     def visible(self) -> tuple[PlacedItem, ...]:
@@ -125,6 +136,7 @@ class Projector:
         ruleset: the policy
         estimate: a plugged-in tokenizer; None: the built-in one that the ruleset names
         rank: ranks turns against the message; required if the ruleset admits by `lexical`
+        grade: ranks matching turns and says how well they match; None: in chat layout, only the history is shown of turns
         offer: called instead of `rank` if all items fit; only for a `rank` that admits every item. None: `rank` is called
 
     Raises:
@@ -132,13 +144,20 @@ class Projector:
     """
 
     def __init__(
-        self, ruleset: Ruleset, *, estimate: Estimator | None = None, rank: Rank | None = None, offer: Offer | None = None
+        self,
+        ruleset: Ruleset,
+        *,
+        estimate: Estimator | None = None,
+        rank: Rank | None = None,
+        offer: Offer | None = None,
+        grade: Grade | None = None,
     ) -> None:
         if ruleset.admission == "lexical" and rank is None:
             raise ConfigError("ruleset", "admission", "'lexical'", "needs a ranking; pass one, or take 'newest_first'")
         self.ruleset = ruleset
         self.estimate = estimate if estimate is not None else estimator(ruleset.token_estimator)
-        self._rank, self._offer = rank, offer
+        self._rank, self._offer, self._grade = rank, offer, grade
+        self._window = Window.under(ruleset)
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
     def project(  # noqa: PLR0913  what a decision depends on; the state and the resolution by position
@@ -181,26 +200,22 @@ class Projector:
             budget = max(0, min(budget, tokens_left - ruleset.reply_reserve))
         reach = reach_from(state, resolution.active)
         today = turn_ts[:10] if ruleset.is_split else ""
-        days = Days(today, state.session_id, self.estimate) if today else NoDays()
+        own_session = None if ruleset.is_chat else state.session_id
+        days = Days(today, own_session, self.estimate) if today else NoDays()
         packer = Packer(budget, ruleset.max_stubs, days, stubs_evidence=not ruleset.is_terse)
         head, counted = self._pack_head(reach, biases, results, packer)
         flags = resolution.flags
         if packer.is_over:
             detail = f"what must be shown takes more than the budget of {budget} tokens; it is shown in its shortest form"
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
-        turns = reach.turns if reach.turns is not None else []
-        newest = _recent(state, reach, ruleset.recent_turns)
-        recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
-        evidence = _once(recalled, state, reach, newest) if recalled else ()
-        if ruleset.is_terse:
-            evidence = tuple([terse(item, self.estimate) for item in evidence])
-        placed, positions = self._pack_turns(turns, evidence, message, resolution.active, packer)
-        if newest:
-            placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
+        pack = self._pack_chat if ruleset.is_chat else self._pack_text
+        shown = pack(state, reach, recalled, message, resolution.active, packer)
+        placed = shown.placed
         if state.parts and ruleset.recent_parts:
             head = (*head, *_pack_parts(state, reach, placed, packer, (ruleset.recent_parts, media_types)))
         if state.has_erased:
             placed, head = packer.stub_erased(placed), packer.stub_erased(head)
+        turns = reach.turns if reach.turns is not None else []
         return Projection(
             resolution.active,
             mode,
@@ -210,14 +225,60 @@ class Projector:
             counted,
             turns,
             len(turns),
-            (*newest, *evidence),
+            shown.others,
             placed,
             flags,
             ruleset.ruleset_hash,
-            positions,
+            shown.positions,
             state.session_id,
             today,
+            shown.history,
+            shown.cut_by,
         )
+
+    def _pack_text(
+        self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
+    ) -> "_ShownTurns":
+        """Packs turns and evidence for one text."""
+        turns = reach.turns if reach.turns is not None else []
+        newest = _recent(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
+        recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
+        evidence = self._evidence(recalled, state, reach, newest) if recalled else ()
+        placed, positions = self._pack_turns(turns, evidence, message, active, packer)
+        if newest:
+            placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
+        return _ShownTurns(placed, (*newest, *evidence), positions)
+
+    def _pack_chat(
+        self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
+    ) -> "_ShownTurns":
+        """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
+        turns = reach.turns if reach.turns is not None else []
+        newest = _recent(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns))
+        state.history.follow(turns, self._window.most)
+        start = self._window.start(state.history.items, state.history.ends)
+        said = state.history.items[start:]
+        if newest:
+            said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
+        if state.has_erased:  # they are mentioned beside the message
+            said = [item for item in said if not item.is_erased]
+        history, cut, cut_by = packer.pack_history(_whole_newest(said, state.turns, packer.free))
+        evidence = self._evidence(recalled, state, reach, newest) if recalled else ()
+        placed, positions = history, dict[str, int]()
+        if evidence or start or cut:
+            matches = self._matches(turns, evidence, history, message, active, positions)
+            found = packer.pack_matches(matches, _groups(evidence))
+            known = {each.item.ref for each in found} if cut else ()
+            left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
+            placed = tuple(sorted((*left_out, *history, *found), key=_place_of_placed))
+        return _ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
+
+    def _evidence(
+        self, recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]
+    ) -> tuple[Item, ...]:
+        """Each piece of evidence once, as it is shown."""
+        evidence = _once(recalled, state, reach, newest)
+        return tuple([terse(item, self.estimate) for item in evidence]) if self.ruleset.is_terse else evidence
 
     def _pack_head(
         self, reach: Reach, biases: Sequence[Item], results: Sequence[Item], packer: Packer
@@ -292,6 +353,40 @@ class Projector:
                 item = excerpted(item, asked, most, self.estimate)
             yield item
 
+    def _matches(
+        self,
+        turns: Sequence[Item],
+        evidence: Sequence[Item],
+        history: Sequence[PlacedItem],
+        message: str,
+        active: str | None,
+        positions: dict[str, int],
+    ) -> Iterator[tuple[Item, int]]:
+        """Turns and evidence besides the history, best first, each with the tokens that must stay free beside it.
+
+        Of weak matches the fewer are shown, the longer the history is: no cache serves them.
+        """
+        if active is None:
+            yield from [(item, 0) for item in sorted(evidence, key=place_of, reverse=True)]
+            return
+        if self._grade is None or self.ruleset.admission == "newest_first":
+            return
+        count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
+        offered: Sequence[Item] = _Joined(turns, evidence) if evidence else turns
+        taken = {each.item.ref for each in history}
+        reserve = _RESERVE * sum([each.tokens for each in history])
+        for index, grade in self._grade(message, offered):
+            item = offered[index]
+            if item.ref in taken:
+                continue
+            taken.add(item.ref)
+            if index < count:
+                positions[item.entity_id] = index
+            if item.tokens > most:
+                asked = asked or {**asked_terms(message)}
+                item = excerpted(item, asked, most, self.estimate)
+            yield item, 0 if grade >= _STRONG else reserve
+
     def _admitted(
         self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
     ) -> Iterable[Item]:
@@ -338,14 +433,24 @@ class _Joined(Sequence[Item]):
         return self._turns[index] if index < self._count else self._evidence[index - self._count]
 
 
-def _recent(state: ContextState, reach: Reach, most: int) -> tuple[Item, ...]:
-    """Those of the session's newest turns that are not eligible, oldest first."""
+def _recent(state: ContextState, reach: Reach, first: int) -> tuple[Item, ...]:
+    """Those of the session's turns from position `first` on that are not eligible, oldest first."""
     known = state.turn_list
-    if not most or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
+    if first == len(known) or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
         return ()
     own, turns = {record.intent_id for record in reach.intents}, state.turns
-    newest = [turns[item.entity_id] for item in known[newest_from(known, most) :]]
+    newest = [turns[item.entity_id] for item in known[first:]]
     return tuple([recent(item) for item in newest if item.intent_id not in own])
+
+
+def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
+    """A history with the items of its newest turn whole, if each takes at most half of what is free."""
+    if not said or not any(item.whole for item in said[-2:]):
+        return said
+    newest = turn_of(said[-1])
+    whole = [turns[item.entity_id] if item.whole and turn_of(item) == newest else item for item in said[-2:]]
+    fitting = [item if 2 * full.tokens > free else full for item, full in zip(said[-2:], whole, strict=True)]
+    return [*said[:-2], *fitting]
 
 
 def _pack_parts(
@@ -393,6 +498,17 @@ def _groups(evidence: Sequence[Item]) -> dict[str, list[Item]]:
         if item.group is not None:
             groups.setdefault(item.group, []).append(item)
     return groups
+
+
+class _ShownTurns(NamedTuple):
+    """The turns and the evidence of a projection."""
+
+    placed: tuple[PlacedItem, ...]
+    others: tuple[Item, ...]
+    """What was considered besides the intent's turns."""
+    positions: Mapping[str, int]
+    history: tuple[PlacedItem, ...] | None = None
+    cut_by: int = 0
 
 
 def _is_evidence(placed: PlacedItem) -> bool:

@@ -25,6 +25,7 @@ from kitchener.records.entries import (
     CommonPayload,
     ConflictFlagPayload,
     EligibleEdits,
+    HistoryMapping,
     ProjectionPayload,
     Runs,
     SuppressedPositions,
@@ -160,7 +161,16 @@ def projection_payload(
     }
     if turn_id is not None:
         payload["turn_id"] = turn_id
+    if projection.history is not None:
+        payload["history"] = _history_mapping(projection.history, projection.cut_by)
     return payload
+
+
+def _history_mapping(history: Sequence[PlacedItem], cut_by: int) -> HistoryMapping:
+    found: HistoryMapping = {"first": _json(history[0].item.ref) if history else None, "items": len(history)}
+    if cut_by:
+        found["cut_by"] = cut_by
+    return found
 
 
 def conflict_flag_payload(

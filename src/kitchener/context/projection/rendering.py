@@ -4,10 +4,11 @@ The most stable parts come first, so that a provider's prompt cache keeps its pr
 from old to new, current work orders, and omitted items. This text does not contain the turn's own message, which follows it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kitchener.canonical import digest
+from kitchener.context.fold.history import as_chat, spoken
 from kitchener.context.fold.items import LINE, SEPARATOR, Item, ItemKind
 from kitchener.context.projection.days import Day, day_of, heading, heading_of_today
 from kitchener.context.projection.packer import PlacedItem
@@ -29,6 +30,10 @@ class Rendering(NamedTuple):
     """Tokens of `stable_prefix`."""
     stable_prefix: str
     """The start of the text that does not change from turn to turn: rules, goals and learned lines."""
+    stable_text: str = ""
+    """The stable part, which stands before the history; "": there is none, or it is part of `text`."""
+    history: tuple[str, ...] | None = None
+    """Chat messages of the user and the agent in turn, oldest first; None: the turns are part of `text`."""
 
 
 def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection[ItemKind] = ()) -> Rendering:
@@ -39,6 +44,8 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
         estimate: counts the tokens of a text
         elsewhere: kinds of items that another part of the prompt shows, such as rules among the instructions; left out here
     """
+    if projection.history is not None:
+        return _as_chat(projection, estimate, elsewhere)
     stable: list[tuple[str, Item]] = []
     moving: list[tuple[str, Item]] = []
     for each in projection.head:
@@ -66,6 +73,51 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
         estimate(prefix) if prefix else 0,
         prefix,
     )
+
+
+def _as_chat(projection: Projection, estimate: Estimator, elsewhere: Collection[ItemKind]) -> Rendering:
+    """A projection whose history stands in chat messages: what is stable before them, what is of this turn after them."""
+    history = projection.history or ()
+    said = {each.item.ref for each in history}
+    head = [each for each in projection.head if each.text]
+    stable = [each for each in head if _is_stable(each)]
+    moving = [(each.text, each.item) for each in head if not _is_stable(each)]
+    if projection.counted is not None:
+        moving.insert(0, (projection.counted.text, projection.counted))
+    others = [each for each in projection.placed if each.item.ref not in said and each.text]
+    shown = [(each.text, each.item) for each in others if each.form == "FULL"]
+    told = ""
+    if projection.today:
+        shown, told = _by_day(shown, projection)
+    after = [*moving, *[(each.text, each.item) for each in others if each.form == "STUB"]]
+    texts = [told] if projection.today else [text for text, _ in shown]
+    kept = [(text, item) for text, item in after if item.kind not in elsewhere]
+    text = SEPARATOR.join([each for each in (*[text for text, _ in kept], *texts) if each])
+    before = [(each.text, each.item) for each in stable if each.item.kind not in elsewhere]
+    stable_text = SEPARATOR.join([text for text, _ in before])
+    prefix = SEPARATOR.join([each.text for each in stable if each.item.kind != "rule"])
+    messages = tuple(as_chat(_dated(history)))
+    parts = (*before, *[(each.item.text, each.item) for each in history], *kept, *shown)
+    return Rendering(
+        text,
+        digest(text.encode()),
+        tuple([item.ref for _, item in parts]),
+        estimate(prefix) if prefix else 0,
+        prefix,
+        stable_text,
+        messages,
+    )
+
+
+def _dated(history: Iterable[PlacedItem]) -> Iterator[tuple[bool, str]]:
+    """What was said, with its date at the first message of each day."""
+    last = ""
+    for each in history:
+        day = each.item.timestamp[:10]
+        for is_reply, text in spoken(each.item):
+            if day != last and not is_reply:
+                text, last = f"{heading(day)}{LINE}{text}", day
+            yield is_reply, text
 
 
 def _by_day(shown: Sequence[tuple[str, Item]], projection: Projection) -> tuple[list[tuple[str, Item]], str]:

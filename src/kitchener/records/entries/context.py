@@ -94,6 +94,17 @@ class SimilarityMapping(TypedDict):
     problem: NotRequired[EmbeddingProblem]
 
 
+class HistoryMapping(TypedDict):
+    """The part of a projection that is shown as chat messages: the visible turns from `first` on."""
+
+    first: RefMapping | None
+    """The entry of the oldest shown message or reply; None: nothing is shown."""
+    items: int
+    """The shown messages and replies."""
+    cut_by: NotRequired[int]
+    """Tokens that were missing for all of the history, because other items took them; absent: 0."""
+
+
 class ProjectionPayload(CommonPayload):
     """`PROJECTION_COMPUTED`: which entries a model may see, and why. Long lists are a change of an earlier projection."""
 
@@ -115,6 +126,8 @@ class ProjectionPayload(CommonPayload):
     eligibility_reasons: Mapping[str, Sequence[str]]
     """By `{ledger_id}/{entry_id}`; `*` stands for all others."""
     proof_refs: list[ListedRefMapping]
+    history: NotRequired[HistoryMapping]
+    """Left out where all turns are shown in one text, as before version 4 of the policy."""
     similarity: NotRequired[SimilarityMapping]
     """Left out where no embeddings are configured, or nothing was there to compare."""
 

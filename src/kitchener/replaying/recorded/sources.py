@@ -13,7 +13,7 @@ from typing import Any, Final
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
 from kitchener.actors.policy_identity import NOT_POLICY
-from kitchener.actors.sources import RequestSources, SourcesSealed, criteria_of, read_source, read_texts
+from kitchener.actors.sources import RequestSources, SourcesSealed, criteria_of, has_history, read_source, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
@@ -92,7 +92,10 @@ class RecordedSources:
         """The sources as a supervisor takes them, with nothing to record."""
         # Only the contract of replies can carry criteria.
         acceptance = [each for (kind, _), text in self.texts.items() if kind == "contract" for each in criteria_of(text)]
-        return RequestSources(self.config_hash, self.templates(), (), tuple(acceptance))
+        prompts = {name: text for (kind, name), text in self.texts.items() if kind in ("prompt_pack", "contract")}
+        contract_id = str(self.settings.get("synthesize_contract_id", HO2Config().synthesize_contract_id))
+        shows = has_history(contract_id, prompts)
+        return RequestSources(self.config_hash, self.templates(), (), tuple(acceptance), shows)
 
 
 class DefinedTools(ToolRegistry):

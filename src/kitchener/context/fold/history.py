@@ -1,0 +1,83 @@
+"""Turns the messages and replies of a session into chat messages, and adds up their tokens once.
+
+A list of turns only grows, so each turn is read once, however many turns follow. This module does not know which of them are
+shown (`projection/history.py`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kitchener.context.fold.excerpts import beginning
+from kitchener.context.fold.items import Item
+from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.tokens import Estimator
+
+NO_MESSAGE: Final = "[no message]"
+"""Stands where a reply follows no message."""
+NO_REPLY: Final = "[no reply]"
+"""Stands where a message got no reply."""
+_REPLY_LINE: Final = f"\n{ASSISTANT_LABEL}"
+
+
+class HistoryItems:
+    """The items of turns as a history shows them, and their tokens, oldest first.
+
+    Args:
+        estimate: counts the tokens of a text
+    """
+
+    __slots__ = ("_estimate", "_most", "_turns", "ends", "items")
+
+    def __init__(self, estimate: Estimator) -> None:
+        self._estimate = estimate
+        self._turns: Sequence[Item] = ()
+        self._most = 0
+        self.items: list[Item] = []
+        """The items; a long one as its beginning."""
+        self.ends: list[int] = []
+        """The tokens of all items up to and including each."""
+
+    def follow(self, turns: Sequence[Item], most: int) -> None:
+        """Takes the turns that were not there at the last call.
+
+        Args:
+            turns: the same list as at the last call, with what was appended since; another list is read from its start
+            most: tokens above which an item is shown as its beginning
+        """
+        if turns is not self._turns or most != self._most:
+            self._turns, self._most, self.items, self.ends = turns, most, [], []
+        items, ends = self.items, self.ends
+        for number in range(len(items), len(turns)):
+            item = beginning(turns[number], most, self._estimate)
+            items.append(item)
+            ends.append((ends[-1] if ends else 0) + item.tokens)
+
+
+def spoken(item: Item) -> tuple[tuple[bool, str], ...]:
+    """What an item of a turn says: each part with whether it is a reply, without the labels `user` and `assistant`."""
+    text = item.text
+    if item.is_reply or text.startswith(ASSISTANT_LABEL):
+        return ((True, text.removeprefix(ASSISTANT_LABEL)),)
+    message, line, reply = text.removeprefix(USER_LABEL).partition(_REPLY_LINE)
+    return ((False, message), (True, reply)) if line else ((False, message),)
+
+
+def as_chat(said: Iterable[tuple[bool, str]]) -> list[str]:
+    """What was said as chat messages: the user's and the agent's in turn, the user's first, a reply last.
+
+    Of two messages in a row one is made, so that roles alternate as the templates of chat models require.
+
+    Args:
+        said: texts by age, each with whether it is a reply
+    """
+    messages: list[str] = []
+    for is_reply, text in said:
+        if is_reply == len(messages) % 2:
+            messages.append(text)
+        elif messages:
+            messages[-1] = f"{messages[-1]}\n\n{text}"
+        else:
+            messages += (NO_MESSAGE, text)
+    if len(messages) % 2:
+        messages.append(NO_REPLY)
+    return messages

@@ -1,0 +1,65 @@
+"""Chooses which of a session's turns stand in the prompt as chat messages.
+
+They are the newest ones: a window whose start depends on the turns alone, not on the message or on earlier projections. It
+moves in steps. Between two steps the messages are only appended to, so a provider's cache can serve all that came before. This
+module does not know which other turns match the message (`projection.py`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kitchener.context.fold.items import Item, turn_of
+from kitchener.context.ruleset import Ruleset
+
+
+class Window(NamedTuple):
+    """How much of a session's past is shown as chat messages."""
+
+    room: int
+    """Most tokens of all messages."""
+    step: int
+    """Tokens by which the window moves when it is full."""
+    most: int
+    """Tokens of a message or a reply above which its beginning is shown."""
+
+    @classmethod
+    def under(cls, ruleset: Ruleset) -> "Window":
+        """The window of a policy. It depends on no turn."""
+        budget = ruleset.context_budget
+        room = budget * 9 // 10 if ruleset.admission == "newest_first" else budget * 3 // 4
+        step = max(1, int(room * (1 - ruleset.evict_to)))
+        # Two items of this size leave the newest turn in the window wherever a step ends.
+        return cls(room, step, min(ruleset.excerpt_tokens, (room - step) // 2))
+
+    def start(self, items: Sequence[Item], ends: Sequence[int]) -> int:
+        """The position of the first shown item, with which a turn begins.
+
+        Args:
+            items: the items of turns, oldest first
+            ends: the tokens of all items up to and including each
+        """
+        total = ends[-1] if ends else 0
+        if total <= self.room:
+            return 0
+        passed = -((self.room - total) // self.step) * self.step
+        start = bisect_left(ends, passed) + 1
+        while start < len(items) and turn_of(items[start]) == turn_of(items[start - 1]):
+            start += 1
+        return start
+
+
+def first_recent(items: Sequence[Item], turns: int) -> int:
+    """The position from which on the session's newest turns are shown whatever their intent.
+
+    It moves in steps of half of them, so that not every turn changes the beginning of the history.
+
+    Args:
+        items: the items of the session's turns, oldest first, two of most turns
+        turns: how many turns may be shown
+    """
+    most, step = 2 * turns, max(1, turns // 2) * 2
+    first = max(0, -((most - len(items)) // step) * step) if turns else len(items)
+    while 0 < first < len(items) and turn_of(items[first]) == turn_of(items[first - 1]):
+        first += 1
+    return first
