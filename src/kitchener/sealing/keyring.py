@@ -66,7 +66,7 @@ class SubjectKey:
 class Mac:
     """HMAC-SHA-256 under one key, with both hash states prepared.
 
-    Copying an `hmac.HMAC` for each of a turn's seven digests takes three times as long, 3 % of a turn's CPU time.
+    Copying an `hmac.HMAC` for each digest, of which a turn makes seven, takes 3.1 instead of 1.2 us.
     """
 
     __slots__ = ("_inner", "_outer")
