@@ -10,7 +10,8 @@ the offered tools, then each message with its role. No network; the same data gi
 
 `--data` is a file of JSON objects, one a line: with `message`, as `kitchener run` reads it, or with the `turns` of a dialogue
 (`speaker`, `text`), whose replies are then the model's. Without it, or without replies, the built-in ones take turns. Messages
-are classified by the offline model. With `--json` the last line of stdout is one JSON object.
+are classified by the offline model. Breaks are what the ledgers tell: turns whose prompt does not begin with all that the one
+before had up to its moving part, by their first cause. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse
@@ -24,11 +25,14 @@ from typing import Any
 
 import anyio
 
-from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.runtime.ledger_paths import open_readers
 from kitchener.testing import FakeClock, ScriptedProvider
+from kitchener.tuning import CAUSES, read_prefixes, session_breaks
+from kitchener.tuning.prompt_prefixes import counted_causes
 
 MESSAGES = (
     "Can you find me a one star hotel in that area? It should not be far from the station.",
@@ -50,6 +54,27 @@ REPLIES = (
 )
 TURN_S = 90
 """Seconds between two turns."""
+
+
+@tool(read_only=True)
+def find_place(kind: str, near: str) -> str:
+    """Finds hotels, restaurants and shops near an address, with their opening hours and prices."""
+    return f"{kind} near {near}: none"
+
+
+@tool
+def book(place: str, people: int, time: str) -> str:
+    """Books a table, a room or a seat, and returns the number of the booking."""
+    return f"{place} for {people} at {time}"
+
+
+@tool(read_only=True)
+def weather(place: str, day: str) -> str:
+    """Gives the forecast for a place and a day."""
+    return f"{place} on {day}: sunny"
+
+
+TOOLS = (find_place, book, weather)
 
 
 @dataclass(slots=True)
@@ -136,6 +161,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
     agent = HO2Config(
         context_mode=options.mode,
         intent_mode=options.intents,
+        tools=("*",) if options.tools else None,
         **({"context_budget": options.budget} if options.budget is not None else {}),
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +172,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
             agents={"ADMIN": agent},
         )
         providers = {"scripted": ScriptedProvider(model.answer, record=False)}
-        async with open_runtime(config, providers=providers, clock=clock) as runtime:
+        async with open_runtime(config, providers=providers, tools=TOOLS if options.tools else (), clock=clock) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             session_id = await supervisor.start_session(subject_id="ada")
             for message, model.reply in islice(exchanges(options.data), options.turns):
@@ -154,13 +180,17 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
                 result = await supervisor.handle_turn(message, session_id=session_id)
                 if result.error is not None:
                     raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
+        async with open_readers(config, "ADMIN") as readers:
+            breaks = session_breaks(await read_prefixes(readers, session_id))
     return {
         "mode": options.mode,
         "intents": options.intents,
         "turns": options.turns,
+        "tools": len(TOOLS) if options.tools else 0,
         "budget": agent.context_budget,
         "data": options.data.name if options.data else None,
         "work_orders": {wo_type: each.figures() for wo_type, each in model.prompts.items()},
+        "breaks": counted_causes(breaks),
     }
 
 
@@ -172,6 +202,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="context_budget, tokens (default: that of the settings)")
     parser.add_argument("--mode", choices=("off", "enforce"), default="enforce", help="context_mode (default enforce)")
     parser.add_argument("--intents", choices=("bridge", "classified"), default="bridge", help="intent_mode (default bridge)")
+    parser.add_argument("--tools", action="store_true", help="offer three tools, which the model does not call")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args()
     report = anyio.run(play, options)
@@ -181,6 +212,8 @@ def main() -> None:
             f"  {wo_type:<11} {row['prompts']:>4} prompts  mean {row['mean_chars']:>6,} characters"
             f"  system message {row['system_share']:5.1f} %  cacheable {row['cacheable_share']:5.1f} %"
         )
+    breaks = ", ".join(f"{count} × {CAUSES[cause]}" for cause, count in report["breaks"].items())
+    print(f"  breaks of the reply's prompt, by their first cause: {breaks or 'none'}")
     if options.json:
         print(json.dumps(report))
 

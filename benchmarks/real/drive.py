@@ -29,6 +29,7 @@ from kitchener.runtime.ledger_paths import open_reader, sealer_of
 
 SUBJECTS = ("ada", "ben")
 SETTINGS = {
+    "KITCHENER_AGENTS__ADMIN__CONSOLIDATION_DEADLINE_S": "900",
     "KITCHENER_AGENTS__ADMIN__TURN_DEADLINE_S": "900",
     "KITCHENER_AGENTS__ADMIN__MAX_TOKENS": "256",
     "KITCHENER_ROUTER__PROVIDERS__LOCAL__TIMEOUT_S": "600",
@@ -174,7 +175,9 @@ async def _write_requests(plan: Plan, settings: str, results: Sequence[TurnResul
     async with await anyio.open_file(plan.folder / "requests.txt", "w", encoding="utf-8") as file:
         for result in results:
             prompts = await read_prompts(result.turn_id, config=config)
-            found.update(rebuilt=sum(each.is_verified is True for each in prompts.calls), missing=len(prompts.missing))
+            rebuilt = sum(each.is_verified is True for each in prompts.calls)
+            answered = sum(each.answer is not None for each in prompts.calls)
+            found.update(rebuilt=rebuilt, missing=len(prompts.missing) + answered - rebuilt)
             for each in prompts.calls:
                 if each.answer is not None and each.answer["model_id"] == RULES_MODEL:
                     continue

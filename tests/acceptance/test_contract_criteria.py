@@ -35,7 +35,7 @@ def model(request: PromptRequest) -> Any:
 
 
 async def test_criteria_of_the_contract_hold_for_every_reply_and_a_retry_is_told_which_failed(tmp_path: Path) -> None:
-    """Between those of the class and of the caller, each once. The record replays and is rebuilt, also where the file has gone."""
+    """Between those of the class and of the caller, each once. The record replays, also where the file has gone."""
     root, prompts = tmp_path / "root", contract_with(tmp_path / "prompts", ["contains:EUR", "max_chars:90"])
     settings: dict[str, Any] = {"prompt_dir": prompts, "acceptance": ("max_chars:90",)}
     async with open_scripted(root, ScriptedProvider(model), **settings) as runtime:

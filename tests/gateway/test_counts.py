@@ -11,6 +11,7 @@ import pytest
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
+from kitchener.gateway.attempts import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records import events
 from kitchener.records.prompt import MOST_TOKENS, PromptRequest, PromptResponse, TextPiece, Usage
@@ -18,7 +19,7 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, read_all, scripted_config
 from tests.gateway.asking import Told, ask
-from tests.gateway.fake_server import completion
+from tests.gateway.fake_server import completion, error
 from tests.gateway.providers.test_models import served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -123,3 +124,17 @@ async def test_what_is_no_number_is_an_estimate_or_malformed(count: Any) -> None
 def test_counts_that_can_be_are_no_problem() -> None:
     for usage in (Usage(0, 0), Usage(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), Usage(1, 2, None), Usage(3, 2, 0)):
         assert usage.problem() is None
+
+
+async def test_what_each_provider_was_sent_and_its_cache_served_is_counted() -> None:
+    """Of answers only, and of no built-in provider."""
+    cached = {"prompt_tokens": 20, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 12}}
+    uncached = {"prompt_tokens": 8, "completion_tokens": 1}
+    async with served(completion("a", usage=cached), error(400), completion("b", usage=uncached)) as (_, gateway):
+        assert gateway.usage() == {}
+        await gateway.complete(ask(), on_attempt=Told())
+        with pytest.raises(ProviderError):
+            await gateway.complete(ask(), on_attempt=Told())
+        await gateway.complete(ask(), on_attempt=Told())
+        await gateway.complete(ask(provider_id="offline"), on_attempt=Told())
+        assert gateway.usage() == {"local": ProviderUsage(calls=2, input_tokens=28, cached_tokens=12, output_tokens=6)}

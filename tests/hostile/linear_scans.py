@@ -52,6 +52,7 @@ from kitchener.context.fold import excerpts, tool_results
 from kitchener.context.fold.events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
+from kitchener.context.lexical import relayed
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
@@ -348,6 +349,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
         Scan("an excerpt", _excerpt),
+        Scan("a name before a message", relayed.name_before),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
         Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from markupsafe import Markup
@@ -31,6 +31,8 @@ from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystan
 FEW = {"max_restarts": 3}
 """An actor that stops at its third failure, so that a story can be short."""
 QUICK = ProviderConfig(kind="offline", max_retries=0)
+OBJECT: Final[dict[str, Any]] = {"synthesize_contract_id": "PRC-SYNTHESIZE-001"}
+"""Replies as objects, which are parsed; text is not."""
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -75,7 +77,7 @@ async def fail_often(runtime: Runtime, kind: str, *, times: int = 6, streams: bo
 
 async def test_a_hundred_deep_answers_in_a_minute_stop_nobody(tmp_path: Path) -> None:
     provider = ScriptedProvider(on_reply(deep(300)))
-    async with open_scripted(tmp_path, provider, max_retries=0) as runtime, bystander(runtime):
+    async with open_scripted(tmp_path, provider, max_retries=0, **OBJECT) as runtime, bystander(runtime):
         await fail_often(runtime, "QUALITY_GATE", times=100)
         failed = await read_all(runtime.ledgers().ho1m, entry_type=events.WO_FAILED)
     assert {entry.payload["error"]["reason"] for entry in failed} == {"OUTPUT_SCHEMA"}
@@ -90,7 +92,7 @@ async def test_an_answer_of_any_depth_is_an_output_that_breaks_its_schema(
     """Below, at and above the depth at which each of the parsers, validators and encoders gives up."""
     provider, room = ScriptedProvider(on_reply(deep(levels))), 10_000_000
     settings: dict[str, Any] = {"limits": FEW, "max_retries": 0, "turn_budget": room, "budget_ceiling": room}
-    async with open_scripted(tmp_path, provider, **settings) as runtime, bystander(runtime):
+    async with open_scripted(tmp_path, provider, **settings, **OBJECT) as runtime, bystander(runtime):
         await fail_often(runtime, "QUALITY_GATE", times=4, streams=streams)
 
 
@@ -99,7 +101,7 @@ async def test_an_answer_with_line_breaks_in_its_strings_has_no_other_depth(tmp_
     """Such a text goes to another parser, which recurses in Python."""
     text = '{"a":"line\nbreak","response_text":' + "[" * levels + "]" * levels + "}"
     provider = ScriptedProvider(on_reply(text))
-    async with open_scripted(tmp_path, provider, limits=FEW, max_retries=0) as runtime, bystander(runtime):
+    async with open_scripted(tmp_path, provider, limits=FEW, max_retries=0, **OBJECT) as runtime, bystander(runtime):
         await fail_often(runtime, "QUALITY_GATE")
 
 
@@ -167,7 +169,7 @@ class Odd:
 
 
 def settings_of(root: Path) -> Any:
-    config = scripted_config(root, limits=FEW, max_retries=0)
+    config = scripted_config(root, limits=FEW, max_retries=0, **OBJECT)
     router = RouterConfig(default_provider="odd", providers={"odd": QUICK})
     return config.model_copy(update={"router": router})
 

@@ -149,22 +149,22 @@ async def test_an_on_attempt_that_is_cut_off_ends_its_own_call_and_gives_its_slo
             await stray()
 
     answers = ScriptedProvider([failure("server_error"), "fine"] if state == "failed" else ["fine"])
-    gateway = gateway_of(a=(answers, {"max_concurrency": 1, "max_retries": 0}))
+    async with gateway_of(a=(answers, {"max_concurrency": 1, "max_retries": 0})).open() as gateway:
 
-    async def call() -> None:
-        if not streams:
-            await gateway.complete(ask(), on_attempt=told)
-            return
-        stream: Any = gateway.stream(ask(), on_attempt=told)
-        async with aclosing(stream) as items:
-            async for _ in items:
-                pass
+        async def call() -> None:
+            if not streams:
+                await gateway.complete(ask(), on_attempt=told)
+                return
+            stream: Any = gateway.stream(ask(), on_attempt=told)
+            async with aclosing(stream) as items:
+                async for _ in items:
+                    pass
 
-    with pytest.raises(anyio.get_cancelled_exc_class()):
-        await call()
-    assert gateway.statistics()["a"].running == 0
-    with anyio.fail_after(5):
-        assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+        with pytest.raises(anyio.get_cancelled_exc_class()):
+            await call()
+        assert gateway.statistics()["a"].running == 0
+        with anyio.fail_after(5):
+            assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
 
 
 class CutOffDisk(FileOps):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
 from kitchener import Runtime, TurnTimeout, open_sync, tool
 from kitchener.errors import ConfigError
@@ -16,6 +17,22 @@ from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 
 Backend = Literal["asyncio", "trio"]
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+class Mood(BaseModel):
+    mood: str
+
+
+@BACKENDS
+def test_a_script_gets_an_object(tmp_path: Path, backend: Backend) -> None:
+    """Typed by the model class; the next question has text again."""
+    providers = {"scripted": ScriptedProvider([QUESTION, {"mood": "calm"}, QUESTION, "text"])}
+    with open_sync(scripted_config(tmp_path), providers=providers, backend=backend) as agent:
+        result = agent.ask("hello", output=Mood)
+        assert result.output is not None
+        mood: str = result.output.mood  # mypy reads the type of the model
+        assert (mood, result.response) == ("calm", '{"mood":"calm"}')
+        assert agent.ask("hello").output is None
 
 
 @BACKENDS

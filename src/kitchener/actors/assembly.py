@@ -141,7 +141,6 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
     memory_config = memory.config if memory is not None else None
-    text = host.active_text or ActiveText(limits.max_active_chars)
     ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
     sources = host.sources or RequestSources.read(config, memory_config, tools)
     authority = _authority(config, ledgers, host, ruleset_hash, sources)
@@ -152,7 +151,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         clock=clock,
         ids=ids or RandomIds(config.session_id_digits),
         max_active=limits.max_active_sessions,
-        text=text,
+        text=(text := host.active_text or ActiveText(limits.max_active_chars)),
         authority=authority,
         memory=memory,
     )

@@ -146,6 +146,11 @@ class Ruleset:
         return self.excerpt_tokens > 0
 
     @property
+    def is_terse(self) -> bool:
+        """Whether what says nothing new is left out of what is shown, and names before messages count as speakers."""
+        return self.policy_version > 3
+
+    @property
     def is_chat(self) -> bool:
         """Whether the session's past is shown as chat messages."""
         return self.prompt_layout == "chat" and self.is_split

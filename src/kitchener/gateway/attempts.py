@@ -6,7 +6,7 @@ streams both use it. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -28,6 +28,7 @@ from kitchener.records.prompt import (
     Provider,
     StreamRestart,
     TextPiece,
+    Usage,
 )
 from kitchener.records.tokens import tokens_of_bytes
 
@@ -35,6 +36,25 @@ _log = get_logger(__name__)
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
+
+
+@dataclass(slots=True)
+class ProviderUsage:
+    """What the answered calls of one provider used since the gateway began, as the provider counted it."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    """Tokens sent, including cached ones."""
+    cached_tokens: int = 0
+    """Sent tokens that the provider's cache served."""
+    output_tokens: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """Counts an answer."""
+        self.calls += 1
+        self.input_tokens += usage.input_tokens
+        self.cached_tokens += usage.cached_tokens or 0
+        self.output_tokens += usage.output_tokens
 
 
 @dataclass(slots=True)
@@ -55,6 +75,8 @@ class GuardedProvider:
     """Types of images and files that it takes, by its settings or by itself."""
     has_opened: bool = False
     """Whether its circuit has opened since it last answered. Logged where it changes."""
+    used: ProviderUsage = field(default_factory=ProviderUsage)
+    """Nothing is counted of a built-in provider, which charges nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +227,8 @@ class Attempts:
         target.breaker.succeeded(self._ticket)
         if target.is_failing:
             _note_success(target)
+        if not target.traits.built_in:
+            target.used.add(response.usage)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
         if (

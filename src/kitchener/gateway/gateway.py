@@ -8,6 +8,7 @@ The gateway reports each attempt, but writes no ledger and holds no cognitive po
 import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
 from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt
+from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt, ProviderUsage
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
@@ -140,6 +141,10 @@ class LLMGateway:
         """Takes calls while the context is open. On exit, pending and further calls fail with `ActorStopped`."""
         async with self._mailbox.open():
             yield self
+
+    def usage(self) -> dict[str, ProviderUsage]:
+        """What the calls of each provider used that has answered since the gateway began. Built-in ones are left out."""
+        return {each: replace(target.used) for each, target in self._rules.targets.items() if target.used.calls}
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer, after retries and fallbacks.

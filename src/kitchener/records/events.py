@@ -147,7 +147,9 @@ and a retry is given their results (2: not).
 
 Version 4: a reply is text, by the contract `PRC-SYNTHESIZE-002` where the settings name none (3: an object with the key
 `response_text`, by `PRC-SYNTHESIZE-001`). What is shown of a session's past goes to the model as chat messages,
-and beside a long history only what matches the message well (3: one text, as with `prompt_layout = "block"`).
+and beside a long history only what matches the message well (3: one text, as with `prompt_layout = "block"`). Names before what
+is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and the goal of a bridge no header;
+more long items are offered (3: not so).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -20,6 +20,8 @@ _APART: Final = dict.fromkeys(map(ord, ":\uff1a[]"), " ")
 """Characters that end a label or begin another."""
 USER_LABEL: Final = "user: "
 ASSISTANT_LABEL: Final = "assistant: "
+RECALLED_LABEL: Final = "AI: "
+"""Short for `ASSISTANT_LABEL` where many replies are recalled. `as_said` marks lines that imitate either."""
 _BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _LABELS: Final = "user|assistant|system|tool|developer|human|ai|(?:wider )?goal|targets|accepted when"
 _MARKS: Final = rf"[^\w{_BREAKS}]{{0,16}}"

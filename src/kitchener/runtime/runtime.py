@@ -171,7 +171,7 @@ class Runtime:
                     agent.supervisor.erasure.bar(begun.subject_id)
 
     def statistics(self) -> dict[str, Any]:
-        """The present state of queues and workers, for monitoring."""
+        """The present state of queues and workers, and what providers were sent so far, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
         return {
@@ -180,6 +180,7 @@ class Runtime:
             "turns": self._limiter.statistics(),
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
+            "usage": self._shared.gateway.usage(),
         }
 
     def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:

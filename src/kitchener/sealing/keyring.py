@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class SubjectKey:
 class Mac:
     """HMAC-SHA-256 under one key, with both hash states prepared.
 
-    Copying an `hmac.HMAC` for each of a turn's seven digests takes three times as long, 3 % of a turn's CPU time.
+    Copying an `hmac.HMAC` for each digest, of which a turn makes seven, takes 3.1 instead of 1.2 us.
     """
 
     __slots__ = ("_inner", "_outer")
@@ -171,11 +171,23 @@ class Keyring:
                 with suppress(SealingError):
                     if self._find(subject_id) is None:
                         missing.append(subject_id)
-            if len(missing) > 1:
-                self._make_many(missing)
-            elif missing:
+            if len(missing) < 2:
                 with suppress(SealingError):
-                    self._make(missing[0], None)
+                    for subject_id in missing:
+                        self._make(subject_id, None)
+                return
+            paths = {subject_id: self._path(subject_id) for subject_id in missing}
+            # Files that are flushed at the same time share commits of the file system: a tenth of the time of one by one.
+            with ThreadPoolExecutor(_WRITERS) as writers:
+                drafts = [writers.submit(_write_draft, self.directory, path, None) for path in paths.values()]
+            self._has_new_names = True
+            linked = {}
+            for (subject_id, path), draft in zip(paths.items(), drafts, strict=True):
+                with suppress(SealingError):
+                    linked[subject_id] = _link(draft.result(), path)
+            for subject_id, content in linked.items():
+                with suppress(SealingError):
+                    self._use(subject_id, content)
 
     def kid_of(self, subject_id: str) -> str | None:
         """Id of the subject's key, or of the key that an unfinished erasure destroys; None: there is neither."""
@@ -318,59 +330,55 @@ class Keyring:
 
     def _make(self, subject_id: str, content: bytes | None) -> SubjectKey | None:
         """Creates a key file and caches its key, or the one that another process has created meanwhile."""
-        return self._use(subject_id, self._adopt(subject_id, *self._draft(subject_id, content)))
-
-    def _make_many(self, subject_ids: Sequence[str]) -> None:
-        """Creates and caches many keys; leaves out those that cannot be created."""
-        # Files that are flushed at the same time share commits of the file system: a tenth of the time of one after another.
-        with ThreadPoolExecutor(_WRITERS) as writers:
-            drafts = [writers.submit(self._draft, subject_id, None) for subject_id in subject_ids]
-        adopted = {}
-        for subject_id, draft in zip(subject_ids, drafts, strict=True):
-            with suppress(SealingError):
-                adopted[subject_id] = self._adopt(subject_id, *draft.result())
-        for subject_id, content in adopted.items():
-            with suppress(SealingError):
-                self._use(subject_id, content)
-
-    def _draft(self, subject_id: str, content: bytes | None) -> tuple[str, bytes]:
-        """Writes the content of a key file, by default a new key, to a file that is nobody's yet. It is on disk on return.
-
-        Returns:
-            the file and its content
-        """
-        kid = os.urandom(16).hex()
-        if content is None:
-            content = json.dumps({"v": VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
-        draft = f"{self._prefix}.{kid}.new"
-        with _os_errors(self._path(subject_id)):
-            if not os.path.isdir(self._prefix):
-                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                sync_directory(self.directory.parent)
-            write_private(draft, content)
-        return draft, content
-
-    def _adopt(self, subject_id: str, draft: str, content: bytes) -> bytes | None:
-        """Makes a draft the subject's key file, atomically. Its name is on disk when `_use` has returned the key.
-
-        Returns:
-            the content; None: another process has created the key file meanwhile
-        """
         path = self._path(subject_id)
-        with _os_errors(path):
-            self._has_new_names = True
-            try:
-                os.link(draft, path)  # unlike rename, never replaces a key
-            except FileExistsError:
-                return None
-            finally:
-                os.unlink(draft)
-        return content
+        draft = _write_draft(self.directory, path, content)
+        self._has_new_names = True
+        return self._use(subject_id, _link(draft, path))
 
 
 def _digits(subject_id: str) -> str:
     """Names a subject's files: a hash, because an id may contain any character, and other users may see file names."""
     return hashlib.sha256(subject_id.encode()).hexdigest()
+
+
+def _write_draft(directory: Path, path: str, content: bytes | None) -> tuple[str, bytes]:
+    """Writes the content of a key file, by default a new key, to a file that is nobody's yet. It is on disk on return.
+
+    Args:
+        directory: where, made if it is missing
+        path: the key file that it is for, which errors name
+        content: the content; None: a new key
+
+    Returns:
+        the file and its content
+    """
+    kid = os.urandom(16).hex()
+    if content is None:
+        content = json.dumps({"v": VERSION, "kid": kid, "key": _encoded(os.urandom(_KEY_BYTES))}).encode()
+    draft = f"{directory}{os.sep}.{kid}.new"
+    with _os_errors(path):
+        if not directory.is_dir():
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+        write_private(draft, content)
+    return draft, content
+
+
+def _link(draft: tuple[str, bytes], path: str) -> bytes | None:
+    """Makes a draft a key file, atomically; the name may not be on disk yet.
+
+    Returns:
+        the content; None: another process has created the key file meanwhile
+    """
+    written, content = draft
+    with _os_errors(path):
+        try:
+            os.link(written, path)  # unlike rename, never replaces a key
+        except FileExistsError:
+            return None
+        finally:
+            os.unlink(written)
+    return content
 
 
 def _read_key(path: str, content: bytes | None) -> SubjectKey | str | None:

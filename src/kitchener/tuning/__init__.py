@@ -2,8 +2,10 @@
 
 from kitchener.tuning.gates import GateCheck, GateOutcome, GateSetting, LineFate, Spread, SubjectRecord, grid, simulate
 from kitchener.tuning.memory_bisect import BisectQuestion, BisectReport, MemoryChange, bisect, bisection
+from kitchener.tuning.prompt_prefixes import CAUSES, BreakCause, PromptPrefix, TurnPrefix, break_causes, session_breaks
 from kitchener.tuning.recorded_calls import OWN_MODELS, read_calls
 from kitchener.tuning.recorded_gates import GateRecord, read_gate_record
+from kitchener.tuning.recorded_prefixes import read_prefixes
 from kitchener.tuning.routes import (
     PastAttempt,
     RecordedCall,
@@ -18,9 +20,11 @@ from kitchener.tuning.routes import (
 )
 
 __all__ = [
+    "CAUSES",
     "OWN_MODELS",
     "BisectQuestion",
     "BisectReport",
+    "BreakCause",
     "GateCheck",
     "GateOutcome",
     "GateRecord",
@@ -28,6 +32,7 @@ __all__ = [
     "LineFate",
     "MemoryChange",
     "PastAttempt",
+    "PromptPrefix",
     "RecordedCall",
     "Reroute",
     "Rerouted",
@@ -39,10 +44,14 @@ __all__ = [
     "Spread",
     "SubjectRecord",
     "Tokens",
+    "TurnPrefix",
     "bisect",
     "bisection",
+    "break_causes",
     "grid",
     "read_calls",
     "read_gate_record",
+    "read_prefixes",
+    "session_breaks",
     "simulate",
 ]

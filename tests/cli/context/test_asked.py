@@ -159,4 +159,4 @@ def test_rules_that_classify_are_not_counted_as_a_model(cli: Cli) -> None:
     cli("init", ".")
     said = cli("chat", stdin=b"find hotels in Oslo\n")
     assert said.code == 0
-    assert "\n  1 model call: " in cli("context", "explain", "last").out
+    assert ", 1 model call; " in cli("context", "explain", "last").out

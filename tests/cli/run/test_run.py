@@ -1,5 +1,6 @@
 """`kitchener run`: conversations out of a file (docs/commands.md)."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -56,6 +57,36 @@ class TestResults:
         assert outcome.out == "nothing left to do: all 6 turns were done before\n"
         assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
         assert len(turns_on_record(tmp_path / ".kitchener")) == 6
+
+    def test_with_a_schema_each_result_has_an_object(self, cli: Cli, tmp_path: Path) -> None:
+        """A run of the same file goes on with the objects on record; another schema is another message of the same key."""
+        path = write_messages(tmp_path / "in", ("a", "hello"), ("b", "thanks"))
+        schema = {
+            "type": "object",
+            "required": ["answer", "n"],
+            "properties": {"answer": {"type": "string"}, "n": {"type": "integer"}},
+        }
+        (tmp_path / "schema.json").write_text(json.dumps(schema), encoding="utf-8")
+        assert cli("run", path, "-o", "first", "--output-schema", "schema.json").code == 0
+        results = read_lines(tmp_path / "first")
+        assert [each["output"].keys() for each in results] == [{"answer", "n"}] * 2
+        assert [json.loads(each["response"]) for each in results] == [each["output"] for each in results]
+        again = cli("run", path, "-o", "second", "--output-schema", "schema.json")
+        assert again.out.startswith("nothing left to do")
+        assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
+        (tmp_path / "schema.json").write_text('{"type": "object", "title": "other"}', encoding="utf-8")
+        other = cli("run", path, "-o", "third", "--output-schema", "schema.json", "--json")
+        assert (other.code, other.json["failed"]) == (1, 2)
+        assert {each["error"]["kind"] for each in read_lines(tmp_path / "third")} == {"IdempotencyConflict"}
+
+    @pytest.mark.parametrize("text", ["[]", "{", '{"type": "array"}', "\ud800"])
+    def test_what_is_no_schema_is_refused(self, cli: Cli, tmp_path: Path, text: str) -> None:
+        path = write_messages(tmp_path / "in", ("a", "hello"))
+        (tmp_path / "schema.json").write_bytes(text.encode(errors="surrogatepass"))
+        outcome = cli("run", path, "--output-schema", "schema.json")
+        assert outcome.code == 2
+        assert "--output-schema" in outcome.err
+        assert not (tmp_path / ".kitchener").exists()
 
     def test_a_longer_input_runs_what_is_new(self, cli: Cli, tmp_path: Path) -> None:
         cli("run", write_messages(tmp_path / "in", *MIXED[:3]))

@@ -8,7 +8,7 @@ import pytest
 
 from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
-from kitchener.config import LedgerConfig
+from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.errors import FolderDamaged
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
@@ -52,6 +52,25 @@ async def sources(config: RuntimeConfig) -> dict[str, Any]:
     """The recorded sources by hash."""
     async with LedgerReader.open(ledger_paths(config, "ADMIN")["ho2m"], sealer=sealer_of(config)) as ho2m:
         return {each.entity_id: each.payload async for each in ho2m.read(entry_type=events.SOURCE_RECORDED)}
+
+
+async def test_a_turn_that_gave_an_object_is_replayed_and_rebuilt_elsewhere(tmp_path: Path) -> None:
+    """The schema moves along, and once more."""
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}, "title": "Count"}
+    config = RuntimeConfig(plane_root=str(tmp_path / "a"), router=RouterConfig(default_provider="scripted"), ledger=QUICK)
+    provider = ScriptedProvider(lambda asked: {"speech_act": "question"} if asked.wo_type == "classify" else {"n": 7})
+    async with open_runtime(config, providers={"scripted": provider}) as runtime:
+        done = await runtime.supervisor().handle_turn("how many?", subject_id="ada", output=schema)
+    there = await asked(config, done.session_id, 1)
+    for name in ("b", "c"):
+        folder, other = tmp_path / f"to {name}", config.model_copy(update={"plane_root": str(tmp_path / name)})
+        await export_session(done.session_id, folder, config=config, with_key=True)
+        await import_session(folder, config=other)
+        assert await asked(other, done.session_id, 1) == there
+        assert "output_schema" in {each["kind"] for each in (await sources(other)).values()}
+        assert (await replay_session(done.session_id, config=other)).turns == (done.turn_id,)
+        config = other
+    assert [each[4] for each in there] == [True, True]
 
 
 @pytest.mark.parametrize("memory", [{}, LEARNING], ids=["forgetful", "learning"])

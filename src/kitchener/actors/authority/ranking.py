@@ -14,6 +14,7 @@ from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
+from kitchener.context.lexical.relayed import RelayedNames
 from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
 
@@ -40,6 +41,7 @@ class TurnWords:
         postings: most word occurrences that one ranking reads
         excerpt_tokens: most tokens that are shown of one item; 0: all of them
         speaker_weight: factor for what a speaker said whom the message names
+        reads_names: whether a name before what is said is its speaker, as in a talk that a program relays
     """
 
     __slots__ = (
@@ -51,13 +53,18 @@ class TurnWords:
         "_numbers",
         "_owners",
         "_postings",
+        "_reads_names",
+        "_relayed",
         "_tokens",
         "_weights",
         "turns",
     )
 
-    def __init__(self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0) -> None:
-        self._postings, self._excerpt_tokens = postings, excerpt_tokens
+    def __init__(
+        self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0, *, reads_names: bool = False
+    ) -> None:
+        self._postings, self._excerpt_tokens, self._reads_names = postings, excerpt_tokens, reads_names
+        self._relayed = RelayedNames()
         weights = DEFAULT_WEIGHTS if excerpt_tokens else WEIGHTS_BEFORE_3
         self._weights = replace(weights, named=speaker_weight)
         self._index: LexicalIndex | None = None
@@ -146,11 +153,14 @@ class TurnWords:
         index = self._index
         if index is None:
             index = self._index = LexicalIndex(postings=self._postings, weights=self._weights)
+            self._relayed = RelayedNames()
         for number in range(len(self._ends), len(self.turns)):
             item = self.turns[number]
             tokens = self._shown_tokens(item) if self._excerpt_tokens else None
+            session = item.session_id or ""
             for speaker, text in _said(item.text):
-                index.append(LexicalTurn(text, item.session_id or "", speaker, item.timestamp[:10] or None, tokens))
+                name = self._relayed.speaker(session, speaker, text) if self._reads_names else None
+                index.append(LexicalTurn(text, session, name or speaker, item.timestamp[:10] or None, tokens))
                 self._owners.append(number)
             self._ends.append(len(self._owners))
         return index
@@ -158,7 +168,7 @@ class TurnWords:
 
 def words_under(ruleset: Ruleset) -> TurnWords:
     """An index without turns, for rankings under a policy."""
-    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight)
+    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight, reads_names=ruleset.is_terse)
 
 
 class TurnRanking:

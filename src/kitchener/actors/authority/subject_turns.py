@@ -8,13 +8,13 @@ had when the turn started.
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.context import Item, Ruleset, evidence_item
 from kitchener.context.fold.events import Brought, Said, read_event
 from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
-from kitchener.ledger import LedgerGroup, ReadableLedger, StoredEntry
+from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, opened, payload_as
 from kitchener.records.spoken import message_text, reply_text, turn_text, with_attached
@@ -39,6 +39,20 @@ class SubjectView(NamedTuple):
     known: int
     """How many of these turns, counted from the first, existed at the position. A message and its reply count apart if they are
     items of their own."""
+
+
+class TurnLedgers(Protocol):
+    """Where the turns of subjects are read from."""
+
+    @property
+    def ho2m(self) -> ReadableLedger:
+        """The supervisor's ledger."""
+        ...
+
+    @property
+    def is_sole_writer(self) -> bool:
+        """Whether only this process writes it."""
+        ...
 
 
 class _IndexedTurns:
@@ -71,7 +85,7 @@ class SubjectTurns:
         max_chars: most characters in memory, for all subjects together and for each
     """
 
-    def __init__(self, ledgers: LedgerGroup, estimate: Estimator, ruleset: Ruleset, *, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, ledgers: TurnLedgers, estimate: Estimator, ruleset: Ruleset, *, max_chars: int = MAX_CHARS) -> None:
         self._ledgers, self._estimate, self._ruleset = ledgers, estimate, ruleset
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()

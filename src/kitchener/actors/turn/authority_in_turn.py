@@ -278,6 +278,7 @@ class TurnAuthority:
             return ()  # every known turn is already eligible
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
         room = _OFFERED * ruleset.context_budget
+        longest = ruleset.excerpt_tokens // 2 if ruleset.is_terse else ruleset.excerpt_tokens  # most excerpts are half as long
         for item in thread.ranking.answering(self._message):
             if len(found) == most or room <= 0:
                 break
@@ -285,7 +286,7 @@ class TurnAuthority:
             if own is None or own.intent_id != active:
                 found.append(recalled(item))
                 # What could hardly fit beside better matches is not even offered: each offer is on record.
-                room -= min(item.tokens, ruleset.excerpt_tokens)
+                room -= min(item.tokens, longest)
         return tuple(found)
 
     async def with_refs(self, anchors: Sequence[ContextFragment], memory: TurnMemory) -> Sequence[ContextFragment]:

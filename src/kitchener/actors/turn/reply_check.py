@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY
+from kitchener.actors.executor.packs import fence
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
 from kitchener.criteria import is_for_model
 from kitchener.ledger import StoredEntry
@@ -67,6 +69,33 @@ async def judge_reply(
     }
     await chain.write(events.WO_QUALITY_GATE, wo_id, fields)
     return verdict
+
+
+def instructions_of(
+    instructions: str,
+    asked: OutputSchema | None,
+    acceptance: tuple[str, ...],
+    verdict: QualityGateResult | None = None,
+    turn_id: str = "",
+) -> str:
+    """Returns the instructions of a reply: those of the class, and what this turn asks of the reply.
+
+    They are part of the instructions, so that prompt packs of users need no field for them.
+
+    Args:
+        instructions: those of the class
+        asked: the object that the caller wants; None: text
+        acceptance: the criteria that the reply must meet
+        verdict: on the last attempt; None: this is the first
+        turn_id: the turn, from which delimiters of data are derived
+    """
+    if asked is not None:
+        instructions = told_output(instructions, asked.text)
+    if acceptance:
+        instructions = told_criteria(instructions, acceptance, verdict.unmet if verdict is not None else ())
+    if verdict is not None and verdict.refusal:
+        instructions = told_refusal(instructions, fence(turn_id, verdict.refusal))
+    return instructions
 
 
 async def apology_after(

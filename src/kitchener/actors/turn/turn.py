@@ -12,13 +12,12 @@ from typing import NamedTuple, TypeVar
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
-from kitchener.actors.executor.packs import fence
 from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
-from kitchener.actors.turn.reply_check import apology_after, judge_reply, results_of
+from kitchener.actors.turn.reply_check import apology_after, instructions_of, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -33,12 +32,8 @@ from kitchener.actors.work.plan import (
     signals_of,
     summarize,
     tighter,
-    told_criteria,
-    told_output,
-    told_refusal,
     total_cost,
 )
-from kitchener.actors.work.quality import QualityGateResult
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
@@ -353,7 +348,7 @@ class Turn:
         inputs: dict[str, object] = {
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
-            "instructions": self._instructions(acceptance),
+            "instructions": instructions_of(constants.instructions, self._asked, acceptance),
         }
         prior = given_results(classification, results, inputs, is_chat=context.history is not None)
         rejected: list[WorkOrder] = []
@@ -393,18 +388,9 @@ class Turn:
             constraints = tighter(constraints, len(rejected))
             if constants.policy_version > 2 and wo.cost.tool_calls:
                 prior = [*prior, *results_of(self._chain.trace, wo.wo_id)]
-            inputs = {**inputs, "instructions": self._instructions(acceptance, verdict)}
-
-    def _instructions(self, acceptance: tuple[str, ...], verdict: QualityGateResult | None = None) -> str:
-        """The instructions of a reply: those of the class, and what this turn asks of it; on a retry, what was wrong before."""
-        told = self._services.constants.instructions
-        if self._asked is not None:
-            told = told_output(told, self._asked.text)
-        if acceptance:
-            told = told_criteria(told, acceptance, verdict.unmet if verdict is not None else ())
-        if verdict is not None and verdict.refusal:
-            told = told_refusal(told, fence(self.turn_id, verdict.refusal))
-        return told
+            if self._asked is not None or acceptance:
+                told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
+                inputs = {**inputs, "instructions": told}
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from kitchener.cli.terminal.output import counted
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
 from kitchener.runtime.admin.asking import NobodyListens, ask
@@ -32,7 +33,7 @@ async def read_queues(config: RuntimeConfig) -> tuple[dict[str, Any] | None, lis
         return None, []
     except KitchenerError as error:
         return None, [QueueFinding("queues", "warn", str(error))]
-    return found, [_finding(name, lane) for name, lane in _lanes(found)]
+    return found, [*[_finding(name, lane) for name, lane in _lanes(found)], *map(_usage, found.get("usage", {}).items())]
 
 
 def _lanes(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -40,6 +41,16 @@ def _lanes(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for owner, lanes in found["mailboxes"].items():
         for name, lane in lanes.items():
             yield f"{owner} {name}", lane
+
+
+def _usage(found: tuple[str, Mapping[str, Any]]) -> QueueFinding:
+    provider_id, used = found
+    share = round(100 * used["cached_tokens"] / max(1, used["input_tokens"]))
+    detail = (
+        f"{counted(used['calls'], 'call')} so far: {used['input_tokens']:,} tokens in, {share} % of them from its cache,"
+        f" {used['output_tokens']:,} out"
+    )
+    return QueueFinding(f"provider {provider_id}", "ok", detail)
 
 
 def _finding(name: str, lane: Mapping[str, Any]) -> QueueFinding:

@@ -4,43 +4,38 @@ A projection that is made again from the same past is equal, with every size. If
 then what was visible, and why the rest was not, come from the record, and only the sizes are today's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, cast
+from typing import Literal, NamedTuple
 
 from kitchener.actors.authority.authority import ruleset_of
-from kitchener.actors.authority.ranking import TurnRanking, TurnWords, words_under
-from kitchener.actors.authority.subject_turns import message_in
+from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
 from kitchener.cli.context.asked import AnsweredCall, read_calls, spent_on
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
+from kitchener.cli.context.remade_projection import rebuild
 from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.prefix_breaks import read_breaks
 from kitchener.cli.spending import Spending
 from kitchener.cli.terminal.output import UNREADABLE
-from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
     Explanation,
-    Flag,
     Item,
-    PlacedItem,
     Projection,
     ProjectionLists,
-    Projector,
-    Resolution,
     Ruleset,
     ToolResult,
     bias_item,
     estimator,
     evidence_item,
     explain,
-    lists_of,
     read_chain,
 )
 from kitchener.context import recalled as recalled_item
 from kitchener.context.fold.events import Said, read_event
-from kitchener.context.fold.items import LINE, OF_MESSAGE, TIER_RESULT, TIER_TURN, recent, said_item
+from kitchener.context.fold.items import LINE, OF_MESSAGE, said_item
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
@@ -49,12 +44,10 @@ from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay
 from kitchener.memory.subject import readable_overlay
 from kitchener.records import events
-from kitchener.records.embedding import Similarity
 from kitchener.records.entries import (
     ERASED,
     ConflictFlagPayload,
     ProjectionPayload,
-    SuppressReason,
     TurnCompletedPayload,
     TurnStartedPayload,
     opened,
@@ -65,9 +58,9 @@ from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text, reply_text, turn_text
 from kitchener.records.tokens import Estimator
 from kitchener.sealing import is_sealed
+from kitchener.tuning import BreakCause
 
 ContextMode = Literal["enforce", "shadow", "off"]
-_HEAD_TIER: Final = 1
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
 
 
@@ -95,6 +88,8 @@ class TurnView:
     """The turn's answered model calls."""
     spent: Spending = field(default_factory=Spending)
     """What these calls used."""
+    breaks: tuple[BreakCause, ...] | None = None
+    """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     gathered: tuple[str, ...] = field(default=())
@@ -170,7 +165,8 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
     calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
     spent = spent_on(calls, paths.config.router.prices)
-    return replace(view, calls=calls, spent=spent, end=end_of(turn_id, past.entries, waited_for))
+    breaks = (await read_breaks(paths, past.agent_class, session_id)).get(turn_id)
+    return replace(view, calls=calls, spent=spent, breaks=breaks, end=end_of(turn_id, past.entries, waited_for))
 
 
 def _is_after(entry: StoredEntry) -> bool:
@@ -208,7 +204,8 @@ async def _viewed(
             *await _offered(paths, past, lists, state, version),
             *result_items(past, await _named_results(paths, past, lists), state, message),
         ]
-        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, begun=begun)
+        others = await _subject_words(paths, past, started, ruleset_of(past.config, policy_version=version), begun)
+        projection, is_exact = rebuild(state, past.config, payload, lists, message, offered, begun=begun, others=others)
     return TurnView(
         turn_id,
         past,
@@ -236,6 +233,26 @@ def _position(started: StoredEntry, payload: TurnStartedPayload) -> int:
     found = payload.get("read_positions")
     position = found.get(started.ledger_id) if isinstance(found, Mapping) else None
     return position if isinstance(position, int) else started.seq
+
+
+class _ForReading(NamedTuple):
+    """A ledger whose turns are read once."""
+
+    ho2m: LedgerReader
+    is_sole_writer: bool = False
+
+
+async def _subject_words(
+    paths: LedgerPaths, past: RecordedSession, started: StoredEntry, ruleset: Ruleset, begun: TurnStartedPayload
+) -> SubjectView | None:
+    """The turns of its subject that a turn could recall; None: none, or the turn was recorded in another root."""
+    if ruleset.recall_scope != "subject" or past.subject_id is None or isinstance(started, ImportedEntry):
+        return None
+    async with paths.reader(past.agent_class) as ho2m:
+        if ho2m is None:
+            return None
+        turns = SubjectTurns(_ForReading(ho2m), estimator(ruleset.token_estimator), ruleset)
+        return await turns.of(past.subject_id, _position(started, begun))
 
 
 def _nothing(past: RecordedSession, turn_id: str, cut: int, state: ContextState) -> tuple[ContextMode, str]:
@@ -355,124 +372,6 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
     text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response), opened(begun.get("speaker")))
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
-
-
-def rebuild(
-    state: ContextState,
-    config: HO2Config,
-    payload: ProjectionPayload,
-    lists: ProjectionLists,
-    message: str,
-    offered: Iterable[Item],
-    *,
-    begun: TurnStartedPayload | None = None,
-) -> tuple[Projection, bool]:
-    """The projection that a record is about, and whether making it again gave exactly what the record says.
-
-    Args:
-        state: as it was when it was made
-        config: the settings of the agent class, as they are now
-        payload: of `PROJECTION_COMPUTED`
-        lists: what that says, written out
-        message: of the turn
-        offered: learned lines, results of tools and recalled evidence that it names
-        begun: of the `TURN_STARTED` of the turn, with the version of its rules and what its model takes; None: it is not known
-    """
-    version = begun.get("policy_version", 1) if begun is not None else events.POLICY_VERSION
-    biases = [item for item in offered if item.kind == "bias"]
-    recalled = [item for item in offered if item.kind == "evidence"]
-    ruleset = ruleset_of(config, payload["ruleset_hash"], version)
-    ruleset = replace(ruleset, prompt_layout="chat" if "history" in payload else "block")
-    budget = int(payload["token_budget"])
-    ranking = TurnRanking(ruleset)
-    # Of the subject's other turns only those are at hand that were offered; where that ranks otherwise, the record counts.
-    ranking.follow(state, _words(state, recalled, ruleset) if ruleset.recall_scope == "subject" else None)
-    if (scores := payload.get("similarity")) is not None:
-        ranking.similar = Similarity.from_mapping(scores)
-    projector = Projector(ruleset, rank=ranking.rank, grade=ranking.grade)
-    again = projector.project(
-        state,
-        Resolution(payload["intent_id"], None, (), _flags(payload)),
-        message=message,
-        biases=biases,
-        recalled=recalled,
-        results=[item for item in offered if item.kind == "tool_result"],
-        tokens_left=budget + ruleset.reply_reserve,
-        mode=payload["mode"],
-        media_types=begun.get("media_types", ()) if begun is not None else (),
-        turn_ts=payload["timestamp"],
-    )
-    if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
-        return again, True
-    known = {item.ref: item for item in (*again.eligible(), *again.recalled, *state.turns.values())}
-    return _as_recorded(payload, lists, known, again.flags), False
-
-
-def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> tuple[TurnWords, int]:
-    """The words of the session's turns and of those that were recalled, in the order of the ledger."""
-    words = words_under(ruleset)
-    known = {item.entity_id: item for item in (*recalled, *state.turn_list)}
-    for item in sorted(known.values(), key=lambda each: each.place):
-        words.note(item)
-    return words, len(words.turns)
-
-
-def _as_recorded(
-    payload: ProjectionPayload, lists: ProjectionLists, known: Mapping[Ref, Item], flags: tuple[Flag, ...]
-) -> Projection:
-    """The projection as the lists say, with the items as they would be made today."""
-    visible, reasons = set(lists.visible), dict(lists.suppressed)
-    free = int(payload["token_budget"]) - int(payload["tokens_used"])
-
-    def item_of(ref: Ref) -> Item:
-        why = lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
-        item = known.get(ref) or _lost(ref, why)
-        return recalled_item(item) if "RECALLED" in why else recent(item) if "RECENT" in why else item
-
-    def place(item: Item) -> PlacedItem:
-        if item.ref in visible:
-            return PlacedItem(item, "FULL", item.tokens)
-        reason = cast(SuppressReason, reasons.get(item.ref, "LOW_URGENCY"))  # as it was recorded
-        return PlacedItem(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
-
-    eligible = [item_of(ref) for ref in lists.eligible]
-    own = set(lists.eligible)
-    recalled = [item_of(ref) for ref in (*lists.visible, *reasons) if ref not in own]
-    turns = [item for item in eligible if item.tier == TIER_TURN]
-    placed = [place(item) for item in (*turns, *recalled)]
-    return Projection(
-        payload["intent_id"],
-        payload["mode"],
-        int(payload["token_budget"]),
-        int(payload["tokens_used"]),
-        tuple([place(item) for item in eligible if item.tier != TIER_TURN]),
-        None,
-        turns,
-        len(turns),
-        tuple(recalled),
-        tuple([each for each in placed if each.reason != "LOW_URGENCY"]),
-        flags,
-        payload["ruleset_hash"],
-    )
-
-
-def _lost(ref: Ref, why: Iterable[str]) -> Item:
-    """Something that cannot be made any more: a rule that was changed, an entry that is gone. Its name is all there is."""
-    item = evidence_item(ref.entry_id, ref, "", f"({ref.entry_id} as it was then)", lambda _: 0)
-    if "RECALLED" in why or "RECENT" in why:
-        return item
-    if "TOOL_RESULT" in why:
-        return item._replace(kind="tool_result", tier=TIER_RESULT, reasons=("TOOL_RESULT", "REACHABLE_FROM_INTENT"))
-    return item._replace(kind="rule", tier=_HEAD_TIER, reasons=tuple(why))  # type: ignore[arg-type]  # as they were recorded
-
-
-def _flags(payload: ProjectionPayload) -> tuple[Flag, ...]:
-    found = []
-    for flag in payload["flags"]:
-        details = flag["details_ref"]
-        found.append(Flag(flag["kind"], flag["kind"], Ref.from_mapping(details) if details is not None else None))
-    # Making it again raises this one again.
-    return tuple(flag for flag in found if flag.kind != "UNSUPPRESSIBLE_OVER_BUDGET")
 
 
 def _number(ref: Ref) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 from kitchener.cli.context.asked import totals_line
 from kitchener.cli.context.recorded_turn import TurnView
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
+from kitchener.cli.prefix_breaks import break_text
 from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.context import Explanation, diff_projections, make_event
 from kitchener.context.fold.events import Ended
@@ -54,6 +55,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "gathered": list(view.gathered),
         "calls": [each.as_json() for each in view.calls],
         "usage": view.spent.as_json(),
+        "prefix_break": view.breaks if view.breaks is None else list(view.breaks),
         "flags": [{"kind": flag.get("kind"), "detail": flag.get("detail")} for flag in view.flags],
         "explanations": [explanation_json(each) for each in found],
     }
@@ -63,6 +65,8 @@ def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
     yield totals_line(view.spent, view.turn_id)
+    if view.breaks:
+        yield f"  {break_text(view.breaks)}"
     if view.end.completed is None or view.end.completed.get("error") is not None:
         yield f"  {view.end.words}"
     if view.mode == "shadow":

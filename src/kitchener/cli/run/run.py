@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import anyio
 import anyio.to_thread
+import orjson
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -23,13 +24,15 @@ from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.cli.terminal.written_files import check_output
-from kitchener.errors import ConfigError, KitchenerError, LedgerError, RuntimeClosed
+from kitchener.errors import ConfigError, InvalidOutput, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as
+from kitchener.records.output_schema import MAX_SCHEMA_CHARS, OutputSchema, output_schema_of
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import open_runtime, tune_gc
+from kitchener.small_files import read_regular
 
 _READ_AT_ONCE: Final = 256
 """Messages of one conversation that are in memory at a time."""
@@ -52,6 +55,9 @@ def run(
         tuple[Path, ...],
         Parameter(negative="", help="An image or a file for every conversation's first message. May be repeated."),
     ] = (),
+    output_schema: Annotated[
+        Path | None, Parameter(help="A JSON schema: each reply is an object that fits it, and each result has it as `output`.")
+    ] = None,
     json: JsonFlag = False,
     log_level: LogLevel = None,
 ) -> int:
@@ -62,21 +68,30 @@ def run(
     optional, and so is `parts`, a list of paths of images and files.
 
     A result is `{conversation, ordinal, session_id, turn_id, response, error}`. The file appears when all results are there. If
-    a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error.
+    a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error. With `--output-schema`, a
+    result also has the object as `output`, or null.
 
     For example:
 
         kitchener run dialogues.jsonl -o results.jsonl
         kitchener run dialogues.jsonl --concurrency 200 --root ./ledgers --json
+        kitchener run letters.jsonl -o orders.jsonl --output-schema order.schema.json
     """
     with logged_from(log_level):
-        return anyio.run(partial(_run, options, messages, output, concurrency, attach, is_json=json))
+        return anyio.run(partial(_run, options, messages, output, concurrency, attach, output_schema, is_json=json))
 
 
 async def _run(
-    options: Options, path: Path, output: Path | None, concurrency: int, attach: Sequence[Path], *, is_json: bool
+    options: Options,
+    path: Path,
+    output: Path | None,
+    concurrency: int,
+    attach: Sequence[Path],
+    schema_file: Path | None,
+    *,
+    is_json: bool,
 ) -> int:
-    loaded = options.load_checked()
+    loaded, asked = options.load_checked(), _output_schema(schema_file)
     config = loaded.config
     if output is not None:
         _check_output(output, path, Path(config.plane_root))
@@ -90,7 +105,7 @@ async def _run(
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
         async with open_runtime(config, admin_socket=listens(config)) as runtime:
-            batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach)
+            batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach, asked)
             tune_gc()
             began = anyio.current_time()
             await batch.run(concurrency, config.limits.shutdown_grace_s)
@@ -108,6 +123,21 @@ def _check_output(output: Path, path: Path, root: Path) -> None:
     if os.path.realpath(output) == os.path.realpath(path):
         raise ConfigError("--out", "", repr(str(output)), "is the input file; choose another name")
     check_output(output, root)
+
+
+def _output_schema(path: Path | None) -> OutputSchema | None:
+    """Reads the schema of the objects that are wanted in place of text.
+
+    Raises:
+        ConfigError: the file is no JSON schema of an object
+    """
+    if path is None:
+        return None
+    try:
+        return output_schema_of(orjson.loads(read_regular(path, MAX_SCHEMA_CHARS * 4)))
+    except (OSError, ValueError, InvalidOutput) as error:
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError("--output-schema", "", repr(str(path)), f"is no JSON schema of an object: {problem}") from error
 
 
 def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
@@ -140,8 +170,17 @@ class NotRun:
     wo_id: None = None
 
 
-_Finished = dict[str, tuple[SealedText, TurnCompletedPayload]]
-"""Idempotency key to the message of its finished turn, and to its `TURN_COMPLETED`."""
+class _Finished(NamedTuple):
+    """A turn that an earlier run finished."""
+
+    message: SealedText
+    output_schema: str | None
+    """Hash of the schema of the object that was wanted; None: text."""
+    completed: TurnCompletedPayload
+
+
+_FinishedTurns = dict[str, _Finished]
+"""Finished turns by their idempotency keys."""
 
 
 class _FileRun:
@@ -153,6 +192,7 @@ class _FileRun:
         results: takes the results; None: nobody wants them
         before: reads the sessions' ledger as it stood before this run; None: there was none
         attach: images and files for the first message of each conversation
+        asked: the object that is wanted in place of each reply's text; None: text
     """
 
     def __init__(
@@ -162,7 +202,9 @@ class _FileRun:
         results: Results | None,
         before: LedgerReader | None,
         attach: Sequence[Path] = (),
+        asked: OutputSchema | None = None,
     ) -> None:
+        self._asked = asked
         self._attached = tuple(FilePart(each) for each in attach)
         self._supervisor, self._messages, self._results, self._before = supervisor, messages, results, before
         self._waiting = iter(messages.conversations.values())
@@ -220,16 +262,21 @@ class _FileRun:
                     outcome = NotRun("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
                 elif refusal is not None:
                     outcome = failure = refusal
-                elif before is not None and before[0] == message.text and not message.parts:
-                    outcome = TurnResult.from_payload(before[1])
+                elif before is not None and self._is_same(before, message):
+                    outcome = TurnResult.from_payload(before.completed)
                     self.done_before += 1
                 else:
                     outcome = await self._turn(message, conversation, session_id, ordinal)
                     failure = outcome if isinstance(outcome, NotRun) else None
                     self.turns += failure is None
-                self._keep(line, _record(conversation, ordinal, session_id, outcome))
+                self._keep(line, _record(conversation, ordinal, session_id, outcome, has_output=self._asked is not None))
 
-    async def _session(self, conversation: Conversation) -> tuple[str | None, _Finished, NotRun | None]:
+    def _is_same(self, before: _Finished, message: FileMessage) -> bool:
+        """Whether a finished turn answers a message. Images and files are not compared here, but by the supervisor."""
+        wanted = self._asked.hash if self._asked is not None else None
+        return (before.message, before.output_schema) == (message.text, wanted) and not message.parts
+
+    async def _session(self, conversation: Conversation) -> tuple[str | None, _FinishedTurns, NotRun | None]:
         """The conversation's session, the turns of it that were on record before, and why there is no session."""
         name, subject_id = conversation.name, conversation.subject_id
         try:
@@ -242,10 +289,10 @@ class _FileRun:
         except KitchenerError as error:
             return None, {}, NotRun(type(error).__name__, str(error))
 
-    async def _finished(self, session_id: str) -> _Finished:
+    async def _finished(self, session_id: str) -> _FinishedTurns:
         """The finished turns of a session, out of one reading of its entries."""
-        started: dict[str, tuple[str, SealedText]] = {}
-        finished: _Finished = {}
+        started: dict[str, tuple[str, TurnStartedPayload]] = {}
+        finished: _FinishedTurns = {}
         if self._before is None:
             return finished
         wanted = (events.TURN_STARTED, events.TURN_COMPLETED)
@@ -254,10 +301,11 @@ class _FileRun:
             if entry.entry_type == events.TURN_STARTED:
                 begun = payload_as(TurnStartedPayload, payload)
                 if (key := begun.get("idempotency_key")) is not None:
-                    started[entry.entity_id] = key, begun["user_message"]
+                    started[entry.entity_id] = key, begun
             elif entry.entity_id in started:
-                key, message = started.pop(entry.entity_id)
-                finished[key] = message, payload_as(TurnCompletedPayload, payload)
+                key, begun = started.pop(entry.entity_id)
+                completed = payload_as(TurnCompletedPayload, payload)
+                finished[key] = _Finished(begun["user_message"], begun.get("output_schema"), completed)
         return finished
 
     async def _turn(
@@ -270,6 +318,7 @@ class _FileRun:
                 subject_id=conversation.subject_id,
                 idempotency_key=_key(conversation, ordinal),
                 parts=message.parts,
+                output=self._asked,  # type: ignore[arg-type]  # checked once for all messages
             )
         except (LedgerError, RuntimeClosed):
             raise  # no other conversation can go on either
@@ -288,11 +337,11 @@ def _key(conversation: Conversation, ordinal: int) -> str:
 
 
 def _record(
-    conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | NotRun
+    conversation: Conversation, ordinal: int, session_id: str | None, outcome: TurnResult | NotRun, *, has_output: bool
 ) -> dict[str, object]:
     """One line of the results."""
     turn, error = (outcome, outcome.error) if isinstance(outcome, TurnResult) else (None, outcome)
-    return {
+    found: dict[str, object] = {
         "conversation": conversation.name,
         "ordinal": ordinal,
         "session_id": session_id,
@@ -300,3 +349,6 @@ def _record(
         "response": turn.response if turn else None,
         "error": asdict(error) if error else None,
     }
+    if has_output:
+        found["output"] = turn.output if turn else None
+    return found

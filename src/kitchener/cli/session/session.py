@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 from kitchener.cli.context.asked import read_calls
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
+from kitchener.cli.prefix_breaks import break_text, read_breaks
 from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
@@ -51,6 +52,7 @@ from kitchener.records.spoken import speaker_label
 from kitchener.runtime.admin.operations import EndSession
 from kitchener.runtime.administration import administer
 from kitchener.runtime.sealed_root import why_unreadable
+from kitchener.tuning import BreakCause
 
 app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
@@ -178,8 +180,9 @@ async def _shown(options: Options, session_id: str) -> "_History":
         history.unreadable = await why_unreadable(reader, sealed)
     spent = await read_spending(paths, agent_class, session_id)
     history.spent = in_all(spent.values())
+    breaks = await read_breaks(paths, agent_class, session_id)
     for turn in history.turns.values():
-        turn.spent = spent.get(turn.turn_id, turn.spent)
+        turn.spent, turn.breaks = spent.get(turn.turn_id, turn.spent), breaks.get(turn.turn_id)
         if turn.result is None and turn.state != "imported":
             _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
     return history
@@ -219,6 +222,8 @@ class _TurnRow:
     """The images and files of the message, by their ids."""
     spent: Spending = field(default_factory=Spending)
     """What its model and tool calls used."""
+    breaks: tuple[BreakCause, ...] | None = None
+    """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
     is_reply: bool = False
     """Whether an assistant said the message, in an imported conversation."""
 
@@ -245,6 +250,7 @@ class _TurnRow:
             "waited_for": self.waited_for or None,
             "cost": result and result.get("cost_summary"),
             "usage": self.spent.as_json(),
+            "prefix_break": self.breaks if self.breaks is None else list(self.breaks),
             "work_orders": list(self.work_orders.values()),
         }
 
@@ -345,6 +351,8 @@ class _History:
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
             if turn.spent.llm_calls:
                 yield f"    {turn.spent.text()}"
+            if turn.breaks:
+                yield f"    {break_text(turn.breaks)}"
         for rejected in self.rejected:
             at, message = short_time(rejected["at"]), self._text(rejected["message"])
             yield f"\nnot run ({rejected['reason']})  {at}\n  > {message}"

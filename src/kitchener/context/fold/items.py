@@ -13,7 +13,16 @@ from kitchener.context.fold.events import Answered, Asked, Brought, Declared, Ev
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_said, imported_text, label_of, message_text, reply_text, turn_text
+from kitchener.records.spoken import (
+    ASSISTANT_LABEL,
+    RECALLED_LABEL,
+    as_said,
+    imported_text,
+    label_of,
+    message_text,
+    reply_text,
+    turn_text,
+)
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
@@ -332,6 +341,19 @@ def evidence_item(
 def recalled(item: Item) -> Item:
     """A turn's item as evidence recalled from another intent."""
     return item._replace(kind="evidence", reasons=RECALLED)
+
+
+def terse(item: Item, estimate: Estimator) -> Item:
+    """A recalled item with the shortest label: `AI: ` before a reply."""
+    if not item.text.startswith(ASSISTANT_LABEL):
+        return item
+    text = f"{RECALLED_LABEL}{item.text[len(ASSISTANT_LABEL) :]}"
+    return item._replace(text=text, tokens=estimate(text + LINE))
+
+
+def unspoken(item: Item) -> Item:
+    """An item of which nothing is shown, because its text says nothing."""
+    return item._replace(text="", stub="", tokens=0, stub_tokens=0)
 
 
 def recent(item: Item) -> Item:

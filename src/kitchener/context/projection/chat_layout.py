@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
-from kitchener.context.fold.items import Item, place_of, turn_of
+from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, once, placed_order, recent_turns
@@ -45,6 +45,7 @@ class ChatLayout:
     def __init__(self, ruleset: Ruleset, estimate: Estimator, grade: Grade | None) -> None:
         self.ruleset, self.estimate, self._grade = ruleset, estimate, grade
         self._window = Window.under(ruleset)
+        self.terse = partial(terse, estimate=estimate) if ruleset.is_terse else None
 
     def pack(
         self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
@@ -60,7 +61,7 @@ class ChatLayout:
         if state.has_erased:  # they are mentioned beside the message
             said = [item for item in said if not item.is_erased]
         said = _whole_newest(said, state.turns, packer.free)
-        evidence = once(recalled, state, reach, newest) if recalled else ()
+        evidence = once(recalled, state, reach, newest, self.terse) if recalled else ()
         positions = dict[str, int]()
         matches = partial(self._matches, turns, evidence, message, active, positions)
         wanted = self._wanted(matches({item.ref for item in said})) if said and (start or evidence) else 0

@@ -47,15 +47,16 @@ class Packer:
         budget: tokens available
         max_stubs: most stubs; packing also stops after this many turns that did not fit
         days: the headings that shown turns need
+        stubs_evidence: whether recalled items that do not fit are shown as stubs
     """
 
-    def __init__(self, budget: int, max_stubs: int, days: Days) -> None:
+    def __init__(self, budget: int, max_stubs: int, days: Days, *, stubs_evidence: bool = True) -> None:
         self.budget = budget
         self.used = days.tokens_of_today
         self._days = days
         self.is_over = False
         """Whether the items that must be shown exceed the budget."""
-        self._max_stubs = max_stubs
+        self._max_stubs, self._stubs_evidence = max_stubs, stubs_evidence
         self._stubs = 0
 
     @property
@@ -222,6 +223,8 @@ class Packer:
 
     def _stub_all(self, unit: Sequence[Item], short_by: int) -> list[PlacedItem]:
         size = sum([each.stub_tokens for each in unit])
+        if unit[0].kind == "evidence" and not self._stubs_evidence:
+            return [PlacedItem(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
         if self._stubs + len(unit) > self._max_stubs or self.used + size > self.budget:
             return [PlacedItem(each, "NONE", 0, "BUDGET_EVICTION", short_by) for each in unit]
         return [self._stub(each, "BUDGET_EVICTION", short_by) for each in unit]

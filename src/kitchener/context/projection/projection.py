@@ -22,10 +22,12 @@ from kitchener.context.fold.items import (
     place_of,
     rule_items,
     turn_of,
+    unspoken,
 )
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
+from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
 from kitchener.context.projection.chat_layout import ChatLayout, Grade
 from kitchener.context.projection.days import Days, NoDays
 from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, once, placed_order, recent_turns
@@ -190,8 +192,9 @@ class Projector:
             budget = max(0, min(budget, tokens_left - ruleset.reply_reserve))
         reach = reach_from(state, resolution.active)
         today = turn_ts[:10] if ruleset.is_split else ""
-        days = Days(today, None if ruleset.is_chat else state.session_id, self.estimate) if today else NoDays()
-        packer = Packer(budget, ruleset.max_stubs, days)
+        own_session = None if ruleset.is_chat else state.session_id
+        days = Days(today, own_session, self.estimate) if today else NoDays()
+        packer = Packer(budget, ruleset.max_stubs, days, stubs_evidence=not ruleset.is_terse)
         head, counted = self._pack_head(reach, biases, results, packer)
         flags = resolution.flags
         if packer.is_over:
@@ -232,7 +235,7 @@ class Projector:
         turns = reach.turns if reach.turns is not None else []
         newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
         recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
-        evidence = once(recalled, state, reach, newest) if recalled else ()
+        evidence = once(recalled, state, reach, newest, self._chat.terse) if recalled else ()
         placed, positions = self._pack_turns(turns, evidence, message, active, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=placed_order))
@@ -262,7 +265,9 @@ class Projector:
         estimate = self.estimate
         must = list(self._rules)
         for n, record in enumerate(reach.intents):
-            must.append(record.header(estimate, is_active=n == 0))
+            header = record.header(estimate, is_active=n == 0)
+            says_nothing = self.ruleset.is_terse and record.facts.objective == BRIDGE_OBJECTIVE
+            must.append(unspoken(header) if says_nothing else header)
         others, failed = [], []
         if reach.deferred is not None:
             record = reach.deferred

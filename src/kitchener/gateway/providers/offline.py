@@ -12,6 +12,7 @@ import orjson
 
 from kitchener.gateway.providers.rules import classified
 from kitchener.gateway.rules.classification import RuleClassification, classify
+from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
 from kitchener.gateway.rules.vocabulary import content_stems, words_of
 from kitchener.gateway.traits import ProviderTraits
@@ -40,7 +41,8 @@ _LESSONS = {
 class OfflineProvider:
     """Answers by fixed rules: the same request always gets the same answer.
 
-    Its answers have the form of the contracts that ship with Kitchener, whatever other form an output schema requires.
+    Its classifications, verdicts and lessons have the form of the contracts that ship with Kitchener, whatever an output schema
+    requires. In place of a reply's text it fills a schema with that text and the smallest numbers.
 
     Args:
         provider_id: the provider that its responses name
@@ -57,7 +59,10 @@ class OfflineProvider:
             return self._response(request, answer(request))
         results = _tool_results(request)
         use = None if results else _tool_use(request)
-        return self._response(request, {} if use else {"response_text": _reply(request, results)}, use)
+        reply = "" if use else _reply(request, results)
+        if request.output_schema is not None:
+            return self._response(request, {} if use else filled(request.output_schema, reply), use)
+        return self._response(request, {"response_text": reply}, use)
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
         """Yields the text of the same answer word by word, then the answer."""

@@ -1,0 +1,147 @@
+"""Tells why the prompt of a turn does not begin as that of the turn before, so that a provider's cache cannot serve it. Pure.
+
+`recorded_prefixes.py` reads what a prompt began with from the ledgers. Nothing of this runs in a turn.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+BreakCause = Literal[
+    "provider",
+    "model",
+    "tools",
+    "prompt_pack",
+    "instructions",
+    "settings",
+    "layout",
+    "intent",
+    "learned_lines",
+    "goals",
+    "evicted",
+    "crowded_out",
+    "readmitted",
+    "history",
+]
+"""Why a prompt begins differently, in the order of the parts of a prompt."""
+
+CAUSES: Final[Mapping[BreakCause, str]] = {
+    "provider": "another provider",
+    "model": "another model",
+    "tools": "other tools were offered",
+    "prompt_pack": "the contract or the prompt pack changed",
+    "instructions": "the instructions, standing rules or criteria changed",
+    "settings": "the settings changed, and cannot be read",
+    "layout": "the layout of prompts changed",
+    "intent": "another intent became active",
+    "learned_lines": "other learned lines were shown",
+    "goals": "the goals or rules that are shown changed",
+    "evicted": "old messages were evicted, because the history was full",
+    "crowded_out": "old messages were evicted, because other items took their room",
+    "readmitted": "old messages were shown again",
+    "history": "the messages that are shown changed",
+}
+"""Each cause in words."""
+
+
+class PromptPrefix(NamedTuple):
+    """What the first request for a turn's reply begins with."""
+
+    provider_id: str
+    model_id: str
+    tools: tuple[str, ...] = ()
+    """The offered tools, with the hashes of their definitions where they are known."""
+    prompt_pack: str = ""
+    """Id and hash of the prompt pack, and the hash of the contract where it is known."""
+    instructions: str = ""
+    """Instructions, standing rules and criteria of the reply."""
+    unread_settings: str = ""
+    """The hash of the configuration, where it cannot be read itself; "": it can be."""
+    intent_id: str | None = None
+    learned_lines: tuple[str, ...] = ()
+    """The entries of the learned lines that are shown."""
+    stable_hash: str = ""
+    """Hash of the goals, rules and learned lines that are shown."""
+    history: tuple[str, ...] | None = None
+    """The entries of the messages and replies that are shown as chat messages, oldest first; None: none are shown so."""
+    is_cut: bool = False
+    """Whether the history is shorter than it could be, because other items took its room."""
+
+
+class TurnPrefix(NamedTuple):
+    """What the prompt of a turn began with, and what became of it at the provider."""
+
+    turn_id: str
+    prefix: PromptPrefix
+    input_tokens: int = 0
+    cached_tokens: int | None = None
+    """None: the provider did not say."""
+
+
+def break_causes(before: PromptPrefix, now: PromptPrefix) -> tuple[BreakCause, ...]:
+    """Why a prompt does not begin with all that the one before had up to its moving part; (): it does.
+
+    A change of an early part breaks all that follows, so the first cause is the one that counts.
+    """
+    has_other_layout = (now.history is None) != (before.history is None)
+    differs: dict[BreakCause, bool] = {
+        "provider": now.provider_id != before.provider_id,
+        "model": now.provider_id == before.provider_id and now.model_id != before.model_id,
+        "tools": now.tools != before.tools,
+        "prompt_pack": now.prompt_pack != before.prompt_pack,
+        "instructions": now.instructions != before.instructions,
+        "settings": now.unread_settings != before.unread_settings,
+        "layout": has_other_layout,
+    }
+    found = [cause for cause, is_so in differs.items() if is_so]
+    goes_on = has_other_layout or _goes_on(before.history or (), now.history or ())
+    if now.stable_hash != before.stable_hash or not goes_on:
+        found += _causes_of_context(before, now, goes_on=goes_on)
+    return tuple(found)
+
+
+def _causes_of_context(before: PromptPrefix, now: PromptPrefix, *, goes_on: bool) -> list[BreakCause]:
+    found: list[BreakCause] = []
+    if now.intent_id != before.intent_id:
+        found.append("intent")
+    if now.learned_lines != before.learned_lines:
+        found.append("learned_lines")
+    if now.stable_hash != before.stable_hash and not found:
+        found.append("goals")
+    if not goes_on and "intent" not in found:
+        found.append(_cause_of_history(before, now))
+    return found
+
+
+def _cause_of_history(before: PromptPrefix, now: PromptPrefix) -> BreakCause:
+    then, shown = before.history or (), now.history or ()
+    if not shown or (shown[0] in then and _goes_on(then[then.index(shown[0]) :], shown)):
+        return "crowded_out" if now.is_cut else "evicted"
+    if then and then[0] in shown and _goes_on(then, shown[shown.index(then[0]) :]):
+        return "readmitted"
+    return "history"
+
+
+def _goes_on(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether the messages shown now begin with those that were shown before."""
+    return tuple(now[: len(before)]) == tuple(before)
+
+
+def session_breaks(turns: Iterable[TurnPrefix]) -> dict[str, tuple[BreakCause, ...]]:
+    """The causes of each turn's break, by turn id, in the order of the turns; (): the prompt went on as before.
+
+    The first turn is left out: nothing was there before.
+    """
+    return {now.turn_id: break_causes(before.prefix, now.prefix) for before, now in pairwise(turns)}
+
+
+def counted_causes(breaks: Mapping[str, tuple[BreakCause, ...]]) -> dict[BreakCause, int]:
+    """The number of breaks by their first cause, in the order of the parts of a prompt."""
+    counts = Counter(causes[0] for causes in breaks.values() if causes)
+    return {cause: counts[cause] for cause in CAUSES if counts[cause]}
+
+
+def causes_text(causes: Sequence[BreakCause]) -> str:
+    """The causes of a break, for a reader; "": there was none."""
+    return "; ".join(CAUSES[each] for each in causes)

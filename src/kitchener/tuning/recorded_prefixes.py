@@ -1,0 +1,161 @@
+"""Reads what the prompts of a session's replies began with, for `prompt_prefixes.py`. Takes no lock and writes nothing."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kitchener.actors.sources import SourcesSealed
+from kitchener.context import ProjectionLists, read_chain
+from kitchener.ledger import LedgerReader
+from kitchener.records import events
+from kitchener.records.entries import (
+    ConstraintsMapping,
+    ModelCallPayload,
+    ProjectionPayload,
+    TurnStartedPayload,
+    WorkOrderPlannedPayload,
+    opened,
+    payload_as,
+)
+from kitchener.records.ref import Ref
+from kitchener.replaying.recorded.sources import RecordedSources, read_sources
+from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.tuning.prompt_prefixes import PromptPrefix, TurnPrefix
+
+_OF_INTENT: Final = ("REACHABLE_FROM_INTENT",)
+_PERSONA: Final = ("instructions", "standing_rules")
+
+
+@dataclass(slots=True)
+class _PlannedReply:
+    """What the supervisor planned for the reply of a turn."""
+
+    config_hash: str
+    wo_id: str = ""
+    constraints: ConstraintsMapping = field(default_factory=lambda: ConstraintsMapping())
+    criteria: tuple[str, ...] = ()
+    """The acceptance criteria, which stand with the instructions."""
+
+
+async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: str) -> list[TurnPrefix]:
+    """Returns what the first request for the reply of each turn began with, in the order of the turns.
+
+    Turns whose request no model answered are left out.
+
+    Args:
+        readers: the ledgers of the session's agent class that there are
+        session_id: the session
+
+    Raises:
+        LedgerDamaged: a line does not verify
+    """
+    if "ho2m" not in readers or "ho1m" not in readers:
+        return []
+    ho2m = readers["ho2m"]
+    turns, calls = await _planned(ho2m, session_id), await _first_calls(readers["ho1m"], session_id)
+    shown = await _projections(readers["context"], session_id) if "context" in readers else {}
+    sources: dict[str, RecordedSources | None] = {}
+    found = []
+    for turn_id, turn in turns.items():
+        call = calls.get(turn.wo_id)
+        if call is None:
+            continue
+        if turn.config_hash not in sources:
+            sources[turn.config_hash] = await _sources(ho2m, turn.config_hash)
+        prefix = _of_sources(turn, call, sources[turn.config_hash])
+        if turn_id in shown:
+            prefix = _with_projection(prefix, *shown[turn_id])
+        usage = call["usage"]
+        found.append(TurnPrefix(turn_id, prefix, usage["input_tokens"], usage.get("cached_tokens")))
+    return found
+
+
+async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _PlannedReply]:
+    turns: dict[str, _PlannedReply] = {}
+    async for entry in ho2m.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.WO_PLANNED)):
+        if entry.entry_type == events.TURN_STARTED:
+            turns[entry.entity_id] = _PlannedReply(payload_as(TurnStartedPayload, entry.payload).get("config_hash", ""))
+            continue
+        planned = payload_as(WorkOrderPlannedPayload, entry.payload)
+        turn = turns.get(planned.get("turn_id", ""))
+        if turn is not None and not turn.wo_id and planned["wo_type"] == "synthesize":
+            turn.wo_id, turn.constraints = entry.entity_id, planned["constraints"]
+            turn.criteria = tuple(opened(planned["acceptance"]) or ())
+    return turns
+
+
+async def _first_calls(ho1m: LedgerReader, session_id: str) -> dict[str, ModelCallPayload]:
+    """The first answered call of each work order."""
+    found: dict[str, ModelCallPayload] = {}
+    async for entry in ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
+        call = payload_as(ModelCallPayload, entry.payload)
+        if call["call"] == 1:
+            found.setdefault(entry.entity_id, call)
+    return found
+
+
+async def _projections(context: LedgerReader, session_id: str) -> dict[str, tuple[ProjectionPayload, ProjectionLists]]:
+    """The projections that models were shown, by turn."""
+    payloads: dict[Ref, Mapping[str, object]] = {}
+    known: dict[Ref, ProjectionLists] = {}
+    found: dict[str, tuple[ProjectionPayload, ProjectionLists]] = {}
+    async for entry in context.read(session_id=session_id, entry_type=events.PROJECTION_COMPUTED):
+        payloads[entry.ref] = entry.payload
+        payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+        if payload["mode"] == "enforce" and "turn_id" in payload:
+            known[entry.ref] = read_chain(entry.payload, known, payloads.__getitem__)
+            found[payload["turn_id"]] = payload, known[entry.ref]
+    return found
+
+
+async def _sources(ho2m: LedgerReader, config_hash: str) -> RecordedSources | None:
+    """The sources of a configuration; None: they are not on record, or cannot be read."""
+    try:
+        return await read_sources(ho2m, config_hash)
+    except SourcesSealed:
+        return None
+
+
+def _of_sources(turn: _PlannedReply, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
+    limits, pack = turn.constraints, call["prompt_pack_version"]
+    tools = tuple(limits.get("allowed_tools", ())) if limits.get("turn_limit") else ()
+    prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, json.dumps(turn.criteria))
+    if sources is None:
+        return prefix._replace(unread_settings=turn.config_hash)
+    contract = sources.hashes.get(("contract", limits.get("prompt_contract_id", "")), "")
+    told = json.dumps([*[sources.settings.get(name) for name in _PERSONA], turn.criteria])
+    defined = tuple(f"{name} {sources.hashes.get(('tool', name), '')}" for name in tools)
+    return prefix._replace(tools=defined, prompt_pack=f"{pack} {contract}", instructions=told)
+
+
+def _with_projection(prefix: PromptPrefix, payload: ProjectionPayload, lists: ProjectionLists) -> PromptPrefix:
+    learned = [ref.entry_id for ref in lists.visible if "HO3_BIAS" in _why(lists, ref)]
+    prefix = prefix._replace(
+        intent_id=payload["intent_id"], learned_lines=tuple(learned), stable_hash=payload["stable_prefix_hash"]
+    )
+    if (history := payload.get("history")) is None:
+        return prefix
+    first = history["first"]
+    shown = tuple(_history(lists, Ref.from_mapping(first))) if first is not None else ()
+    return prefix._replace(history=shown, is_cut="cut_by" in history)
+
+
+def _history(lists: ProjectionLists, first: Ref) -> Iterator[str]:
+    """The messages and replies that are shown from the first on, oldest first."""
+    own = [
+        ref
+        for ref in lists.visible
+        if ref.ledger_id == first.ledger_id and (_why(lists, ref) == _OF_INTENT or "RECENT" in _why(lists, ref))
+    ]
+    for ref in sorted(own, key=_number):
+        if _number(ref) >= _number(first):
+            yield ref.entry_id
+
+
+def _why(lists: ProjectionLists, ref: Ref) -> tuple[str, ...]:
+    return lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", _OF_INTENT)
+
+
+def _number(ref: Ref) -> int:
+    return int(ref.entry_id.rpartition("-")[2])

@@ -1,0 +1,72 @@
+"""The built-in model fills a caller's schema with the plainest value that fits it. See docs/gateway.md."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway.rules.filled_object import filled
+from kitchener.json_schema import JsonSchema
+from tests.gateway.asking import ask
+
+
+class Kind(StrEnum):
+    TRAIN = "train"
+    BUS = "bus"
+
+
+class Stop(BaseModel):
+    name: str = Field(min_length=3, max_length=8)
+    minutes: int = Field(gt=2, le=90)
+    onward: "Stop | None" = None
+
+
+class Plan(BaseModel):
+    kind: Kind
+    mode: Literal["fast", "cheap"]
+    stops: list[Stop] = Field(min_length=2)
+    price: float = Field(ge=1.5)
+    note: str | None
+    is_open: bool
+    tags: dict[str, str]
+    first: Stop
+    more: Any
+
+
+def test_a_nested_model_is_filled_and_fits() -> None:
+    made = filled(Plan.model_json_schema(), "A long reply.")
+    plan = Plan.model_validate(made)
+    assert (plan.kind, plan.mode, plan.price, plan.note, plan.is_open) == (Kind.TRAIN, "fast", 1.5, "A long reply.", False)
+    assert [(stop.name, stop.minutes) for stop in plan.stops] == [("A long r", 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({}, {}),
+        ({"required": ["a"]}, {"a": "Hi"}),
+        ({"required": ["a"], "properties": {"a": {"type": ["null", "integer"], "maximum": -5}}}, {"a": -5}),
+        ({"required": ["a"], "properties": {"a": {"anyOf": [{"type": "null"}, {"const": 4}]}}}, {"a": 4}),
+        ({"required": ["a"], "properties": {"a": {"$ref": "#/$defs/x~1y"}}, "$defs": {"x/y": {"default": 3}}}, {"a": 3}),
+        ({"required": ["a"], "properties": {"a": {"type": "string", "minLength": 4}}}, {"a": "Hi.."}),
+    ],
+)
+def test_small_schemas(schema: dict[str, Any], value: dict[str, Any]) -> None:
+    schema = {"type": "object", **schema}
+    assert filled(schema, "Hi") == value
+    assert JsonSchema(schema).problem(value) is None
+
+
+def test_a_schema_that_requires_itself_ends() -> None:
+    schema = {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}}
+    assert filled(schema, "x") == {"next": {"next": None}}
+
+
+async def test_offline_gives_text_an_object_or_a_tool_request() -> None:
+    schema = {"type": "object", "required": ["answer"], "properties": {"answer": {"type": "string"}}}
+    request = ask("thanks!", variables={"user_message": "thanks!", "prior_results": [{"speech_act": "thanks"}]})
+    made = await OfflineProvider().complete(request._replace(output_schema=schema))
+    assert made.structured == {"answer": "You are welcome."}
+    assert (await OfflineProvider().complete(request)).text == "You are welcome."
