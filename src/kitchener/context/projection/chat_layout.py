@@ -7,13 +7,14 @@ something of before, the history leaves room to matches in that turn.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
 from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
-from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, once, placed_order, recent_turns
+from kitchener.context.projection.offered import ShownTurns, groups_of, once, placed_order, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.projection.window import Window, first_recent
 from kitchener.context.ruleset import Ruleset
@@ -63,13 +64,15 @@ class ChatLayout:
         said = _whole_newest(said, state.turns, packer.free)
         evidence = once(recalled, state, reach, newest, self.terse) if recalled else ()
         positions = dict[str, int]()
-        matches = partial(self._matches, turns, evidence, message, active, positions)
-        wanted = self._wanted(matches({item.ref for item in said})) if said and (start or evidence) else 0
+        matches_beside = partial(self._matches, turns, evidence, message, active, positions)
+        matches = matches_beside({item.ref for item in said})
+        seen, wanted = self._wanted(matches) if said and (start or evidence) else ([], 0)
         history, cut, cut_by = packer.pack_history(said, wanted)
         placed = history
         if evidence or start or cut:
+            matches = matches_beside({each.item.ref for each in history}) if cut else chain(seen, matches)
             reserve = _RESERVE * sum([each.tokens for each in history])
-            found = packer.pack_matches(_reserving(matches({each.item.ref for each in history}), reserve), groups_of(evidence))
+            found = packer.pack_matches(_reserving(matches, reserve), groups_of(evidence))
             known = {each.item.ref for each in found} if cut else ()
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
@@ -91,7 +94,7 @@ class ChatLayout:
         if self._grade is None or self.ruleset.admission == "newest_first":
             return
         count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
-        offered: Sequence[Item] = Joined(turns, evidence) if evidence else turns
+        offered: Sequence[Item] = [*turns, *evidence] if evidence else turns
         for index, grade in self._grade(message, offered):
             item = offered[index]
             if item.ref in taken:
@@ -104,16 +107,21 @@ class ChatLayout:
                 item = excerpted(item, asked, most, self.estimate)
             yield item, grade
 
-    def _wanted(self, matches: Iterable[tuple[Item, float]]) -> int:
-        """Tokens that the history leaves to matches if the best one says that the message asks for something of before."""
-        wanted, most = 0, self.ruleset.context_budget * 17 // 20  # its beginning changes anyway, so as much as helps
-        for item, grade in matches:
-            if grade < (_GOOD if wanted else _SURE):
+    def _wanted(self, matches: Iterable[tuple[Item, float]]) -> tuple[list[tuple[Item, float]], int]:
+        """The best matches, as far as they were read, and the tokens that the history leaves to them.
+
+        It leaves none unless the best one says that the message asks for something of before.
+        """
+        most = self.ruleset.context_budget * 17 // 20  # its beginning changes anyway, so as much as helps
+        seen, wanted = list[tuple[Item, float]](), 0
+        for each in matches:
+            seen.append(each)
+            if each[1] < (_GOOD if wanted else _SURE):
                 break
-            wanted += item.tokens
+            wanted += each[0].tokens
             if wanted >= most:
-                return most
-        return wanted
+                return seen, most
+        return seen, wanted
 
 
 def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
