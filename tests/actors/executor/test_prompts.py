@@ -208,7 +208,7 @@ def with_input(**properties: Any) -> Mapping[str, Any]:
         (CONTRACT, PACK + PACK, r"expected exactly one line .*found 2"),
         (CONTRACT, "=== DATA ===\n{{ question }}", r"expected text above the line '=== DATA ===', found none"),
         (CONTRACT, "Answer.\n=== DATA ===\n", r"expected text below the line '=== DATA ===', found none"),
-        (CONTRACT, "{{ question }}\n=== DATA ===\nx", r"expected only \['instructions'\] .*found \['question'\]; move data"),
+        (CONTRACT, "{{ question }}\n=== DATA ===\nx", r"expected only \['has_tools', 'instructions'\] .*found \['question'\]; move data"),
         (CONTRACT, "{% if question %}a{% endif %}\n=== DATA ===\nx", r"among the instructions, found \['question'\]"),
         (
             with_input(),
