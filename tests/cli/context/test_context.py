@@ -41,7 +41,7 @@ def both(session_id: str, number: int) -> tuple[str, str]:
 @pytest.fixture
 def session(cli: Cli) -> str:
     """A session of five turns under two intents, with room for less than two turns."""
-    configure(context_budget="200")
+    configure(context_budget="200", prompt_layout='"block"')
     return talk(cli, *TALK)
 
 

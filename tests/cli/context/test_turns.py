@@ -19,7 +19,7 @@ NO_COST = {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 
 @pytest.fixture
 def session(cli: Cli) -> str:
     """A session of five turns under two intents, with room for about two turns."""
-    configure(context_budget="200")
+    configure(context_budget="200", prompt_layout='"block"')
     return talk(cli, *TALK)
 
 
@@ -50,7 +50,7 @@ class TestExplain:
         assert "work orders that ended before" in text
 
     def test_what_did_not_fit_says_how_many_tokens_were_missing(self, cli: Cli, session: str) -> None:
-        configure(context_budget="160")
+        configure(context_budget="160", prompt_layout='"block"')
         cli("chat", "--session", session, stdin=b"and a room with a view?\n")
         arguments = ("context", "explain", "--turn", turn(session, 6), "--entry", turn(session, 4))
         (found,) = cli(*arguments, "--json").json["explanations"]

@@ -23,7 +23,7 @@ SESSION = "SES-0000000a"
 @pytest.fixture
 def session(cli: Cli) -> str:
     """A session of five turns under two intents, with room for about two turns."""
-    configure(context_budget="200")
+    configure(context_budget="200", prompt_layout='"block"')
     return talk(cli, *TALK)
 
 
@@ -48,7 +48,7 @@ def with_tools(*messages: str, **settings: Any) -> None:
 
 class TestContents:
     def test_every_item_stands_there_with_its_verdict_and_text(self, cli: Cli, session: str) -> None:
-        configure(context_budget="160")
+        configure(context_budget="160", prompt_layout='"block"')
         cli("chat", "--session", session, stdin=b"and a room with a view?\n")
         page = page_of(cli, turn(session, 6))
         view = cli("context", "explain", turn(session, 6), "--json").json
