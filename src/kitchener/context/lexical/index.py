@@ -33,7 +33,7 @@ _PER_FED_BACK: Final = 16
 """Postings per position that is read of a word of the second round."""
 _BEST: Final = 0.34
 """Share of the possible score that the best turn has, if any turn is about the question."""
-_RELATED: Final = 0.13
+_RELATED: Final = 0.11
 """Share of the possible score from which on a turn is about the question."""
 _SHORT: Final = 6
 """Terms of a question that a turn may have all of. Of a longer one a turn has as many."""
