@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from kitchener import tool
 from kitchener.actors.executor.prompts import PromptLibrary, prompt_sources
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
@@ -64,6 +65,23 @@ async def test_each_request_begins_with_the_one_before_up_to_its_last_message(tm
         texts = [as_sent(each) for each in replies(ada)]
     for before, after in pairwise(texts[1:]):
         assert after.startswith(before[: before.rindex("\x00user:")]), "all but the last message"
+
+
+async def test_rules_about_tools_do_not_come_and_go_between_turns(tmp_path: Path) -> None:
+    """A greeting is offered no tool, and its system message begins as that of every other turn."""
+
+    @tool(read_only=True)
+    async def weather(city: str) -> str:
+        """Tells the weather in a city."""
+        return f"sun in {city}"
+
+    async with talking(tmp_path, tools=[weather], classify="rules", **ENFORCE) as ada:
+        await ada.say("hello", "what is the weather?", "apples")
+        sent = replies(ada)
+    assert {bool(each.tools) for each in sent} == {True, False}
+    rules = {each.messages[0].content.partition("What the conversation is about")[0].rstrip() for each in sent}
+    assert len(rules) == 1
+    assert "offered tool" in rules.pop()
 
 
 async def test_full_history_shrinks_in_whole_turns_and_seldom(tmp_path: Path) -> None:
