@@ -14,6 +14,7 @@ from kitchener.errors import CallerError
 from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.verify.checkpoint import checkpoint_path
 from kitchener.records.events import SEALED_FIELDS
+from kitchener.records.ref import Ref
 from kitchener.sealing import Keyring, Sealer
 from kitchener.signing import load_signer
 from tests.cli.commands import read_lines, write_messages
@@ -180,7 +181,7 @@ def test_a_bundle_names_the_imported_messages_that_a_turn_showed(filled: Cli, tm
     assert filled("ledger", "proof", turn_ids(tmp_path)[-1], "-o", "evidence.json").code == 0
     shown = _shown(tmp_path / "evidence.json")
     (projection,) = [each["payload"] for each in shown if each["entry_type"] == "PROJECTION_COMPUTED"]
-    visible = {ref.entry_id.rpartition("-")[2] for ref in read_chain(projection, {}, {}.__getitem__).visible}
+    visible = {ref.entry_id.rpartition("-")[2] for ref in read_chain(projection, {}, dict[Ref, Any]().__getitem__).visible}
     imported = [line["seq"] for line in read_lines(tmp_path / HO2M) if line["entry"]["entry_type"] == "MESSAGE_IMPORTED"]
     assert [seq in map(int, visible) for seq in imported] == [True, False]
     assert "MESSAGE_IMPORTED" not in [each["entry_type"] for each in shown], "what earlier turns said is not disclosed"
