@@ -1,6 +1,7 @@
 """A subject's turns that may be recalled: a limit on what is in memory, and the same turns however they are read."""
 
 import gc
+import re
 from collections.abc import Awaitable
 from pathlib import Path
 from weakref import ref
@@ -8,9 +9,11 @@ from weakref import ref
 import anyio
 import pytest
 
+from kitchener import FilePart, ImagePart, replay_session
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
 from kitchener.context import Ruleset
 from kitchener.runtime import Runtime
+from tests.acceptance.content_kit import ADA, BO, PDF, config, model, png, replies, running
 from tests.acceptance.stack import open_scripted
 
 
@@ -99,6 +102,35 @@ async def test_turns_that_are_handed_over_are_those_that_would_be_read(tmp_path:
             read = await SubjectTurns(runtime.ledgers(), authority.projector.estimate, authority.ruleset).of(subject, end)
             assert told(handed) == told(read)
             assert handed.known == read.known == 12
+
+
+async def test_a_message_with_an_image_is_recalled_alike_from_memory_and_after_its_eviction(tmp_path: Path) -> None:
+    """Two subjects say the same; the turns of one are evicted before the question. Both see the same, and it replays."""
+    settings, provider = config(tmp_path, recall_scope="subject"), model()
+    async with running(settings, provider) as runtime:
+        supervisor, authority = runtime.supervisor(), runtime.supervisor()._authority
+        assert authority is not None
+        turns, asked = authority.subject_turns, list[str]()
+        for subject in (ADA, BO):
+            await supervisor.handle_turn("hello", subject_id=subject)
+            await turns.of(subject, runtime.ledgers().ho2m.position)  # what comes now is handed over
+            images = [ImagePart(png(), name="boat.png"), FilePart(PDF, name=f"log of {subject}.pdf")]
+            await supervisor.handle_turn("My boat in the harbour", subject_id=subject, parts=images)
+        end = runtime.ledgers().ho2m.position
+        for subject in (ADA, BO):
+            handed = told(await turns.of(subject, end))
+            if subject == BO:
+                turns.forget(subject)
+            assert told(await turns.of(subject, end)) == handed
+            result = await supervisor.handle_turn("where is my boat?", subject_id=subject)
+            asked.append(result.session_id)
+    said = ["\n".join(each.content for each in request.messages) for request in replies(provider)[-2:]]
+    hers, his = (re.sub(r"data-[0-9a-f]{16}", "data", text) for text in said)  # a fence's mark depends on what it holds
+    assert "log of ada.pdf" in hers
+    assert "boat.png" in hers
+    assert hers.replace("log of ada", "log of bo") == his
+    for session_id in asked:
+        assert (await replay_session(session_id, config=settings)).divergence is None
 
 
 async def test_a_turn_that_completes_during_a_read_is_known_afterwards(tmp_path: Path) -> None:

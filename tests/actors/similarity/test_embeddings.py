@@ -1,16 +1,34 @@
 """Turns that are ranked by vectors as well as by words: what a user sees, what is on record, and what a failure costs."""
 
+import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from kitchener.actors.similarity.vector_store import FILE
 from kitchener.config import RuntimeConfig
 from kitchener.records.embedding import Similarity
 from kitchener.replaying import replay_session
-from tests.actors.similarity.kit import CHATTER, DOG, QUESTION, Meanings, config, opened, say, shown, similarities, vector
+from kitchener.runtime import erase_subject, import_conversations
+from tests.actors.similarity.kit import (
+    CHATTER,
+    DOG,
+    QUESTION,
+    Meanings,
+    config,
+    opened,
+    projections,
+    read_projection,
+    say,
+    shown,
+    similarities,
+    vector,
+)
 from tests.logs import captured_logs
 
 
@@ -222,3 +240,48 @@ def test_what_is_on_record_reads_back() -> None:
     for problem in (None, "PAUSED"):
         similarity = Similarity("m", 0.25, {"E-1": 7}, 3, problem)
         assert Similarity.from_mapping(similarity.as_mapping()) == similarity
+
+
+def imported_file(path: Path, *said: str) -> Path:
+    """A conversation of another program, one message of the user after the other."""
+    messages = [{"role": "user", "content": each, "time": "2024-05-08"} for each in said]
+    path.write_text(json.dumps({"session": path.stem, "messages": messages}) + "\n", encoding="utf-8")
+    return path
+
+
+async def test_imported_messages_are_embedded_ranked_shown_and_erased_with_their_subject(tmp_path: Path) -> None:
+    """What was imported counts by its meaning, a replay of the question needs no model, and vectors go with the subject."""
+    settings, meanings, texts = config(tmp_path / "root"), Meanings(), {"ada": DOG, "bo": "Bello, the terrier, barks."}
+    for subject, text in texts.items():
+        file = imported_file(tmp_path / f"{subject}.jsonl", text, *CHATTER)
+        await import_conversations(file, subject_id=subject, config=settings)
+    sessions = {}
+    async with opened(settings, meanings) as runtime:
+        for subject, text in texts.items():
+            session_id = sessions[subject] = await say(runtime, QUESTION, subject_id=subject)
+            (projection,) = await projections(runtime, session_id)
+            said = [e async for e in runtime.ledgers().ho2m.read(entry_type="MESSAGE_IMPORTED")]
+            (mine,) = [e for e in said if e.payload["text"] == text]
+            visible = {ref.entry_id for ref in read_projection([projection]).visible}
+            assert projection.payload["similarity"]["scores"][mine.entry_id] == 1_000
+            assert {e.payload["text"] for e in said if e.entry_id in visible}.intersection(texts.values()) == {text}
+    assert set(texts.values()) <= {*meanings.texts}
+    before = kept_vectors(settings)
+    for session_id in sessions.values():
+        report = await replay_session(session_id, config=settings)
+        assert (report.divergence, len(report.turns)) == (None, 1)
+    await erase_subject("ada", config=settings)
+    assert kept_vectors(settings) == before // 2
+    again = Meanings()
+    async with opened(settings, again) as runtime:
+        for subject in texts:
+            await say(runtime, QUESTION, subject_id=subject)
+    assert not {*texts.values()}.intersection(again.texts)  # hers is gone, and his vector is still there
+    assert (await replay_session(sessions["bo"], config=settings)).divergence is None
+
+
+def kept_vectors(settings: RuntimeConfig) -> int:
+    """How many vectors are kept."""
+    with closing(sqlite3.connect(Path(settings.plane_root) / "index" / FILE)) as connection:
+        ((found,),) = connection.execute("SELECT count(*) FROM vectors")
+    return int(found)

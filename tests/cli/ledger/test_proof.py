@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from kitchener.canonical import digest
+from kitchener.context import read_chain
 from kitchener.errors import CallerError
 from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.verify.checkpoint import checkpoint_path
 from kitchener.records.events import SEALED_FIELDS
+from kitchener.records.ref import Ref
 from kitchener.sealing import Keyring, Sealer
 from kitchener.signing import load_signer
 from tests.cli.commands import read_lines, write_messages
@@ -165,6 +167,27 @@ def test_proof_writes_a_bundle_that_verify_takes(filled: Cli, tmp_path: Path) ->
     damaged = filled("ledger", "verify", path)
     assert damaged.code == 6
     assert damaged.out.startswith(f"damaged  {path}: ")
+
+
+def test_a_bundle_names_the_imported_messages_that_a_turn_showed(filled: Cli, tmp_path: Path) -> None:
+    """Those of the turn's subject, as any earlier turn, and none of another subject; the bundle verifies."""
+    (tmp_path / "kitchener.toml").write_text(f'{SETTINGS}[agents.ADMIN]\ncontext_mode = "enforce"\nrecall_scope = "subject"\n')
+    for subject, text in (("ada", "The choir sings in the old mill"), ("bo", "The choir sings in the new barn")):
+        said = {"session": subject, "messages": [{"role": "user", "content": text, "speaker": "Ann", "time": "2024-05-08"}]}
+        (tmp_path / f"{subject}.jsonl").write_text(json.dumps(said) + "\n")
+        assert filled("session", "import", f"{subject}.jsonl", "--subject", f"of {subject}").code == 0
+    assert filled("run", write_messages(tmp_path / "asked", ("ada", "where does the choir sing?"))).code == 0
+    filled("ledger", "checkpoint")
+    assert filled("ledger", "proof", turn_ids(tmp_path)[-1], "-o", "evidence.json").code == 0
+    shown = _shown(tmp_path / "evidence.json")
+    (projection,) = [each["payload"] for each in shown if each["entry_type"] == "PROJECTION_COMPUTED"]
+    visible = {ref.entry_id.rpartition("-")[2] for ref in read_chain(projection, {}, dict[Ref, Any]().__getitem__).visible}
+    imported = [line["seq"] for line in read_lines(tmp_path / HO2M) if line["entry"]["entry_type"] == "MESSAGE_IMPORTED"]
+    assert [seq in map(int, visible) for seq in imported] == [True, False]
+    assert "MESSAGE_IMPORTED" not in [each["entry_type"] for each in shown], "what earlier turns said is not disclosed"
+    assert b"old mill" not in (tmp_path / "evidence.json").read_bytes()
+    public_key = load_signer(tmp_path / "keys/signing.pem").public_key
+    assert filled("ledger", "verify", "evidence.json", "--public-key", public_key).code == 0
 
 
 def test_without_a_signature_it_says_so_plainly(filled: Cli, tmp_path: Path) -> None:

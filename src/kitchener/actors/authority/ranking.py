@@ -5,6 +5,7 @@ of the subject if the policy may recall them. Turns enter in the order of the le
 change the result.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ class RankedTurns(NamedTuple):
     """The scores of texts, by index position."""
     possible: float = 0.0
     """About the score of a text with every word of the message."""
+    related: float = 0.0
+    """The score from which on a text is about the message; infinite if no text is."""
 
 
 class TurnWords:
@@ -115,7 +118,8 @@ class TurnWords:
         order, matched, scores = ranked.order, ranked.matched, ranked.scores
         if similar is not None and similar.weight and similar.scores:
             order, matched, scores = self._joined(ranked, similar, among)
-        return RankedTurns([*dict.fromkeys(map(self._owners.__getitem__, order))], matched, scores, ranked.possible)
+        numbers = [*dict.fromkeys(map(self._owners.__getitem__, order))]
+        return RankedTurns(numbers, matched, scores, ranked.possible, ranked.related)
 
     def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int], Mapping[int, float]]:
         """The order, the matches and the scores with what similar turns gain, as a share of the best score by words."""
@@ -135,18 +139,30 @@ class TurnWords:
 
     def grade(self, number: int, ranked: RankedTurns) -> float:
         """How well a turn matches: the score of its best text as a share of what a text with every word of the message gets."""
+        return self._best_score(number, ranked) / ranked.possible if ranked.possible else 0.0
+
+    def _best_score(self, number: int, ranked: RankedTurns) -> float:
         start = self._ends[number - 1] if number else 0
-        best = max([ranked.scores.get(each, 0.0) for each in range(start, self._ends[number])], default=0.0)
-        return best / ranked.possible if ranked.possible else 0.0
+        return max([ranked.scores.get(each, 0.0) for each in range(start, self._ends[number])], default=0.0)
 
     def said(self, number: int) -> str:
         """What was said in a turn, a message or a reply, without the names of the speakers."""
         return "\n".join([text for _, text in _said(self.turns[number].text)])
 
-    def matched(self, ranked: RankedTurns) -> Iterator[Item]:
-        """The turns with a text in `ranked.matched`, best first."""
+    def matched(self, ranked: RankedTurns, similar: Similarity | None = None) -> Iterator[tuple[Item, bool]]:
+        """The turns with a text in `ranked.matched`, best first, each with whether it is about the message.
+
+        Of turns that are similar to it, these are all if any turn is about it by its words, and else the most similar ones.
+        """
         numbers = set(map(self._owners.__getitem__, ranked.matched))
-        return (self.turns[number] for number in ranked.numbers if number in numbers)
+        alike = similar.scores if similar is not None and similar.weight else {}
+        least = _ALIKE if ranked.related == math.inf else 1
+        is_related = True
+        for number in ranked.numbers:
+            if number in numbers:
+                item = self.turns[number]
+                is_related = is_related and self._best_score(number, ranked) >= ranked.related  # the best come first
+                yield item, is_related or (bool(alike) and alike.get(item.ref.entry_id, 0) >= least)
 
     def _read(self) -> LexicalIndex:
         """Returns the index after adding all turns that were noted since the last call."""
@@ -228,9 +244,9 @@ class TurnRanking:
         """How many items of `words` are ranked."""
         return self._among
 
-    def answering(self, message: str) -> Iterator[Item]:
-        """The turns that share a word with the message, or have a neighbour that does, best first."""
-        return self._words.matched(self._best(message))
+    def answering(self, message: str) -> Iterator[tuple[Item, bool]]:
+        """The turns that share a word with the message, or have a neighbour that does, see `TurnWords.matched`."""
+        return self._words.matched(self._best(message), self.similar)
 
     def _best(self, message: str) -> RankedTurns:
         # Estimates how many turns fit the budget from the average size of a turn.

@@ -279,11 +279,13 @@ class TurnAuthority:
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
         room = _OFFERED * ruleset.context_budget
         longest = ruleset.excerpt_tokens // 2 if ruleset.is_terse else ruleset.excerpt_tokens  # most excerpts are half as long
-        for item in thread.ranking.answering(self._message):
+        for item, is_related in thread.ranking.answering(self._message):
             if len(found) == most or room <= 0:
                 break
             own = mine.get(item.entity_id)
-            if own is None or own.intent_id != active:
+            # Where nothing else is said about a message, other sessions are not shown for a common word.
+            is_wanted = own.intent_id != active if own is not None else is_related or not ruleset.is_terse
+            if is_wanted:
                 found.append(recalled(item))
                 # What could hardly fit beside better matches is not even offered: each offer is on record.
                 room -= min(item.tokens, longest)

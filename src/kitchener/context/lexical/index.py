@@ -31,6 +31,12 @@ _PER_FEATURE: Final = 16
 """Postings per standing statement, and per turn of a day in the question, that is scored."""
 _PER_FED_BACK: Final = 16
 """Postings per position that is read of a word of the second round."""
+_BEST: Final = 0.34
+"""Share of the possible score that the best turn has, if any turn is about the question."""
+_RELATED: Final = 0.11
+"""Share of the possible score from which on a turn is about the question."""
+_SHORT: Final = 6
+"""Terms of a question that a turn may have all of. Of a longer one a turn has as many."""
 
 
 class Ranked(NamedTuple):
@@ -44,6 +50,8 @@ class Ranked(NamedTuple):
     """The score of each position in `order`; comparable only within one ranking."""
     possible: float = 0.0
     """About the score of a turn with every term of the question; 0: nothing was ranked."""
+    related: float = 0.0
+    """The score from which on a turn is about the question; infinite if no turn is."""
 
 
 class LexicalIndex(LexicalTurns):
@@ -84,7 +92,8 @@ class LexicalIndex(LexicalTurns):
         best = max(total.values(), default=0.0) or 1.0
         top = self._weights.session * best / max(sessions.values(), default=1.0)
         shares = {session: top * score for session, score in sessions.items()}
-        self._mark(total, date_parts(question) if may_have_date(question) else _NO_DATE, best, count)
+        date = date_parts(question) if may_have_date(question) else _NO_DATE
+        self._mark(total, date, best, count)
         scores = self._weigh(total, shares, named)
         if matched and self._weights.feedback_terms:
             gains = self._feed_back(scores, asked, count)
@@ -92,7 +101,10 @@ class LexicalIndex(LexicalTurns):
             scores.update(fed_back)
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
-        return Ranked(order, matched, scores, sum([_rarity(self._having(term, count), count) for term in asked]))
+        possible = sum([_rarity(self._having(term, count), count) for term in asked])
+        # Words alone do not tell what is about a day.
+        related = 0.0 if date or not order else _related(scores[order[0]], possible, len(asked))
+        return Ranked(order, matched, scores, possible, related)
 
     # ---- the question
 
@@ -308,6 +320,12 @@ def _sums_of(matches: list[dict[int, float]]) -> dict[int, float]:
 def _rarity(having: int, among: int) -> float:
     """BM25's weight of a term that `having` of `among` documents contain."""
     return math.log(1 + (among - having + 0.5) / (having + 0.5))
+
+
+def _related(best: float, possible: float, terms: int) -> float:
+    """The score from which on a turn is about a question, see `Ranked.related`."""
+    expected = possible * min(1.0, _SHORT / terms) if terms else 0.0
+    return _RELATED * expected if best >= _BEST * expected else math.inf
 
 
 def _newest(positions: Sequence[int], most: int, count: int) -> Sequence[int]:
