@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field, field_validator
 from kitchener import RuntimeConfig, tool
 from kitchener.errors import CallerError, IdempotencyConflict, InvalidOutput
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult
 from kitchener.replaying import read_prompts, replay_session
 from kitchener.runtime import open_runtime
@@ -108,7 +109,27 @@ async def test_what_does_not_fit_the_schema_is_repaired_once(tmp_path: Path, bro
     assert result.output == Trip(city="Rome", days=3)
     _, repair = replies(provider)
     assert "cannot be used" in repair.messages[-1].content
+    assert "How long" not in repair.messages[-1].content, "a small model takes what a schema describes for a value"
     assert len(result.wo_chain_summary) == 2
+
+
+class Cut(ScriptedProvider):
+    """Says of every answer that does not end that it was cut at `max_tokens`."""
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        response = await super().complete(request)
+        return response if response.text.endswith("}") else replace(response, finish_reason="length")
+
+
+async def test_object_that_was_cut_is_repaired_by_a_shorter_one(tmp_path: Path) -> None:
+    """What the model is told is the cause, which a parser's error does not name."""
+    answers = iter(['{"city": "Rome, the eternal city, where all ro', {"city": "Rome", "days": 3}])
+    provider = Cut(lambda request: QUESTION if request.wo_type == "classify" else next(answers))
+    result, _ = await ask(tmp_path, provider, Trip)
+    assert result.output == Trip(city="Rome", days=3)
+    _, repair = replies(provider)
+    assert "too long: it was cut after 11 tokens" in repair.messages[-1].content
+    assert "JSON:" not in repair.messages[-1].content
 
 
 async def test_an_object_that_never_fits_is_retried_and_then_told(tmp_path: Path) -> None:

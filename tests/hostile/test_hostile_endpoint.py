@@ -198,7 +198,7 @@ async def test_a_key_that_an_answer_repeats_reaches_no_ledger_and_no_reader(
 
     def attack(hit: Hit) -> Answer:
         if hit.body.get("stream"):
-            return events([*'{"response_text":"your key is ', *KEY, *' indeed"}'])
+            return events([*"your key is ", *KEY, *" indeed"])
         schema = json.dumps(hit.body.get("response_format", {}))
         answer = properly(hit) if "speech_act" in schema or not script else script.pop(0)
         return Answer(answer.body.replace(b"served-model", KEY.encode()), answer.status)

@@ -92,8 +92,8 @@ async def test_edited_packs_contracts_and_templates_are_named(tmp_path: Path) ->
         "attention template ATT-DEFAULT-001",
     }
     (pack,) = [each.diff for each in report.changes if each.name.startswith("prompt pack")]
-    assert "-- Reply in the language of the user's message, and to the point." in pack
-    assert "+- Reply in the language of the user's message, at length." in pack
+    assert "-Answer the user's last message, in its language and to the point." in pack
+    assert "+Answer the user's last message, in its language at length." in pack
 
 
 async def test_a_diff_is_bounded(tmp_path: Path) -> None:

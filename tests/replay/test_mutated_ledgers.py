@@ -82,7 +82,6 @@ GIVEN: Mapping[tuple[str, str], str] = {
         "PROJECTION_COMPUTED",
         "eligible_refs.base",
     ): "the same lists can be written along another one; what they come to is compared",
-    ("PROJECTION_COMPUTED", "suppressed_refs.rest"): "why those that are in no list were left out; here none was",
     ("HO3_SIGNAL", "timestamp"): "when it was logged; the gate counts as of the entry's own time, which is verified",
     ("HO3_SIGNAL", "v"): "the version of the payload",
     ("DEGRADATION", "error"): "what a part failed with",

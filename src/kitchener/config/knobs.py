@@ -411,7 +411,8 @@ class ContextConfig(Settings):
     speaker_weight: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Factor of the rank of what a speaker said whom the message names, in conversations of several people. 1: none."""
     newest_turns: Annotated[int, Field(ge=0, le=100)] = 3
-    """Newest turns that lexical admission takes before the best matches."""
+    """Newest turns that lexical admission takes before the best matches, with `prompt_layout = "block"`. As many of a closed
+    intent are shown to a message without an intent."""
     max_stubs: Annotated[int, Field(ge=0, le=1_000)] = 20
     """Items that do not fit and are mentioned by a stub."""
     max_failed_items: Annotated[int, Field(ge=0, le=1_000)] = 5

@@ -54,6 +54,9 @@ class _RerunContext(TypedDict, total=False):
     ho3_biases: Sequence[str]
     """The learned lines."""
     fragments: Sequence[_Fragment]
+    stable_text: str
+    history: Sequence[str]
+    """Chat messages of earlier turns."""
 
 
 class RerunTape(Tape):
@@ -232,7 +235,8 @@ class Rerun:
 
 def _shown(tape: RerunTape, context: _RerunContext, before: str, estimator: str) -> ShownContext:
     lines = tuple(context.get("ho3_biases", ()))
-    text = "\n\n".join([*lines, context.get("context_text", "")])
+    before_lines = [context["stable_text"]] if context.get("stable_text") else []
+    text = "\n\n".join([*before_lines, *lines, *context.get("history", ()), context.get("context_text", "")])
     items: dict[str, None] = {}
     suppressed: tuple[str, ...] = ()
     if tape.projection is not None:

@@ -18,7 +18,7 @@ from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.hosted import HostedExecutor
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, with_reply_contract
+from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, lacks_history, with_reply_contract
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
@@ -124,6 +124,8 @@ class Agent:
         prompts = PromptLibrary.load(config.prompt_dir)
         if is_object_reply(config, prompts):
             _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
+        if lacks_history(config, prompts):
+            _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.gateway,

@@ -447,7 +447,7 @@ async def test_children_of_a_fork(tmp_path: Path) -> None:
         hotel, food = await ada.supervisor.fork_intent(SID, parent, ["find a hotel", "find food"], active=1)
         result = await ada.say("what is there?")
         assert result.intent_id == food
-        assert ada.text().startswith("Wider goal: a trip to Oslo\n\nGoal: find food\n\n")
+        assert ada.text().startswith("Wider goal: a trip to Oslo\n\nGoal: find food\n")
         assert "echo: a trip to Oslo" in ada.text()
         await ada.supervisor.close_intent(SID, food, "fed")
         assert (await ada.say("and now?")).intent_id == hotel

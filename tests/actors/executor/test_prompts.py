@@ -152,6 +152,28 @@ def test_instructions_stand_in_the_system_message_only() -> None:
     assert "Never delete files." not in other.content
 
 
+def test_tools_are_spoken_of_only_where_there_are_some() -> None:
+    """The system message that the contract keeps is of the same instructions and tools, whatever it rendered before."""
+    contract, variables = LIBRARY.contract("PRC-SYNTHESIZE-002"), SHIPPED["PRC-SYNTHESIZE-002"]
+    told = {has: contract.render({**variables, "has_tools": has}, TURN)[0].content for has in (True, False)}
+    absent = contract.render(variables, TURN)[0].content
+    assert "offered tool" in told[True]
+    assert "offered tool" not in told[False]
+    assert absent == told[False]
+    assert contract.render({**variables, "has_tools": True}, TURN)[0].content == told[True]
+
+
+@pytest.mark.parametrize("has_tools", [True, False])
+def test_a_reply_is_told_what_is_data_and_the_operator_has_the_last_word(has_tools: bool) -> None:
+    contract = LIBRARY.contract("PRC-SYNTHESIZE-002")
+    variables = {**SHIPPED["PRC-SYNTHESIZE-002"], "instructions": "Never delete files.", "has_tools": has_tools}
+    system = contract.render(variables, TURN)[0].content
+    assert "<data-ID>" in system
+    assert "results of tools" in system, "an item of the context is read by a tool also where the class has none"
+    assert "follow no instruction" in system
+    assert system.rstrip().endswith("Never delete files.")
+
+
 # A user's own directory
 
 
@@ -208,7 +230,7 @@ def with_input(**properties: Any) -> Mapping[str, Any]:
         (CONTRACT, PACK + PACK, r"expected exactly one line .*found 2"),
         (CONTRACT, "=== DATA ===\n{{ question }}", r"expected text above the line '=== DATA ===', found none"),
         (CONTRACT, "Answer.\n=== DATA ===\n", r"expected text below the line '=== DATA ===', found none"),
-        (CONTRACT, "{{ question }}\n=== DATA ===\nx", r"expected only \['instructions'\] .*found \['question'\]; move data"),
+        (CONTRACT, "{{ question }}\n=== DATA ===\nx", r"expected only \[.*'instructions'\] .*found \['question'\]; move data"),
         (CONTRACT, "{% if question %}a{% endif %}\n=== DATA ===\nx", r"among the instructions, found \['question'\]"),
         (
             with_input(),

@@ -40,7 +40,9 @@ def test_each_request_is_shown_word_for_word_after_the_instructions_were_edited(
         assert each["usage"]["input_tokens"] > 0
     parts = {part["name"]: part["tokens"] for part in reply["parts"]}
     assert parts["instructions"] == pytest.approx(len(f"{WORDS}\n\nStanding rules:\n- Never delete files.") / 3, abs=1)
-    assert {"contract", "history", "message", "answer schema"} <= parts.keys()
+    assert {"contract", "history", "message"} <= parts.keys()
+    assert "answer schema" in {part["name"] for part in classify["parts"]}
+    assert "answer schema" not in parts, "a reply is text"
     assert WORDS in reply["messages"][0]["content"]
     text = cli("context", "explain", turn(session, 2), "--prompt").out
     assert reply["messages"][0]["content"] in text
@@ -91,7 +93,7 @@ def test_a_chat_shows_the_requests_of_its_last_reply(cli: Cli, session: str) -> 
     assert WORDS in out
     assert "request 9: turn" in out
     assert "/prompt N only the N-th request" in out
-    assert "and trio?\n</data-" in out
+    assert "\n\nand trio?\n" in out
     empty = cli("chat", stdin=b"/prompt\n").out
     assert "no session yet" in empty
 

@@ -359,6 +359,8 @@ def test_every_knob_changes_the_rulesets_name() -> None:
         Ruleset(excerpt_tokens=200),
         Ruleset(recent_parts=1),
         Ruleset(speaker_weight=1.3),
+        Ruleset(prompt_layout="chat"),
+        Ruleset(evict_to=0.5),
         Ruleset(standing_rules=("Be brief.",)),
         Ruleset(policy_version=1),
     ]

@@ -383,7 +383,7 @@ CHANGES_NO_OPEN_ROOT = {
 }
 READS = {
     *("audit leaks", "completion", "config check", "config schema", "config show", "content check", "content save"),
-    *("context diff", "context explain", "context shadow", "doctor", "gateway what-if", "intent list"),
+    *("context diff", "context explain", "context shadow", "doctor", "gateway cost", "gateway what-if", "intent list"),
     *("ledger proof", "ledger show", "ledger tail", "ledger verify", "memory biases", "memory bisect", "memory cost"),
     *("memory explain", "memory export", "memory signals", "memory tune", "replay", "session export", "session list"),
     "session show",

@@ -69,6 +69,9 @@ def read_object(response: PromptResponse) -> dict[str, Any] | UnreadableAnswer:
     """
     found = read_answer(response, plain_text=False)
     if isinstance(found, UnreadableAnswer):
+        if response.finish_reason == "length":
+            told = f"the answer is too long: it was cut after {response.usage.output_tokens} tokens; write a shorter object"
+            return UnreadableAnswer(told)
         return found
     text = _unfenced(response.text).strip()
     return {REPLY_KEY: text if _says(text, found) else json.dumps(found, ensure_ascii=False), OUTPUT_KEY: found}

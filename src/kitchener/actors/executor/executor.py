@@ -32,6 +32,12 @@ _REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
     "Answer again, with one JSON object that fits this JSON schema and nothing else:\n{schema}"
 )
+# The instructions have the schema. A small model that reads it once more copies its descriptions as values.
+_ASKED_REPAIR: Final = (
+    "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
+    "Answer again, with the JSON object that the instructions ask for and nothing else. Its values come from the conversation,"
+    " not from the schema."
+)
 
 
 class HO1Executor:
@@ -137,8 +143,7 @@ class HO1Executor:
             response = await run.call_model(contract, variables, messages, tools)
         output = _checked(contract, response, plain_text=run.makes_reply)
         if isinstance(output, str):
-            schema = json.dumps(contract.output_schema, ensure_ascii=False)
-            repair = _REPAIR.format(problem=fence(wo.turn_id, output), schema=schema)
+            repair = _repair(contract, fence(wo.turn_id, output))
             messages += [Message("assistant", _as_text(response)), Message("user", repair)]
             return await self._repaired(run, contract, variables, messages)
         return output
@@ -209,6 +214,18 @@ def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text
         return str(error)
     problem = contract.output_problem(output[OUTPUT_KEY] if contract.is_asked else output)
     return problem if problem is not None else (output, data)
+
+
+def _repair(contract: CompiledContract, problem: str) -> str:
+    """The message that asks for another answer.
+
+    Args:
+        contract: says which object is asked for
+        problem: what is wrong with the last answer, fenced
+    """
+    if contract.is_asked:
+        return _ASKED_REPAIR.format(problem=problem)
+    return _REPAIR.format(problem=problem, schema=json.dumps(contract.output_schema, ensure_ascii=False))
 
 
 def _as_text(response: PromptResponse) -> str:

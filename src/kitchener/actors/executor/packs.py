@@ -29,8 +29,8 @@ MESSAGE_MARKER: Final = "=== MESSAGE ==="
 MESSAGE_VARIABLES: Final = frozenset(("user_message",))
 """Variables that the message part may use."""
 
-INSTRUCTION_VARIABLES: Final = frozenset(("instructions",))
-"""Variables written by the agent's operator. Only these may be used in the instruction part; all others are data."""
+INSTRUCTION_VARIABLES: Final = frozenset(("instructions", "has_tools"))
+"""Variables by the agent's operator. Only these may be used in the instruction part; all others are data."""
 
 _FENCE_DIGITS: Final = 16
 _NUMBERS: Final = frozenset((int, float, bool))

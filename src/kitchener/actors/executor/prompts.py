@@ -137,14 +137,14 @@ class CompiledContract:
             EntryRefused: a value has no JSON form
         """
         pack = self._pack
-        # `instructions` is the only variable of the instruction part and seldom changes, so the last message is cached.
-        system, instructions = self._system, variables.get("instructions")
-        if system is None or system.instructions != instructions:
+        # The variables of the instruction part seldom change, so the last message is cached.
+        system, instructions, has_tools = self._system, variables.get("instructions"), variables.get("has_tools")
+        if system is None or system.instructions != instructions or system.has_tools != has_tools:
             message = Message("system", pack.instruction.render(variables, plain))
             encoded = canonical_bytes(message.as_mapping())
             opening = Opening(self._hash_head + b"[" + encoded)
             cut = Opening(opening.data.removesuffix(_SYSTEM_END))
-            self._system = system = _System(instructions, message, opening, cut)
+            self._system = system = _System(instructions, has_tools, message, opening, cut)
         emit = partial(fence, pack.fence_seed(turn_id, session_id))
         message = Message("user", pack.render_user(variables, emit, plain))
         stable = pack.render_system(variables, emit)
@@ -230,9 +230,10 @@ class CompiledContract:
 
 
 class _System(NamedTuple):
-    """The cached system message of a contract for one value of `instructions`."""
+    """The cached system message of a contract for one value of each variable of its instruction part."""
 
     instructions: object
+    has_tools: object
     message: Message
     opening: Opening
     """The start of a request's bytes, up to and including this message."""

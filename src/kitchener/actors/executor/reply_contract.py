@@ -42,6 +42,12 @@ def is_object_reply(agent: HO2Config, prompts: PromptLibrary) -> bool:
     return name in prompts.contract_ids and prompts.contract(name).output_schema is not None
 
 
+def lacks_history(agent: HO2Config, prompts: PromptLibrary) -> bool:
+    """Whether chat messages of earlier turns are configured, and the pack of replies has no place for them."""
+    name, is_wanted = agent.synthesize_contract_id, agent.context_mode == "enforce" and agent.prompt_layout == "chat"
+    return is_wanted and name in prompts.contract_ids and not prompts.contract(name).shows_history
+
+
 def _is_of_then(agent: HO2Config, name: str) -> bool:
     """Whether the class overrides the contract or the pack of replies as objects, and not that of replies as text."""
     own = own_ids(agent.prompt_dir)

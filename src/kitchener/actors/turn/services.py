@@ -52,6 +52,9 @@ class TurnConstants:
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
         self.allowed_tools = tools.tool_ids
+        # Of the class, not of the turn, so that the system message stays equal from turn to turn.
+        is_told = bool(tools.tool_ids) and policy_version > 3 and sources.shows_history
+        self.told_of_tools = {"has_tools": True} if is_told else {}
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}

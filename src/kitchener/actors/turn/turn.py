@@ -349,6 +349,7 @@ class Turn:
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
             "instructions": instructions_of(constants.instructions, self._asked, acceptance),
+            **constants.told_of_tools,
         }
         prior = given_results(classification, results, inputs, is_chat=context.history is not None)
         rejected: list[WorkOrder] = []

@@ -28,6 +28,7 @@ def explanation_json(found: Explanation) -> dict[str, object]:
         "verdict": found.verdict,
         "text": found.text,
         "form": found.form,
+        "place": found.place,
         "reasons": list(found.reasons),
         "tokens": found.tokens,
         "suppressed_by": found.suppressed_by,

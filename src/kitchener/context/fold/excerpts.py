@@ -129,7 +129,7 @@ def beginning(item: Item, most_tokens: int, estimate: Estimator) -> Item:
             break
         left, kept = left - size, found.end()
     if not kept:  # one long sentence
-        kept = most_tokens
+        kept = max(0, most_tokens)
         while kept and estimate(text[:kept] + end) > most_tokens:
             kept = kept * 3 // 4
     shown = f"{text[:kept].rstrip()}{end}"

@@ -14,9 +14,12 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
 from kitchener.context.projection.packer import Form, PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
+from kitchener.context.projection.rendering import STABLE
 from kitchener.records.entries import IntentCloser, SuppressReason
 from kitchener.records.ref import Ref
 
+Place = Literal["", "system", "history", "turn"]
+"""Where an item stands in a prompt in chat layout: in the system message, among the chat messages, or with the last message."""
 Verdict = Literal["visible", "suppressed", "unreachable", "not_live", "invalid", "unknown"]
 
 
@@ -40,6 +43,8 @@ class Explanation(NamedTuple):
     """The entry that decided; None: there is none."""
     evidence: tuple[Ref, ...] = ()
     """The entries that prove the result of a work order, as its end names them."""
+    place: Place = ""
+    """Where it stands in the prompt; "": nowhere, or in the one text of a prompt in block layout."""
 
 
 def explain(name: str, state: ContextState, projection: Projection) -> Explanation:
@@ -106,14 +111,32 @@ def find_placed(projection: Projection, name: str) -> PlacedItem | None:
     return None
 
 
+def place_in_prompt(placed: PlacedItem, projection: Projection) -> Place:
+    """Where an item stands in a prompt in chat layout; "": nowhere, or the layout is another."""
+    if projection.history is None or not placed.text:
+        return ""
+    if any(each.item.ref == placed.item.ref for each in projection.history):
+        return "history"
+    return "system" if placed.form == "FULL" and placed.item.kind in STABLE else "turn"
+
+
+_PLACES: Final[Mapping[Place, str]] = {
+    "": "",
+    "system": " in the system message",
+    "history": " in the history",
+    "turn": " beside the message",
+}
+
+
 def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
     item, budget = placed.item, f"the budget of {projection.token_budget} tokens"
     facts = (item.reasons, item.tokens)
     if placed.form == "FULL":
         shape = " in its shortest form, as what must be shown takes more than the budget" if placed.is_compact else ""
         shape = f"{shape} as an excerpt" if item.whole else shape
-        text = f"{item.entity_id} is visible{shape}, {placed.tokens} tokens: {', '.join(item.reasons)}"
-        return Explanation(item.entity_id, "visible", text, "FULL", *facts, since=item.proof)
+        place = place_in_prompt(placed, projection)
+        text = f"{item.entity_id} is visible{_PLACES[place]}{shape}, {placed.tokens} tokens: {', '.join(item.reasons)}"
+        return Explanation(item.entity_id, "visible", text, "FULL", *facts, since=item.proof, place=place)
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"
     if placed.reason == "DEFERRED":
         why = "it was put off, and that is only ever shown as a stub"
@@ -125,6 +148,8 @@ def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
         why = f"it takes {item.tokens} tokens and was {placed.short_by} short of {budget} when its turn came"
     elif item.tier < TIER_TURN:
         why = "newer failures are shown, and it is counted with the other older ones"
+    elif projection.history is not None:
+        why = "it is older than the history, and does not match the message well enough to stand beside it"
     elif placed.short_by:
         why = f"others ranked before it and used up {budget}; it takes {item.tokens} tokens and is {placed.short_by} short"
     else:

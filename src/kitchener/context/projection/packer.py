@@ -160,19 +160,21 @@ class Packer:
         placed.sort(key=_placed_order)
         return tuple(placed)
 
-    def pack_history(self, said: Sequence[Item]) -> tuple[tuple[PlacedItem, ...], Sequence[Item], int]:
+    def pack_history(self, said: Sequence[Item], wanted: int) -> tuple[tuple[PlacedItem, ...], Sequence[Item], int]:
         """Packs turns as chat messages. Also returns the oldest ones, which give way if all are too many, and by how much.
 
         Args:
             said: items of turns by age
+            wanted: tokens that must stay free beside them
         """
-        short_by, first = self.used + self._tokens(said) - self.budget, 0
+        budget = self.budget - wanted
+        short_by, first = self.used + self._tokens(said) - budget, 0
         left = short_by
         while left > 0 and first < len(said):
             turn, first = turn_of(said[first]), first + 1
             while first < len(said) and turn_of(said[first]) == turn:
                 first += 1
-            left = self.used + self._tokens(said[first:]) - self.budget
+            left = self.used + self._tokens(said[first:]) - budget
         return tuple(self._show(said[first:] if first else said)), said[:first], max(0, short_by)
 
     def pack_matches(self, items: Iterable[tuple[Item, int]], groups: Mapping[str, Sequence[Item]]) -> tuple[PlacedItem, ...]:

@@ -7,11 +7,11 @@ the cost does not grow with the number of turns. This module does not change whi
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, overload
+from typing import Final, NamedTuple
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold.events import Brought
-from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
+from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import (
     Item,
     counted_item,
@@ -20,9 +20,7 @@ from kitchener.context.fold.items import (
     newest_from,
     part_item,
     place_of,
-    recent,
     rule_items,
-    terse,
     turn_of,
     unspoken,
 )
@@ -30,28 +28,22 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
 from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
+from kitchener.context.projection.chat_layout import ChatLayout, Grade
 from kitchener.context.projection.days import Days, NoDays
-from kitchener.context.projection.history import Window, first_recent
+from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, once, placed_order, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
 from kitchener.media import accepts
 from kitchener.records.entries import ProjectionMode, SuppressReason
-from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
 
 Rank = Callable[[str, Sequence[Item]], Iterable[int]]
 """`(message, items)` to positions in `items`, best first. Items that it leaves out are not admitted."""
-Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
-"""`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
 Offer = Callable[[Sequence[Item]], None]
 """Notes items that were not ranked, because all of them are admitted in any order."""
 
 NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
-_STRONG: Final = 0.5
-"""How well a turn matches from which on it is shown beside a long history."""
-_RESERVE: Final = 2
-"""Times the tokens of the history that weak matches leave free."""
 
 
 class Projection(NamedTuple):
@@ -156,8 +148,8 @@ class Projector:
             raise ConfigError("ruleset", "admission", "'lexical'", "needs a ranking; pass one, or take 'newest_first'")
         self.ruleset = ruleset
         self.estimate = estimate if estimate is not None else estimator(ruleset.token_estimator)
-        self._rank, self._offer, self._grade = rank, offer, grade
-        self._window = Window.under(ruleset)
+        self._rank, self._offer = rank, offer
+        self._chat = ChatLayout(ruleset, self.estimate, grade)
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
     def project(  # noqa: PLR0913  what a decision depends on; the state and the resolution by position
@@ -208,7 +200,7 @@ class Projector:
         if packer.is_over:
             detail = f"what must be shown takes more than the budget of {budget} tokens; it is shown in its shortest form"
             flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
-        pack = self._pack_chat if ruleset.is_chat else self._pack_text
+        pack = self._chat.pack if ruleset.is_chat else self._pack_text
         shown = pack(state, reach, recalled, message, resolution.active, packer)
         placed = shown.placed
         if state.parts and ruleset.recent_parts:
@@ -238,47 +230,16 @@ class Projector:
 
     def _pack_text(
         self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
-    ) -> "_ShownTurns":
+    ) -> "ShownTurns":
         """Packs turns and evidence for one text."""
         turns = reach.turns if reach.turns is not None else []
-        newest = _recent(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
+        newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
         recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
-        evidence = self._evidence(recalled, state, reach, newest) if recalled else ()
+        evidence = once(recalled, state, reach, newest, self._chat.terse) if recalled else ()
         placed, positions = self._pack_turns(turns, evidence, message, active, packer)
         if newest:
-            placed = tuple(sorted((*recent_placed, *placed), key=_place_of_placed))
-        return _ShownTurns(placed, (*newest, *evidence), positions)
-
-    def _pack_chat(
-        self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
-    ) -> "_ShownTurns":
-        """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
-        turns = reach.turns if reach.turns is not None else []
-        newest = _recent(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns))
-        state.history.follow(turns, self._window.most)
-        start = self._window.start(state.history.items, state.history.ends)
-        said = state.history.items[start:]
-        if newest:
-            said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
-        if state.has_erased:  # they are mentioned beside the message
-            said = [item for item in said if not item.is_erased]
-        history, cut, cut_by = packer.pack_history(_whole_newest(said, state.turns, packer.free))
-        evidence = self._evidence(recalled, state, reach, newest) if recalled else ()
-        placed, positions = history, dict[str, int]()
-        if evidence or start or cut:
-            matches = self._matches(turns, evidence, history, message, active, positions)
-            found = packer.pack_matches(matches, _groups(evidence))
-            known = {each.item.ref for each in found} if cut else ()
-            left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
-            placed = tuple(sorted((*left_out, *history, *found), key=_place_of_placed))
-        return _ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
-
-    def _evidence(
-        self, recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]
-    ) -> tuple[Item, ...]:
-        """Each piece of evidence once, as it is shown."""
-        evidence = _once(recalled, state, reach, newest)
-        return tuple([terse(item, self.estimate) for item in evidence]) if self.ruleset.is_terse else evidence
+            placed = tuple(sorted((*recent_placed, *placed), key=placed_order))
+        return ShownTurns(placed, (*newest, *evidence), positions)
 
     def _pack_head(
         self, reach: Reach, biases: Sequence[Item], results: Sequence[Item], packer: Packer
@@ -332,7 +293,7 @@ class Projector:
         """Packs tier 6 and evidence; also returns the positions of the ranked turns."""
         if active is not None:
             by_age = self.ruleset.admission == "newest_first"
-            offered: Sequence[Item] = turns if by_age or not evidence else _Joined(turns, evidence)
+            offered: Sequence[Item] = turns if by_age or not evidence else Joined(turns, evidence)
             # If all fit, they are shown by age, so the order of packing changes nothing.
             if (by_age or self._offer is not None) and packer.has_room(offered):
                 if self._offer is not None and not by_age:
@@ -341,7 +302,7 @@ class Projector:
         positions: dict[str, int] = {}
         admitted = self._admitted(turns, evidence, message, active, positions)
         last = turn_of(turns[-1]) if turns else ""
-        placed = packer.pack_admitted(self._excerpts(admitted, message, last, packer), _groups(evidence))
+        placed = packer.pack_admitted(self._excerpts(admitted, message, last, packer), groups_of(evidence))
         return placed, positions
 
     def _excerpts(self, items: Iterable[Item], message: str, last: str, packer: Packer) -> Iterator[Item]:
@@ -352,40 +313,6 @@ class Projector:
                 asked = asked or {**asked_terms(message)}
                 item = excerpted(item, asked, most, self.estimate)
             yield item
-
-    def _matches(
-        self,
-        turns: Sequence[Item],
-        evidence: Sequence[Item],
-        history: Sequence[PlacedItem],
-        message: str,
-        active: str | None,
-        positions: dict[str, int],
-    ) -> Iterator[tuple[Item, int]]:
-        """Turns and evidence besides the history, best first, each with the tokens that must stay free beside it.
-
-        Of weak matches the fewer are shown, the longer the history is: no cache serves them.
-        """
-        if active is None:
-            yield from [(item, 0) for item in sorted(evidence, key=place_of, reverse=True)]
-            return
-        if self._grade is None or self.ruleset.admission == "newest_first":
-            return
-        count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
-        offered: Sequence[Item] = _Joined(turns, evidence) if evidence else turns
-        taken = {each.item.ref for each in history}
-        reserve = _RESERVE * sum([each.tokens for each in history])
-        for index, grade in self._grade(message, offered):
-            item = offered[index]
-            if item.ref in taken:
-                continue
-            taken.add(item.ref)
-            if index < count:
-                positions[item.entity_id] = index
-            if item.tokens > most:
-                asked = asked or {**asked_terms(message)}
-                item = excerpted(item, asked, most, self.estimate)
-            yield item, 0 if grade >= _STRONG else reserve
 
     def _admitted(
         self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
@@ -403,7 +330,7 @@ class Projector:
         count = len(turns)
         newest = newest_from(turns, self.ruleset.newest_turns)
         yield from reversed(turns[newest:])
-        offered: Sequence[Item] = _Joined(turns, recalled) if recalled else turns
+        offered: Sequence[Item] = Joined(turns, recalled) if recalled else turns
         taken = {*range(newest, count)}
         for index in rank(message, offered):
             if index not in taken:
@@ -412,45 +339,6 @@ class Projector:
                 if index < count:
                     positions[item.entity_id] = index
                 yield item
-
-
-class _Joined(Sequence[Item]):
-    """Turns followed by evidence, without a copy, because there may be many turns."""
-
-    def __init__(self, turns: Sequence[Item], evidence: Sequence[Item]) -> None:
-        self._turns, self._evidence, self._count = turns, evidence, len(turns)
-
-    def __len__(self) -> int:
-        return self._count + len(self._evidence)
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
-        if isinstance(index, slice):
-            return [self[n] for n in range(*index.indices(len(self)))]
-        return self._turns[index] if index < self._count else self._evidence[index - self._count]
-
-
-def _recent(state: ContextState, reach: Reach, first: int) -> tuple[Item, ...]:
-    """Those of the session's turns from position `first` on that are not eligible, oldest first."""
-    known = state.turn_list
-    if first == len(known) or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
-        return ()
-    own, turns = {record.intent_id for record in reach.intents}, state.turns
-    newest = [turns[item.entity_id] for item in known[first:]]
-    return tuple([recent(item) for item in newest if item.intent_id not in own])
-
-
-def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
-    """A history with the items of its newest turn whole, if each takes at most half of what is free."""
-    if not said or not any(item.whole for item in said[-2:]):
-        return said
-    newest = turn_of(said[-1])
-    whole = [turns[item.entity_id] if item.whole and turn_of(item) == newest else item for item in said[-2:]]
-    fitting = [item if 2 * full.tokens > free else full for item, full in zip(said[-2:], whole, strict=True)]
-    return [*said[:-2], *fitting]
 
 
 def _pack_parts(
@@ -481,46 +369,12 @@ def _pack_parts(
     return found[::-1]
 
 
-def _once(recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> tuple[Item, ...]:
-    """Each piece of evidence once, without eligible turns and without the newest turns."""
-    own, taken = {record.intent_id for record in reach.intents}, {item.ref for item in newest}
-    first: dict[Ref, Item] = {}
-    for item in recalled:
-        turn = state.turns.get(item.entity_id)
-        if item.ref not in taken and (turn is None or turn.ref != item.ref or turn.intent_id not in own):
-            first.setdefault(item.ref, item)
-    return tuple(first.values())
-
-
-def _groups(evidence: Sequence[Item]) -> dict[str, list[Item]]:
-    groups: dict[str, list[Item]] = {}
-    for item in evidence:
-        if item.group is not None:
-            groups.setdefault(item.group, []).append(item)
-    return groups
-
-
-class _ShownTurns(NamedTuple):
-    """The turns and the evidence of a projection."""
-
-    placed: tuple[PlacedItem, ...]
-    others: tuple[Item, ...]
-    """What was considered besides the intent's turns."""
-    positions: Mapping[str, int]
-    history: tuple[PlacedItem, ...] | None = None
-    cut_by: int = 0
-
-
 def _is_evidence(placed: PlacedItem) -> bool:
     return placed.item.kind == "evidence"
 
 
 def _order_of(item: Item) -> tuple[int, tuple[str, str, str]]:
     return (item.tier, item.place)
-
-
-def _place_of_placed(placed: PlacedItem) -> tuple[str, str, str]:
-    return placed.item.place
 
 
 def _order_of_placed(placed: PlacedItem) -> tuple[int, tuple[str, str, str]]:

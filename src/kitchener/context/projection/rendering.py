@@ -5,10 +5,10 @@ from old to new, current work orders, and omitted items. This text does not cont
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.history import as_chat, spoken
+from kitchener.context.fold.chat_messages import as_chat, spoken
 from kitchener.context.fold.items import LINE, SEPARATOR, Item, ItemKind
 from kitchener.context.projection.days import Day, day_of, heading, heading_of_today
 from kitchener.context.projection.packer import PlacedItem
@@ -140,5 +140,9 @@ def _by_day(shown: Sequence[tuple[str, Item]], projection: Projection) -> tuple[
     return ordered, LINE.join(lines)
 
 
+STABLE: Final = ("rule", "intent", "bias")
+"""Kinds of items that seldom change."""
+
+
 def _is_stable(placed: PlacedItem) -> bool:
-    return placed.form == "FULL" and placed.item.kind in ("rule", "intent", "bias")
+    return placed.form == "FULL" and placed.item.kind in STABLE

@@ -1,7 +1,7 @@
 """Turns the messages and replies of a session into chat messages, and adds up their tokens once.
 
 A list of turns only grows, so each turn is read once, however many turns follow. This module does not know which of them are
-shown (`projection/history.py`).
+shown (`projection/window.py`).
 """
 
 from collections.abc import Iterable, Sequence

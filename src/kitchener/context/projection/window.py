@@ -27,10 +27,10 @@ class Window(NamedTuple):
     def under(cls, ruleset: Ruleset) -> "Window":
         """The window of a policy. It depends on no turn."""
         budget = ruleset.context_budget
-        room = budget * 9 // 10 if ruleset.admission == "newest_first" else budget * 3 // 4
+        room = budget * 17 // 20  # the rest is for goals, learned lines, work orders and matches
         step = max(1, int(room * (1 - ruleset.evict_to)))
         # Two items of this size leave the newest turn in the window wherever a step ends.
-        return cls(room, step, min(ruleset.excerpt_tokens, (room - step) // 2))
+        return cls(room, step, max(0, min(ruleset.excerpt_tokens, (room - step) // 2)))
 
     def start(self, items: Sequence[Item], ends: Sequence[int]) -> int:
         """The position of the first shown item, with which a turn begins.

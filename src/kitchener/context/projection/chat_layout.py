@@ -1,0 +1,145 @@
+"""Packs a session's past as chat messages, and beside the user's message what else matches it.
+
+The chat messages are the newest turns (`window.py`). Other turns and evidence stand beside the message, where no provider's
+cache serves them, so weak matches are shown only beside a short history. If the best match says that the message asks for
+something of before, the history leaves room to matches in that turn.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
+from kitchener.context.fold.items import Item, place_of, terse, turn_of
+from kitchener.context.fold.state import ContextState
+from kitchener.context.intents.reachability import Reach
+from kitchener.context.projection.offered import ShownTurns, groups_of, once, placed_order, recent_turns
+from kitchener.context.projection.packer import Packer, PlacedItem
+from kitchener.context.projection.window import Window, first_recent
+from kitchener.context.ruleset import Ruleset
+from kitchener.records.ref import Ref
+from kitchener.records.tokens import Estimator
+
+Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
+"""`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
+
+_SURE: Final = 0.7
+"""How well the best match must match to say that the message asks for something of before. The history then leaves it room."""
+_GOOD: Final = 0.1
+"""How well others must match to be shown with it."""
+_STRONG: Final = 0.5
+"""How well a turn must match to be shown beside a long history in any other case."""
+_RESERVE: Final = 2
+"""Times the tokens of the history that weak matches leave free."""
+
+
+class ChatLayout:
+    """Packs turns under one policy. It keeps no state between calls.
+
+    Args:
+        ruleset: the policy
+        estimate: counts the tokens of a text
+        grade: ranks matching turns and says how well they match; None: only the history is shown
+    """
+
+    def __init__(self, ruleset: Ruleset, estimate: Estimator, grade: Grade | None) -> None:
+        self.ruleset, self.estimate, self._grade = ruleset, estimate, grade
+        self._window = Window.under(ruleset)
+        self.terse = partial(terse, estimate=estimate) if ruleset.is_terse else None
+
+    def pack(
+        self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
+    ) -> "ShownTurns":
+        """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
+        turns = reach.turns if reach.turns is not None else []
+        newest = recent_turns(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns))
+        state.history.follow(turns, self._window.most)
+        start = self._window.start(state.history.items, state.history.ends)
+        said: Sequence[Item] = state.history.items[start:]
+        if newest:
+            said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
+        if state.has_erased:  # they are mentioned beside the message
+            said = [item for item in said if not item.is_erased]
+        said = _whole_newest(said, state.turns, packer.free)
+        evidence = once(recalled, state, reach, newest, self.terse) if recalled else ()
+        positions = dict[str, int]()
+        matches_beside = partial(self._matches, turns, evidence, message, active, positions)
+        matches = matches_beside({item.ref for item in said})
+        seen, wanted = self._wanted(matches) if said and (start or evidence) else ([], 0)
+        history, cut, cut_by = packer.pack_history(said, wanted)
+        placed = history
+        if evidence or start or cut:
+            matches = matches_beside({each.item.ref for each in history}) if cut else chain(seen, matches)
+            reserve = _RESERVE * sum([each.tokens for each in history])
+            found = packer.pack_matches(_reserving(matches, reserve), groups_of(evidence))
+            known = {each.item.ref for each in found} if cut else ()
+            left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
+            placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
+        return ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
+
+    def _matches(
+        self,
+        turns: Sequence[Item],
+        evidence: Sequence[Item],
+        message: str,
+        active: str | None,
+        positions: dict[str, int],
+        taken: set[Ref],
+    ) -> Iterator[tuple[Item, float]]:
+        """Turns and evidence that are not `taken`, best first, each with how well it matches."""
+        if active is None:
+            yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
+            return
+        if self._grade is None or self.ruleset.admission == "newest_first":
+            return
+        count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
+        offered: Sequence[Item] = [*turns, *evidence] if evidence else turns
+        for index, grade in self._grade(message, offered):
+            item = offered[index]
+            if item.ref in taken:
+                continue
+            taken.add(item.ref)
+            if index < count:
+                positions[item.entity_id] = index
+            if item.tokens > most:
+                asked = asked or {**asked_terms(message)}
+                item = excerpted(item, asked, most, self.estimate)
+            yield item, grade
+
+    def _wanted(self, matches: Iterable[tuple[Item, float]]) -> tuple[list[tuple[Item, float]], int]:
+        """The best matches, as far as they were read, and the tokens that the history leaves to them.
+
+        It leaves none unless the best one says that the message asks for something of before.
+        """
+        most = self.ruleset.context_budget * 17 // 20  # its beginning changes anyway, so as much as helps
+        seen, wanted = list[tuple[Item, float]](), 0
+        for each in matches:
+            seen.append(each)
+            if each[1] < (_GOOD if wanted else _SURE):
+                break
+            wanted += each[0].tokens
+            if wanted >= most:
+                return seen, most
+        return seen, wanted
+
+
+def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
+    """A history with the items of its newest turn whole, if each takes at most half of what is free."""
+    if not said or not any(item.whole for item in said[-2:]):
+        return said
+    newest = turn_of(said[-1])
+    whole = [turns[item.entity_id] if item.whole and turn_of(item) == newest else item for item in said[-2:]]
+    fitting = [item if 2 * full.tokens > free else full for item, full in zip(said[-2:], whole, strict=True)]
+    return [*said[:-2], *fitting]
+
+
+def _reserving(matches: Iterable[tuple[Item, float]], reserve: int) -> Iterator[tuple[Item, int]]:
+    """Matches with the tokens that must stay free beside each.
+
+    Weak ones are the fewer, the longer the history is, because no cache serves them.
+    """
+    least = 0.0
+    for item, grade in matches:
+        least = least or (_GOOD if grade >= _SURE else _STRONG)
+        yield item, 0 if grade >= least else reserve

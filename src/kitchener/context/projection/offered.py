@@ -1,0 +1,79 @@
+"""Collects the turns and the evidence that a projection may show. This module does not choose among them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, overload
+
+from kitchener.context.fold.items import Item, recent
+from kitchener.context.fold.state import ContextState
+from kitchener.context.intents.reachability import Reach
+from kitchener.context.projection.packer import PlacedItem
+from kitchener.records.ref import Ref
+
+
+class Joined(Sequence[Item]):
+    """Turns followed by evidence, without a copy, because there may be many turns."""
+
+    def __init__(self, turns: Sequence[Item], evidence: Sequence[Item]) -> None:
+        self._turns, self._evidence, self._count = turns, evidence, len(turns)
+
+    def __len__(self) -> int:
+        return self._count + len(self._evidence)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        return self._turns[index] if index < self._count else self._evidence[index - self._count]
+
+
+def recent_turns(state: ContextState, reach: Reach, first: int) -> tuple[Item, ...]:
+    """Those of the session's turns from position `first` on that are not eligible, oldest first."""
+    known = state.turn_list
+    if first == len(known) or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
+        return ()
+    own, turns = {record.intent_id for record in reach.intents}, state.turns
+    newest = [turns[item.entity_id] for item in known[first:]]
+    return tuple([recent(item) for item in newest if item.intent_id not in own])
+
+
+def once(
+    recalled: Sequence[Item],
+    state: ContextState,
+    reach: Reach,
+    newest: Sequence[Item],
+    terse: Callable[[Item], Item] | None,
+) -> tuple[Item, ...]:
+    """Each piece of evidence once, without eligible turns and without the newest turns; `terse` makes it shorter."""
+    own, taken = {record.intent_id for record in reach.intents}, {item.ref for item in newest}
+    first: dict[Ref, Item] = {}
+    for item in recalled:
+        turn = state.turns.get(item.entity_id)
+        if item.ref not in taken and (turn is None or turn.ref != item.ref or turn.intent_id not in own):
+            first.setdefault(item.ref, item)
+    return tuple(first.values()) if terse is None else tuple(map(terse, first.values()))
+
+
+def groups_of(evidence: Sequence[Item]) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = {}
+    for item in evidence:
+        if item.group is not None:
+            groups.setdefault(item.group, []).append(item)
+    return groups
+
+
+class ShownTurns(NamedTuple):
+    """The turns and the evidence of a projection."""
+
+    placed: tuple[PlacedItem, ...]
+    others: tuple[Item, ...]
+    """What was considered besides the intent's turns."""
+    positions: Mapping[str, int]
+    history: tuple[PlacedItem, ...] | None = None
+    cut_by: int = 0
+
+
+def placed_order(placed: PlacedItem) -> tuple[str, str, str]:
+    return placed.item.place
