@@ -1,7 +1,7 @@
 """What a caller wants in place of text: a validated object, repaired, retried, streamed and replayed. See docs/turn.md."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class Cut(ScriptedProvider):
 
 async def test_object_that_was_cut_is_repaired_by_a_shorter_one(tmp_path: Path) -> None:
     """What the model is told is the cause, which a parser's error does not name."""
-    answers = iter(['{"city": "Rome, the eternal city, where all ro', {"city": "Rome", "days": 3}])
+    answers: Iterator[Said] = iter(['{"city": "Rome, the eternal city, where all ro', {"city": "Rome", "days": 3}])
     provider = Cut(lambda request: QUESTION if request.wo_type == "classify" else next(answers))
     result, _ = await ask(tmp_path, provider, Trip)
     assert result.output == Trip(city="Rome", days=3)
