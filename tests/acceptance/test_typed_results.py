@@ -142,6 +142,28 @@ async def test_an_object_that_never_fits_is_retried_and_then_told(tmp_path: Path
     assert result.error.kind == "QUALITY_GATE"
 
 
+class Leg(BaseModel):
+    """A part of a journey, which is one of two kinds and has a further part."""
+
+    then: "Leg | Stay | None"
+
+
+class Stay(Leg):
+    nights: int = 1
+
+
+@pytest.mark.timeout(60)
+async def test_an_object_that_takes_exponential_time_to_check_is_one_that_does_not_fit(tmp_path: Path) -> None:
+    """Regression: a union of models that hold each other doubles the work with each level, and a model decides how many."""
+    deep: Any = "no part of a journey"
+    for _ in range(50):
+        deep = {"then": deep}
+    provider = model(deep, {"then": {"then": None, "nights": 2}})
+    result, _ = await ask(tmp_path, provider, Leg)
+    assert result.output == Leg(then=Stay(then=None, nights=2))
+    assert "too many ways to read it" in replies(provider)[1].messages[-1].content
+
+
 async def test_the_models_own_checks_are_a_criterion_of_the_quality_gate(tmp_path: Path) -> None:
     """The retry is told what was wrong, fenced as data; the value itself is not repeated."""
     provider = model({"city": "Atlantis", "days": 3}, {"city": "Rome", "days": 3})

@@ -69,7 +69,7 @@ def output_schema_of(output: object) -> OutputSchema:
     """
     if isinstance(output, OutputSchema):
         return output
-    if isinstance(output, type) and issubclass(output, BaseModel):
+    if isinstance(output, type) and issubclass(output, BaseModel) and output is not BaseModel:
         return _of_model(output)
     if isinstance(output, Mapping):
         return _checked(dict(output))
@@ -89,11 +89,11 @@ def _checked(schema: dict[str, Any], read: Callable[[Mapping[str, Any]], object]
     try:
         canonical_bytes(schema, at="output")  # it is JSON, and not too deep
         text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        if len(text) > MAX_SCHEMA_CHARS:  # before it is compiled, which takes seconds for megabytes
+            raise InvalidOutput(f"output has {len(text):,} characters as JSON: expected at most {MAX_SCHEMA_CHARS:,}")
         JsonSchema(schema)
     except (EntryRefused, ValueError) as error:
         raise InvalidOutput(f"output = {name or 'the schema'}: {_EXPECTED} that stands by itself, found: {error}") from error
-    if len(text) > MAX_SCHEMA_CHARS:
-        raise InvalidOutput(f"output has {len(text):,} characters as JSON: expected at most {MAX_SCHEMA_CHARS:,}")
     if schema.get("type", "object") != "object":
         raise InvalidOutput(f"output has `type` = {quoted(schema['type'])}: {_EXPECTED}; put other values into a property")
     return OutputSchema.from_text(text, read, name)
