@@ -50,6 +50,11 @@ def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
         said = {"role": "user", "content": "hello", "time": "2026-01-05T10:00:00Z"}
         (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": [said]}), encoding="utf-8")
         (tmp_path / "other.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+        (tmp_path / "letters.jsonl").write_text(
+            '{"conversation": "letter", "message": "Two chairs, please."}\n', encoding="utf-8"
+        )
+        order = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
+        (tmp_path / "order.schema.json").write_text(json.dumps(order), encoding="utf-8")
     lines = [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
     assert len(lines) >= 6
     monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__CONTEXT_MODE", "enforce")  # some lines are about what it decides
