@@ -198,6 +198,6 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.max_failed_items": Policy("ADMIN", 0, "PROJECTION_COMPUTED", "visible"),
     "agents.*.excerpt_tokens": Policy("ADMIN", 32, "PROJECTION_COMPUTED", "tokens_used"),
     "agents.*.prompt_layout": Policy("ADMIN", "block", "PROJECTION_COMPUTED", "history"),
-    "agents.*.evict_to": Policy("ADMIN", 0.3, "PROJECTION_COMPUTED", "visible"),
+    "agents.*.evict_to": Policy("ADMIN", 0.9, "PROJECTION_COMPUTED", "visible"),
     "agents.*.newest_turns": Policy("RESIDENT:declare", 0, "PROJECTION_COMPUTED", "visible"),
 }

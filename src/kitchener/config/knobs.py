@@ -405,7 +405,7 @@ class ContextConfig(Settings):
     prompt_layout: Literal["chat", "block"] = "chat"
     """How a session's past reaches the model. `chat`: as chat messages, which a provider's cache can serve again in the next
     turn. `block`: as one text beside the message."""
-    evict_to: Annotated[float, Field(ge=0.1, le=0.95)] = 0.7
+    evict_to: Annotated[float, Field(ge=0.1, le=0.95)] = 0.4
     """Share of their room to which the shown chat messages shrink, in whole turns, when they fill it. A smaller share changes
     the beginning of the prompt less often."""
     speaker_weight: Annotated[float, Field(ge=1, le=10)] = 1.3

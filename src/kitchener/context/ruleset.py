@@ -108,7 +108,7 @@ class Ruleset:
     prompt_layout: PromptLayout = "block"
     """`chat`: the session's past is shown as chat messages, in a window that moves in steps. `block`: as one text, as before
     version 4 of the policy."""
-    evict_to: float = 0.7
+    evict_to: float = 0.4
     """Share of the history's room to which the window shrinks when it is full, 0.1 to 0.95."""
     speaker_weight: float = 1.0
     """Factor of the rank of what a speaker said whom the message names. 1: none, as before turns had speakers."""
