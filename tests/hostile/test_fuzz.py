@@ -70,7 +70,8 @@ def check_answer(text: str, cuts: Sequence[int], folder: Path) -> None:
     outputs = [read_answer(answer, plain_text=plain_text) for plain_text in (True, False)]
     assert all(isinstance(each, dict | UnreadableAnswer) for each in outputs)
     assert is_stored_by_text(answer) is True
-    whole, parts = ReplyText(), ReplyText()
+    whole, parts, plain = ReplyText(is_object=True), ReplyText(is_object=True), ReplyText()
+    assert plain.feed(text) == plain.given == text, "where text was asked for, every answer is the reply"
     whole.feed(text)
     starts = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     told = [parts.feed(text[start:end]) for start, end in pairwise(starts)]
