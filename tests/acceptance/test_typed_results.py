@@ -247,10 +247,12 @@ async def test_another_schema_is_another_request(tmp_path: Path) -> None:
         ("Trip", "expected a class derived from pydantic.BaseModel, or a JSON schema of an object"),
         (Trip(city="Rome", days=1), "expected a class derived"),
         (int, "expected a class derived"),
+        (BaseModel, "expected a class derived"),
         ({"type": "array"}, "`type` = 'array'"),
         ({"type": "objekt"}, "stands by itself"),
         ({"$ref": "http://127.0.0.1:9/x"}, "lies outside"),
         ({"title": "x" * 70_000}, "expected at most 65,536"),
+        ({"title": "x" * 70_000, "type": "objekt"}, "expected at most 65,536"),  # it is measured before it is compiled
         ({"title": object()}, "found: "),
     ],
 )
