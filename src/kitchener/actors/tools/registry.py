@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, update_wrapper
 from threading import Lock, current_thread
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
+from kitchener.actors.tools.progress_queue import last_of
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
@@ -30,29 +31,12 @@ from kitchener.lanes.calling_chain import enter_tool
 from kitchener.plain_names import counted, is_plain_name, origin_of, quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
+from kitchener.records.tool_context import ToolContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _TOOL_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """The facts of a tool call. The runtime fills a parameter of this type; the model does not see it."""
-
-    idempotency_key: str
-    """Equal for equal turn, position, tool and arguments. Pass it to services that accept an idempotency key."""
-    session_id: str
-    """The session."""
-    subject_id: str
-    """The subject of the conversation."""
-    turn_id: str
-    """The turn."""
-    wo_id: str
-    """The work order."""
-    deadline: float
-    """On the event loop's clock, seconds. A later result is discarded."""
 
 
 class Tool(Generic[P, R]):
@@ -86,14 +70,17 @@ class Tool(Generic[P, R]):
             raise ToolError(f"tool {self.tool_id!r}: timeout_s: expected seconds above 0, found {timeout_s!r}")
         self.acceptance = _checked_criteria(self.tool_id, acceptance)
         called = code_of(function)
-        if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
-            raise ToolError(f"tool {self.tool_id!r}: is a generator; return a list instead")
+        if inspect.isgeneratorfunction(called):
+            raise ToolError(
+                f"tool {self.tool_id!r}: is a generator; return a list, or make it `async def` to yield its progress"
+            )
         docstring = inspect.getdoc(function) or ""
         self.description = summary(docstring) if description is None else description
         self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
-        self._signature = read_signature(function, self.tool_id, ToolCall)
+        self._signature = read_signature(function, self.tool_id, ToolContext)
         self.parameters = self._signature.parameters
-        self._is_async = inspect.iscoroutinefunction(called)
+        self._has_steps = inspect.isasyncgenfunction(called)
+        self._is_async = self._has_steps or inspect.iscoroutinefunction(called)
         self._function = function
         update_wrapper(self, function, updated=())
 
@@ -115,11 +102,15 @@ class Tool(Generic[P, R]):
         """Returns the arguments, converted and completed by defaults, or a text that says what is wrong with them."""
         return self._signature.bind(self.tool_id, arguments)
 
-    def prepared(self, bound: Mapping[str, object], call: ToolCall) -> Callable[[], object]:
-        """Returns the function with its bound arguments, and with `call` if the function has a parameter for it."""
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
+        """Returns the function with its bound arguments, and with `context` if the function has a parameter for it.
+
+        Of an async generator, it returns a coroutine function that runs it to its end.
+        """
         injected = self._signature.injected
-        given = bound if injected is None else {**bound, injected: call}
-        return partial(cast(Callable[..., object], self._function), **given)
+        given = bound if injected is None else {**bound, injected: context}
+        run = partial(cast(Callable[..., Any], self._function), **given)
+        return run if not self._has_steps else lambda: last_of(run(), context)
 
 
 @overload
@@ -287,7 +278,7 @@ class ToolRegistry:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolCall) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
