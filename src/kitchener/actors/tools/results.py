@@ -127,9 +127,13 @@ def _cut(result: object, size: int, limit: int) -> str:
     """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
     marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"
-    room = limit - len(canonical_bytes(marker))
+    return beginning(text, limit - len(canonical_bytes(marker))) + marker
+
+
+def beginning(text: str, room: int) -> str:
+    """The beginning of a text that takes at most `room` bytes within a JSON text."""
     kept = text[: max(0, room)]
     # Quotes and other escapes make JSON longer than its text, so the text is shortened until it fits.
     while kept and (excess := len(canonical_bytes(kept)) - 2 - room) > 0:
         kept = kept[: -max(1, min(excess, len(kept) // 2))]
-    return kept + marker
+    return kept
