@@ -110,12 +110,15 @@ class Execution:
         "_wo_id",
         "makes_reply",
         "tally",
+        "tools",
     )
 
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
     """What the work order has used so far."""
+    tools: ToolRegistry
+    """The tools of its turn."""
 
     def __init__(
         self,
@@ -128,6 +131,7 @@ class Execution:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
+        self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
@@ -238,7 +242,7 @@ class Execution:
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
         """
         outcomes = list[ToolOutcome]()
-        for group in groups_of(uses, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
+        for group in groups_of(uses, self._limits.parallel_tools, self.tools.is_read_only):
             begun = [await self._begin_tool(tool_id, arguments) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun]), strict=True):
                 outcomes.append(await self._end_tool(call, outcome))
@@ -247,7 +251,7 @@ class Execution:
     async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object]) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self._tool_calls_begun += 1
-        call, tools = self._tool_calls_begun, self._surroundings.tools
+        call, tools = self._tool_calls_begun, self.tools
         problem = self._tool_problem(tool_id, arguments)
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
@@ -399,7 +403,7 @@ class Execution:
             canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
-        bound = self._surroundings.tools.validate(tool_id, arguments)
+        bound = self.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
 
     def _tool_call(self, key: str) -> ToolCall:
