@@ -117,6 +117,7 @@ class Execution:
         "pages",
         "tally",
         "tool_calls",
+        "tools",
     )
 
     makes_reply: bool
@@ -131,6 +132,8 @@ class Execution:
     """The results that the model was shown only the beginning of."""
     tool_calls: int
     """Tool calls so far, also refused ones."""
+    tools: ToolRegistry
+    """The tools of its turn."""
 
     def __init__(
         self,
@@ -143,6 +146,7 @@ class Execution:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self.limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
+        self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self.calls = CallLimits(self.limits)
@@ -269,7 +273,7 @@ class Execution:
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
         """
         outcomes = list[ToolOutcome]()
-        for group in groups_of(uses, self.limits.parallel_tools, self._surroundings.tools.is_read_only):
+        for group in groups_of(uses, self.limits.parallel_tools, self.tools.is_read_only):
             progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
             begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
@@ -279,7 +283,7 @@ class Execution:
     async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self.tool_calls += 1
-        call, tools = self.tool_calls, self._surroundings.tools
+        call, tools = self.tool_calls, self.tools
         problem = self.calls.refusal() or self._tool_problem(tool_id, arguments)
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
@@ -437,7 +441,7 @@ class Execution:
             canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
-        bound = self._surroundings.tools.validate(tool_id, arguments)
+        bound = self.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
 
     def _may_use(self, tool_id: str) -> bool:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
+from kitchener.records.tools import ToolQuestion
 from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000
@@ -41,6 +42,8 @@ class ToolOutcome:
     """What went wrong, for the model and the ledger; None: no error."""
     nested_cost: Cost | None = None
     """What the turns used that the tool ran in other sessions; None: it ran none."""
+    question: ToolQuestion | None = None
+    """What the tool needs to know from a person before it goes on; None: it asks nothing. `error` says so to a model."""
 
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""
@@ -49,6 +52,8 @@ class ToolOutcome:
 
 def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
+    if isinstance(value, ToolQuestion):
+        return ToolOutcome(error=storable(f"the tool asks a person, and has done nothing yet: {value.message}"), question=value)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()

@@ -49,6 +49,8 @@ class TurnConstants:
     def __init__(
         self, config: HO2Config, tools: ToolRegistry, sources: RequestSources, ruleset_hash: str, policy_version: int
     ) -> None:
+        self.tools, self.tools_generation = tools.present(), tools.generation
+        """The tools of the turns that begin with these constants, and which generation of the registry they are."""
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
         self.allowed_tools = tools.tool_ids
