@@ -12,6 +12,7 @@ from kitchener.config.knobs import (
     LimitsConfig,
     ModelChoice,
     RuntimeConfig,
+    ToolLimits,
 )
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
@@ -59,6 +60,7 @@ __all__ = [
     "SettingPath",
     "Settings",
     "SpendingConfig",
+    "ToolLimits",
     "address_problem",
     "annotation_at",
     "check_values",
