@@ -4,16 +4,14 @@ from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
-    SIGNAL_KINDS,
-    GateThresholds,
     HO2Config,
-    HO3MemoryConfig,
     LedgerConfig,
-    LimitsConfig,
     ModelChoice,
     RuntimeConfig,
     ToolLimits,
 )
+from kitchener.config.limits import LimitsConfig
+from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
     SettingPath,
