@@ -7,7 +7,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,7 +24,8 @@ from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool, ToolRegistry, load_tools
+from kitchener.actors.tools.named_tools import load_tools
+from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
@@ -40,7 +41,7 @@ from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
-from kitchener.records.prompt import Provider
+from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
@@ -72,6 +73,8 @@ class RuntimeParts:
     config: RuntimeConfig
     injected: RuntimeArguments
     gateway: LLMGateway
+    models: PromptGateway
+    """What executors ask: the gateway, or the gateway within the limits of `[spending]`."""
     limiter: TurnLimiter
     active_text: ActiveText
     sealer: Sealer | None
@@ -104,9 +107,8 @@ class Agent:
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
-        items = ContextItems() if config.context_mode == "enforce" else None
-        builtin = (items.tool,) if items is not None else ()
-        self.tools = tools = tools_of(config, injected.tools, builtin, is_configured=bool(shared.config.classes))
+        items = ContextItems()
+        self.tools = tools = tools_of(config, injected.tools, items, is_configured=bool(shared.config.classes))
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -128,7 +130,7 @@ class Agent:
             _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
-            gateway=shared.gateway,
+            gateway=shared.models,
             prompts=prompts,
             tools=tools,
             clock=injected.clock,
@@ -158,7 +160,7 @@ class Agent:
             degraded_call=injected.degraded_call,
             direct_call=GatewayDirectCall(
                 ledgers=self.ledgers,
-                gateway=shared.gateway,
+                gateway=shared.models,
                 prompts=prompts,
                 clock=injected.clock,
                 config=config,
@@ -247,14 +249,14 @@ def check_tools(config: RuntimeConfig, source: str) -> None:
 
 
 def tools_of(
-    config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = (), *, is_configured: bool
+    config: HO2Config, given: Sequence[Callable[..., object]], items: ContextItems, *, is_configured: bool
 ) -> ToolRegistry:
     """The tools of an agent class.
 
     Args:
         config: the settings of the class; its `tools` says which it has
         given: the tools given to `open_runtime`
-        builtin: tools that need no permission
+        items: the built-in tool, which needs no permission; left out where nothing can be read with it
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
@@ -267,4 +269,10 @@ def tools_of(
     if ALL_GIVEN in wanted:
         named = list(known)
     chosen = [*load_tools(name for name in wanted if ":" in name), *(known[name] for name in named)]
-    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
+    return ToolRegistry(
+        chosen,
+        timeout_s=config.tool_timeout_s,
+        max_result_bytes=config.tool_result_max_bytes,
+        builtin=(items.tool,) if chosen or config.context_mode == "enforce" else (),
+        limits=config.tool_limits,
+    )

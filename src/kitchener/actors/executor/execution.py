@@ -14,13 +14,17 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
+from kitchener.actors.executor.call_limits import CallLimits
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.result_pages import ResultPages
 from kitchener.actors.executor.tally import CostTally
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
+from kitchener.actors.tools.progress_queue import ProgressQueue
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
-from kitchener.actors.tools.toolsets import Toolset
+from kitchener.actors.tools.toolsets import Toolset, chosen_digest
 from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
@@ -51,7 +55,8 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref, RefMapping
-from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
+from kitchener.records.tool_context import Report, ToolContext
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""
@@ -98,24 +103,37 @@ class Execution:
         "_base",
         "_deadline",
         "_ledger",
-        "_limits",
         "_model_calls_begun",
         "_output_ref",
         "_parts",
         "_reply",
         "_subject_id",
         "_surroundings",
-        "_tool_calls_begun",
         "_wo",
         "_wo_id",
+        "calls",
+        "limits",
         "makes_reply",
+        "pages",
         "tally",
+        "tool_calls",
+        "tools",
     )
 
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
     """What the work order has used so far."""
+    limits: Constraints
+    """The limits of the work order."""
+    calls: CallLimits
+    """Whether the model may call further tools."""
+    pages: ResultPages
+    """The results that the model was shown only the beginning of."""
+    tool_calls: int
+    """Tool calls so far, also refused ones."""
+    tools: ToolRegistry
+    """The tools of its turn."""
 
     def __init__(
         self,
@@ -126,10 +144,13 @@ class Execution:
         direct_after: int | None = None,
     ) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
+        self._wo_id, self._subject_id, self.limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
+        self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
+        self.calls = CallLimits(self.limits)
+        self.pages = ResultPages(self._wo_id, self.limits.result_page_tokens)
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
             "session_id": work_order.session_id,
@@ -137,7 +158,7 @@ class Execution:
         }
         if work_order.turn_id:  # a consolidation belongs to no turn
             self._base["turn_id"] = work_order.turn_id
-        limit_ms = self._limits.timeout_ms
+        limit_ms = self.limits.timeout_ms
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
@@ -149,7 +170,7 @@ class Execution:
         self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
-        self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
+        self._model_calls_begun, self.tool_calls = direct_after or 0, 0
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -187,9 +208,21 @@ class Execution:
         return message._replace(parts=tuple(parts))
 
     async def call_model(
-        self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
+        self,
+        contract: CompiledContract,
+        variables: Mapping[str, object],
+        messages: Sequence[Message],
+        tools: Toolset,
+        tool_choice: str | None = None,
     ) -> PromptResponse:
         """Makes and records one model call, and each attempt of it with its outcome, or as cut off.
+
+        Args:
+            contract: what the answer must fit
+            variables: the values in the messages, for local providers
+            messages: the conversation
+            tools: what the model may call
+            tool_choice: what it must call: `required` or a tool's id; None: it chooses
 
         Raises:
             WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
@@ -197,9 +230,11 @@ class Execution:
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
+        if tool_choice is not None:
+            request = request._replace(tool_choice=tool_choice)
         opening, rest = contract.request_parts(
             request.messages,
-            tools_digest=tools.digest,
+            tools_digest=chosen_digest(tools.digest, tool_choice),
             model_id=request.model_id,
             temperature=request.temperature,
             max_tokens=request.max_tokens,
@@ -238,19 +273,22 @@ class Execution:
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
         """
         outcomes = list[ToolOutcome]()
-        for group in groups_of(uses, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
-            begun = [await self._begin_tool(tool_id, arguments) for tool_id, arguments in group]
-            for call, outcome in zip(begun, await run_all([each.run for each in begun]), strict=True):
+        for group in groups_of(uses, self.limits.parallel_tools, self.tools.is_read_only):
+            progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
+            begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
+            for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
                 outcomes.append(await self._end_tool(call, outcome))
         return outcomes
 
-    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object]) -> "_BegunCall":
+    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
-        self._tool_calls_begun += 1
-        call, tools = self._tool_calls_begun, self._surroundings.tools
-        problem = self._tool_problem(tool_id, arguments)
+        self.tool_calls += 1
+        call, tools = self.tool_calls, self.tools
+        problem = self.calls.refusal() or self._tool_problem(tool_id, arguments)
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
+            problem = self.calls.equal_refusal(tool_id, plain)
+        if problem is None:
             hashed = partial(self._ledger.content_digest, self._subject_id)
             key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
@@ -273,12 +311,13 @@ class Execution:
         self.tally.add_tool(tool_id)
         if self._reply is not None:
             await self._reply.tool_started(tool_id, call, arguments)
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._tool_call(key)))
+        report = partial(progress.add, self._wo_id, tool_id, call) if progress is not None else None
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report)))
 
     async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
-        named = begun.tool_id if begun.tool_id in self._limits.allowed_tools else NO_TOOL
+        named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
         try:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
@@ -290,6 +329,10 @@ class Execution:
         if self._reply is not None:
             await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
+
+    def shown(self, call: int, tool_id: str, outcome: ToolOutcome) -> str:
+        """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
+        return self.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome))
 
     async def on_attempt(self, attempt: Attempt) -> None:
         """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
@@ -317,7 +360,7 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        wo, limits, boundary = self._wo, self._limits, contract.boundary
+        wo, limits, boundary = self._wo, self.limits, contract.boundary
         left = self.tally.tokens_for_next_call
         if left < 1:
             calls = self.tally.llm_calls
@@ -341,6 +384,7 @@ class Execution:
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,
+            turn_id=wo.turn_id,
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:
@@ -392,25 +436,29 @@ class Execution:
 
     def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
         """Returns why this call must not run, or None."""
-        allowed = self._wo.constraints.allowed_tools
-        if tool_id not in allowed:
-            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
+        if not self._may_use(tool_id):
+            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self.limits.allowed_tools)}"
         try:
             canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
-        bound = self._surroundings.tools.validate(tool_id, arguments)
+        bound = self.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
 
-    def _tool_call(self, key: str) -> ToolCall:
+    def _may_use(self, tool_id: str) -> bool:
+        return tool_id in self.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
+
+    def _context(self, key: str, report: Report | None) -> ToolContext:
         wo = self._wo
-        return ToolCall(
+        return ToolContext(
             idempotency_key=key,
             session_id=wo.session_id,
             subject_id=wo.subject_id,
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
             deadline=self._deadline,
+            report=report,
+            read_page=self.pages.read,
         )
 
     def _keep(self, ref: Ref) -> None:

@@ -14,6 +14,7 @@ from kitchener.actors.executor.execution import Execution, ExecutionServices, Wo
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
 from kitchener.canonical import canonical_bytes
@@ -70,7 +71,7 @@ class HO1Executor:
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
         self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content)
-        self._prompts, self._tools, self._clock = prompts, tools, clock
+        self._prompts, self._clock = prompts, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()
 
@@ -136,7 +137,7 @@ class HO1Executor:
         if wo.parts:
             messages[-1] = await run.with_parts(messages[-1])
         rounds = wo.constraints.turn_limit if run.makes_reply else 0
-        tools = self._tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
+        tools = run.tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
         if tools.specs:
             response = await self._converse(run, contract, variables, messages, tools, rounds)
         else:
@@ -174,16 +175,22 @@ class HO1Executor:
         Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls,
         or when the budgets leave no room for another, the model is called once more without tools.
         """
+        choice = run.limits.tool_choice
         for _ in range(rounds):
-            response = await run.call_model(contract, variables, messages, tools)
+            response = await run.call_model(contract, variables, messages, tools, choice)
             if not response.tool_uses:
                 return response
+            choice = None
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
+            before = run.tool_calls
             outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
-            for use, outcome in zip(response.tool_uses, outcomes, strict=True):
-                messages.append(Message("tool", run.tally.shown(outcome), tool_use_id=use.use_id, tool_id=use.tool_id))
-            if not run.tally.has_room:
+            for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
+                shown = run.shown(call, use.tool_id, outcome)
+                messages.append(Message("tool", shown, tool_use_id=use.use_id, tool_id=use.tool_id))
+            if run.calls.is_over or not run.tally.has_room:
                 break
+            if run.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
+                tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 
     async def _failed(self, run: Execution, wo: WorkOrder, error: WorkOrderError) -> WorkOrder:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
+from kitchener.records.tools import ToolQuestion
 from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000
@@ -41,6 +42,8 @@ class ToolOutcome:
     """What went wrong, for the model and the ledger; None: no error."""
     nested_cost: Cost | None = None
     """What the turns used that the tool ran in other sessions; None: it ran none."""
+    question: ToolQuestion | None = None
+    """What the tool needs to know from a person before it goes on; None: it asks nothing. `error` says so to a model."""
 
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""
@@ -49,6 +52,8 @@ class ToolOutcome:
 
 def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
+    if isinstance(value, ToolQuestion):
+        return ToolOutcome(error=storable(f"the tool asks a person, and has done nothing yet: {value.message}"), question=value)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -127,9 +132,13 @@ def _cut(result: object, size: int, limit: int) -> str:
     """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
     marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"
-    room = limit - len(canonical_bytes(marker))
+    return beginning(text, limit - len(canonical_bytes(marker))) + marker
+
+
+def beginning(text: str, room: int) -> str:
+    """The beginning of a text that takes at most `room` bytes within a JSON text."""
     kept = text[: max(0, room)]
     # Quotes and other escapes make JSON longer than its text, so the text is shortened until it fits.
     while kept and (excess := len(canonical_bytes(kept)) - 2 - room) > 0:
         kept = kept[: -max(1, min(excess, len(kept) // 2))]
-    return kept + marker
+    return kept

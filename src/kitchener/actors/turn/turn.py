@@ -96,6 +96,7 @@ class Turn:
         "_said",
         "_services",
         "_session",
+        "_tool_choice",
         "_turn_ts",
         "_update",
         "turn_id",
@@ -121,6 +122,7 @@ class Turn:
         self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
         self._asked: OutputSchema | None = None
+        self._tool_choice: str | None = None
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
@@ -156,6 +158,8 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.output is not None:
             fields["output_schema"] = call.output.hash
+        if call.tool_choice is not None:
+            fields["tool_choice"] = self._tool_choice = call.tool_choice
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
         start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
@@ -194,7 +198,7 @@ class Turn:
             read_only=constants.read_only_tools,
             room=self._chain.room,
             policy_version=constants.policy_version,
-        )
+        ).choosing(self._tool_choice)
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
             return results
@@ -341,7 +345,7 @@ class Turn:
         """
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
-        constraints = constants.synthesis(offers_tools=plan.offers_tools, offers_items=plan.offers_items and has_stubs)
+        constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))

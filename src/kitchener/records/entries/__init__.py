@@ -93,6 +93,7 @@ from kitchener.records.entries.sources import (
     SourceKind,
     SourceRecordedPayload,
     ToolDefinition,
+    ToolTraitsMapping,
 )
 from kitchener.records.entries.turns import (
     AbortReason,
@@ -245,6 +246,7 @@ __all__ = [
     "ToolCallPayload",
     "ToolDefinition",
     "ToolStartedPayload",
+    "ToolTraitsMapping",
     "ToolUseMapping",
     "TransitionAction",
     "TransitionStep",
