@@ -12,7 +12,6 @@ from kitchener.config.knobs import (
     LimitsConfig,
     ModelChoice,
     RuntimeConfig,
-    ToolLimits,
 )
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
@@ -38,6 +37,7 @@ from kitchener.config.shown import (
     shown_address,
     shown_reference,
 )
+from kitchener.config.tool_limits import ToolLimits
 
 __all__ = [
     "INHERITED",

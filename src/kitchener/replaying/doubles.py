@@ -210,7 +210,10 @@ class RecordedTools(ToolRegistry):
                 payload = entry.payload
                 nested = payload.get("nested_cost")
                 cost = Cost.of(nested) if nested is not None else None
-                return ToolOutcome(result=payload.get("result"), error=payload.get("error"), nested_cost=cost)
+                turns = payload.get("nested_turns", ())
+                return ToolOutcome(
+                    result=payload.get("result"), error=payload.get("error"), nested_cost=cost, nested_turns=turns
+                )
         return ToolOutcome(error="the call has no recorded result")
 
 

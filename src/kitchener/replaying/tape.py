@@ -186,6 +186,12 @@ class Tape:
         entries = self.entries.get(self.ho2m, ())
         return [entry for entry in entries if not self.turns or entry.seq < self.turns[0].started.seq]
 
+    def offers(self, tool_ids: Iterable[str]) -> bool:
+        """Whether any work order of the session may use one of these tools."""
+        planned = (each.payload for each in self.entries.get(self.ho2m, ()) if each.entry_type == events.WO_PLANNED)
+        wanted = frozenset(tool_ids)
+        return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
+
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a turn, or with None to the start of the session."""
         self.turn = turn

@@ -15,7 +15,6 @@ from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, c
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import RunVar
 from pydantic import ValidationError
 
 from kitchener.actors.tools.progress_queue import last_of
@@ -23,6 +22,7 @@ from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.tool_gates import ToolGates, refusal
 from kitchener.actors.tools.tool_job import ToolJob
+from kitchener.actors.tools.tool_threads import ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem
@@ -246,13 +246,7 @@ class ToolRegistry:
         self._functions = tuple(_as_tool(each) for each in tools)
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self._builtin = tuple(builtin)
-        self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
-        # Each event loop has its own limiter, so that one registry can serve several event loops.
-        self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
-        self._share = max_threads - max_threads // 8
-        self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
-        """The thread limiter of each subject that uses threads now, by event loop."""
-        self._left_behind: set[ToolJob] = set()
+        self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
         self._held: dict[str, ToolRegistry] = {}
         """The tools of turns that hold theirs, by turn id."""
@@ -384,52 +378,15 @@ class ToolRegistry:
                     has_place = True
                     if problem is not None:
                         return ToolOutcome(error=problem)
-                    return job.with_cost(await self._run_job(job, found))
+                    if not found.is_async:
+                        return job.with_cost(await self._threads.run(job))
+                    self._in_tasks.add(job)
+                    return job.with_cost(await job.run_async())
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
         waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
-
-    async def _run_job(self, job: ToolJob, found: RunnableTool) -> ToolOutcome:
-        if not found.is_async:
-            return await self._run_in_thread(job, found.tool_id)
-        self._in_tasks.add(job)
-        job.has_begun = True
-        return await job.run_async()
-
-    async def _run_in_thread(self, job: ToolJob, tool_id: str) -> ToolOutcome:
-        threads = self._threads.get(None)
-        if threads is None:
-            threads = anyio.CapacityLimiter(self._max_threads)
-            self._threads.set(threads)
-        place = (threads, job.subject_id)
-        own = self._threads_of.setdefault(place, anyio.CapacityLimiter(self._share))
-        try:
-            async with own:
-                if (problem := self._stuck_threads(tool_id, job.subject_id, own.borrowed_tokens)) is not None:
-                    return ToolOutcome(error=problem)
-                return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
-        finally:
-            if own.borrowed_tokens == 0 and own.statistics().tasks_waiting == 0:
-                self._threads_of.pop(place, None)
-            if job.is_left_behind():
-                self._left_behind.add(job)
-
-    def _stuck_threads(self, tool_id: str, subject_id: str, running: int) -> str | None:
-        """Returns why no thread may be started for this subject, or None.
-
-        Args:
-            tool_id: the tool, for the error text
-            subject_id: the subject
-            running: the subject's running tools, including this one
-        """
-        self._left_behind.difference_update([each for each in self._left_behind if each.has_ended])
-        stuck = len(self._left_behind)
-        held = running + sum(each.subject_id == subject_id for each in self._left_behind)
-        if stuck < self._max_threads and (held <= self._share or self._share == self._max_threads):
-            return None
-        return f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
 
 
 def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:

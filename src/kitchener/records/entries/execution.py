@@ -105,6 +105,14 @@ class ToolStartedPayload(CommonPayload):
     read_only: bool
 
 
+class NestedTurn(TypedDict):
+    """A turn that a tool ran in another session."""
+
+    agent_class: str
+    session_id: str
+    turn_id: str
+
+
 class ToolCallPayload(CommonPayload):
     """`TOOL_CALL`: a result or an error."""
 
@@ -114,6 +122,8 @@ class ToolCallPayload(CommonPayload):
     error: NotRequired[SealedText]
     nested_cost: NotRequired[NestedCost]
     """What the turns used that the tool ran in other sessions; absent: it ran none."""
+    nested_turns: NotRequired[list[NestedTurn]]
+    """These turns, at most 100; absent: it ran none, or an earlier version recorded it."""
 
 
 class ExecutionCompletedPayload(CommonPayload):
