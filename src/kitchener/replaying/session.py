@@ -451,6 +451,7 @@ class _Replay:
             policy=self._policy,
             changes=self._changes,
             visible=self._done,
+            nested_turns=tuple(tape.nested_turns()),
         )
 
     async def _open(self) -> None:
