@@ -39,7 +39,6 @@ from kitchener.runtime import SessionInfo as SessionInfo
 from kitchener.runtime import SyncRuntime as SyncRuntime
 from kitchener.runtime import open_runtime as open_runtime
 from kitchener.runtime import open_sync as open_sync
-from kitchener.runtime.agent_tools import agent_tool as agent_tool
 
 __all__: list[str]
 __version__: str

@@ -6,13 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import agent_tool
 from kitchener.errors import ConfigError, ToolError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
-from kitchener.runtime import Runtime
+from kitchener.runtime import Runtime, agent_tool
 from kitchener.runtime.agent import check_tools
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime

@@ -1,4 +1,4 @@
-"""One run of a tool: in a task of its own, or in a thread that may outlive the call. `registry.py` bounds its time."""
+"""One run of a tool: in a task of its own, or in a thread that may outlive the call. `registry.py` limits its time."""
 
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
