@@ -234,7 +234,7 @@ class Execution:
             request = request._replace(tool_choice=tool_choice)
         opening, rest = contract.request_parts(
             request.messages,
-            tools_digest=chosen_digest(tools.digest, tool_choice),
+            tools_digest=tools.digest if tool_choice is None else chosen_digest(tools.digest, tool_choice),
             model_id=request.model_id,
             temperature=request.temperature,
             max_tokens=request.max_tokens,

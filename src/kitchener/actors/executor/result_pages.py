@@ -25,6 +25,8 @@ class ResultPages:
         page_tokens: tokens of one page; None: all of a result is shown at once
     """
 
+    __slots__ = ("_page_bytes", "_texts", "_wo_id")
+
     def __init__(self, wo_id: str, page_tokens: int | None) -> None:
         self._wo_id = wo_id
         self._page_bytes = page_tokens * BYTES_PER_TOKEN if page_tokens is not None else None
