@@ -1,6 +1,7 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, condition_terms
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
@@ -43,6 +44,10 @@ __all__ = [
     "REFERENCE",
     "SIGNAL_KINDS",
     "AdminConfig",
+    "ApprovalConfig",
+    "ApprovalRule",
+    "Decision",
+    "condition_terms",
     "EmbeddingsConfig",
     "GateThresholds",
     "HO2Config",

@@ -41,6 +41,8 @@ ATTEMPT_FAILED: Final = "ATTEMPT_FAILED"
 LLM_CALL: Final = "LLM_CALL"
 TOOL_STARTED: Final = "TOOL_STARTED"
 TOOL_CALL: Final = "TOOL_CALL"
+APPROVAL_REQUESTED: Final = "APPROVAL_REQUESTED"
+APPROVAL_RESOLVED: Final = "APPROVAL_RESOLVED"
 INTENT_DECLARED: Final = "INTENT_DECLARED"
 INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
 INTENT_REOPENED: Final = "INTENT_REOPENED"
@@ -87,7 +89,9 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     ATTEMPT_FAILED: ("detail",),
     LLM_CALL: ("response",),
     TOOL_STARTED: ("arguments",),
-    TOOL_CALL: ("result", "error"),
+    TOOL_CALL: ("result", "error", "question"),
+    APPROVAL_REQUESTED: ("message", "arguments", "response_schema"),
+    APPROVAL_RESOLVED: ("override_args", "answer", "message", "answered_by"),
     INTENT_DECLARED: ("objective", "targets"),
     INTENT_SUPERSEDED: ("reason",),
     INTENT_REOPENED: ("reason",),

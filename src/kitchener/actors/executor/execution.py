@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
+from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.tally import CostTally
@@ -29,6 +30,7 @@ from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerE
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
+from kitchener.records.approval import ApprovalAnswer
 from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (
     AttemptStartedPayload,
@@ -94,14 +96,17 @@ class Execution:
     """
 
     __slots__ = (
+        "_answers",
         "_attempt",
         "_base",
         "_deadline",
+        "_gate",
         "_ledger",
         "_limits",
         "_model_calls_begun",
         "_output_ref",
         "_parts",
+        "_refused",
         "_reply",
         "_subject_id",
         "_surroundings",
@@ -150,6 +155,16 @@ class Execution:
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
         self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
+        resumption = work_order.resumption
+        self._gate = CallGate(self._limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
+        self._answers: Mapping[int, ApprovalAnswer] = {}
+        self._refused: Mapping[int, str] = {}
+        """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
+
+    @property
+    def work_order(self) -> WorkOrder:
+        """The work order."""
+        return self._wo
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -231,24 +246,45 @@ class Execution:
         self._keep(ref)
         return response
 
-    async def run_tools(self, uses: Sequence[ToolRequested]) -> list[ToolOutcome]:
+    async def run_tools(
+        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
+    ) -> list[ToolOutcome]:
         """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
 
         Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
+
+        Args:
+            uses: the calls
+            answers: what a person answered about some of them, by their places; None: nobody was asked
+
+        Raises:
+            WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
         """
-        outcomes = list[ToolOutcome]()
-        for group in groups_of(uses, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
+        first, answers, outcomes = self._tool_calls_begun + 1, answers or {}, list[ToolOutcome]()
+        waiting, refused = self._gate.judge(uses, answers, self._tool_problem)
+        refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
+        self._answers = {first + place: each for place, each in answers.items()}
+        self._refused = {first + place: reason for place, reason in refused.items()}
+        runs = uses[: min(waiting)] if waiting else uses
+        for group in groups_of(runs, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
             begun = [await self._begin_tool(tool_id, arguments) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun]), strict=True):
                 outcomes.append(await self._end_tool(call, outcome))
+            if questions_in(outcomes):
+                break
+        if requests := requests_for(uses, first, waiting, questions_in(outcomes)):
+            raise WorkOrderDeferred(requests)
         return outcomes
 
     async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object]) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self._tool_calls_begun += 1
         call, tools = self._tool_calls_begun, self._surroundings.tools
-        problem = self._tool_problem(tool_id, arguments)
+        answer = self._answers.get(call)
+        if answer is not None and answer.arguments is not None:
+            arguments = answer.arguments
+        problem = self._refused.get(call) or self._tool_problem((tool_id, arguments))
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
             hashed = partial(self._ledger.content_digest, self._subject_id)
@@ -261,6 +297,8 @@ class Execution:
                 "idempotency_key": key,
                 "read_only": read_only,
             }
+            if answer is not None:
+                started["approval_id"] = answer.approval_id
             try:
                 await self.record(events.TOOL_STARTED, started)
             except EntryTooLarge as error:
@@ -279,6 +317,7 @@ class Execution:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if begun.tool_id in self._limits.allowed_tools else NO_TOOL
+        outcome = self._gate.checked(outcome, self._surroundings.tools.untrusted_source(named), may_ask=self.makes_reply)
         try:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
@@ -390,8 +429,9 @@ class Execution:
                 fields["requested_model_id"] = attempt.model_id
         return fields
 
-    def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
+    def _tool_problem(self, use: ToolRequested) -> str | None:
         """Returns why this call must not run, or None."""
+        tool_id, arguments = use
         allowed = self._wo.constraints.allowed_tools
         if tool_id not in allowed:
             return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
@@ -437,8 +477,13 @@ def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCall
     fields: ToolCallPayload = {"call": call, "tool_id": tool_id}
     if outcome.error is not None:
         fields["error"] = outcome.error
+    elif outcome.question is not None:
+        fields["question"] = question_mapping(outcome.question)
     else:
         fields["result"] = outcome.result
+    if outcome.untrusted_source is not None:
+        fields["source"] = outcome.untrusted_source
+        fields["untrusted"] = True
     if outcome.nested_cost is not None:
         fields["nested_cost"] = nested_mapping(outcome.nested_cost)
     return fields

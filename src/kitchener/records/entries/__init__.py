@@ -1,5 +1,14 @@
 """The payload of each type of entry, as a `TypedDict`. `docs/ledger-entries.md` says what each field means."""
 
+from kitchener.records.entries.approvals import (
+    ApprovalDecision,
+    ApprovalReason,
+    ApprovalRequestedPayload,
+    ApprovalResolvedPayload,
+    ApprovalScope,
+    ExecutionDeferredPayload,
+    ResumesMapping,
+)
 from kitchener.records.entries.common import (
     ERASED,
     CommonPayload,
@@ -43,6 +52,7 @@ from kitchener.records.entries.execution import (
     FinishReason,
     ModelAnswer,
     ModelCallPayload,
+    QuestionMapping,
     ToolCallPayload,
     ToolStartedPayload,
     ToolUseMapping,
@@ -147,6 +157,14 @@ from kitchener.records.entries.work_orders import (
 from kitchener.records.ref import ListedRefMapping, RefMapping
 
 __all__ = [
+    "QuestionMapping",
+    "ResumesMapping",
+    "ExecutionDeferredPayload",
+    "ApprovalScope",
+    "ApprovalResolvedPayload",
+    "ApprovalRequestedPayload",
+    "ApprovalReason",
+    "ApprovalDecision",
     "ERASED",
     "AbandonReason",
     "AbortReason",
