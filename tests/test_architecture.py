@@ -54,10 +54,10 @@ PUBLIC_STUB = ROOT / "src" / "kitchener" / "__init__.pyi"
 PUBLIC_GROUPS = {
     "the start of every program, and what it gives": "open_runtime open_sync Runtime SyncRuntime HO2Supervisor HO3Memory",
     "settings, which a program may build instead of a file": "RuntimeConfig HO2Config",
-    "a tool, and what it may learn about its call": "tool ToolCall",
+    "a tool, and what it may learn about its call": "tool ToolContext",
     "an image or a file of a message": "ImagePart FilePart",
     "what a turn gives, what a session was, and its replay": "TurnResult TurnError Exchange SessionInfo replay_session",
-    "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolRan TurnCompleted"
+    "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolProgress ToolRan TurnCompleted"
     " WorkOrderPlanned WorkOrderFinished",
     "an error to report: any, of settings, of a call, of a record": "KitchenerError ConfigError CallerError LedgerError",
     "an error that another session or a later message answers": "UnknownSession SessionEnded SessionBusy OutcomeUnknown",

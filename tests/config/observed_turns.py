@@ -21,7 +21,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.runtime.loading import load_config
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.memory.remembering import EASY, LESSON, lives, say, student
 from tests.acceptance.sessions.test_nested_turns import Relay, passing_on
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
@@ -340,6 +340,31 @@ async def tool_run(root: Path, seconds: float = 0.0, **config: Any) -> Hashable:
             ended.set()
         (entry,) = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
     return len(entry.body)
+
+
+async def two_tool_runs(root: Path, **limits: Any) -> Hashable:
+    """Two calls of one tool in a round: how many ran at the same time, and how many were refused."""
+    running, most = 0, 0
+
+    @tool(read_only=True)
+    async def dig(place: int) -> str:
+        """Digs."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await settle()
+        running -= 1
+        return "dug"
+
+    def model(request: PromptRequest) -> Any:
+        if request.wo_type == "synthesize" and request.messages[-1].role != "tool":
+            return (use_tool("dig", place=1), use_tool("dig", place=2))
+        return echo(request)
+
+    async with open_scripted(root, ScriptedProvider(model), tools=[dig], tool_limits={"dig": limits}) as runtime:
+        await runtime.supervisor().handle_turn("dig")
+        found = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
+    return most, sum("error" in entry.payload for entry in found)
 
 
 async def gathered(timeout_ms: int) -> Hashable:

@@ -13,6 +13,7 @@ from kitchener.config.knobs import (
     LimitsConfig,
     ModelChoice,
     RuntimeConfig,
+    ToolLimits,
 )
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
@@ -62,6 +63,7 @@ __all__ = [
     "RuntimeConfig",
     "SettingPath",
     "Settings",
+    "ToolLimits",
     "address_problem",
     "annotation_at",
     "check_values",

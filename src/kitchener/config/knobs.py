@@ -263,6 +263,20 @@ class TurnConfig(Settings):
         return self
 
 
+class ToolLimits(Settings):
+    """`[agents.<class>.tool_limits.<name>]`: the limits of the tools of one name, where they are not those of the class."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Calls of the tool that run at a time, over all sessions. Further ones wait within their time limit. None: no limit."""
+    rate_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Calls of the tool that start within any minute, over all sessions. Further ones wait, or are refused where the wait is
+    longer than their time limit. None: no limit."""
+    timeout_s: Seconds | None = None
+    """Longest run of a call, with its waits, seconds. None: the tool's own limit, or `tool_timeout_s`."""
+    max_result_bytes: Positive | None = None
+    """Largest result, bytes of its JSON. A larger one is cut and marked as cut. None: `tool_result_max_bytes`."""
+
+
 class ToolsConfig(Settings):
     """Tools: how often and how long they run in one reply, and how much of their results the model is shown."""
 
@@ -272,8 +286,19 @@ class ToolsConfig(Settings):
     """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
     tool_timeout_s: Seconds = 30.0
     """Longest run of a tool that sets no limit of its own, seconds."""
+    max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Tool calls of one reply. A further one is refused, and the model then replies without tools."""
+    max_equal_calls: Annotated[int, Field(ge=1, le=1_000)] = 3
+    """Calls of one tool with the same arguments in one reply. A further one is refused once, and the model is told to use the
+    results that it has; after the next such call, it replies without tools."""
     tool_result_max_bytes: Positive = 65_536
     """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
+    result_page_tokens: Annotated[int, Field(ge=100, le=1_000_000)] = 8_000
+    """Tokens of one tool result that the model is shown at once. Of a longer one it is shown the beginning, and reads the rest
+    page by page with the built-in tool `read_context_item`."""
+    tool_limits: dict[Name, ToolLimits] = Field(default_factory=dict)
+    """Limits of single tools, by name or pattern such as `fs.*`. The first one that fits a tool counts, before what its author
+    has set."""
     results_budget: Positive = 40_000
     """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
     the model then replies without further tools."""

@@ -240,6 +240,22 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """A running tool says how far it is. Not recorded, and dropped where the reader of the stream is slow."""
+
+    wo_id: str
+    tool_id: str
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    value: float | None = None
+    """How much is done; None: unknown."""
+    total: float | None = None
+    """How much there is to do, in the unit of `value`; None: unknown."""
+    message: str | None = None
+    """What is being done, for people, by the tool; None: it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolRan:
     """A tool call ended, with a result or an error. Those of calls that ran side by side come in the order of the calls."""
 
@@ -283,7 +299,9 @@ class TurnCompleted:
     result: TurnResult
 
 
-TurnUpdate = WorkOrderPlanned | WorkOrderFinished | ToolStarted | ToolRan | TextDelta | TextRetracted | TurnCompleted
+TurnUpdate = (
+    WorkOrderPlanned | WorkOrderFinished | ToolStarted | ToolProgress | ToolRan | TextDelta | TextRetracted | TurnCompleted
+)
 """One update of `stream_turn`."""
 
 UpdateListener = Callable[[TurnUpdate], Awaitable[None]]

@@ -6,7 +6,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.execution import WorkOrderFailed
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.toolsets import Toolset
 from kitchener.actors.turn.reply_check import REFUSED
@@ -29,6 +29,7 @@ from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedP
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
+from kitchener.records.tool_context import ToolContext
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes
@@ -186,7 +187,7 @@ class RecordedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return self._registry.validate(tool_id, arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolContext) -> ToolOutcome:
         """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []

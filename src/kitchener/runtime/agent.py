@@ -267,4 +267,10 @@ def tools_of(
     if ALL_GIVEN in wanted:
         named = list(known)
     chosen = [*load_tools(name for name in wanted if ":" in name), *(known[name] for name in named)]
-    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
+    return ToolRegistry(
+        chosen,
+        timeout_s=config.tool_timeout_s,
+        max_result_bytes=config.tool_result_max_bytes,
+        builtin=builtin,
+        limits=config.tool_limits,
+    )

@@ -18,7 +18,8 @@ from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, questi
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.tally import CostTally
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry
+from kitchener.actors.tools.progress_queue import ProgressQueue
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
 from kitchener.actors.tools.toolsets import Toolset
@@ -53,6 +54,7 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.tool_context import Report, ToolContext
 from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
@@ -268,8 +270,9 @@ class Execution:
         self._refused = {first + place: reason for place, reason in refused.items()}
         runs = uses[: min(waiting)] if waiting else uses
         for group in groups_of(runs, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
-            begun = [await self._begin_tool(tool_id, arguments) for tool_id, arguments in group]
-            for call, outcome in zip(begun, await run_all([each.run for each in begun]), strict=True):
+            progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
+            begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
+            for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
                 outcomes.append(await self._end_tool(call, outcome))
             if questions_in(outcomes):
                 break
@@ -277,7 +280,7 @@ class Execution:
             raise WorkOrderDeferred(requests)
         return outcomes
 
-    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object]) -> "_BegunCall":
+    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self._tool_calls_begun += 1
         call, tools = self._tool_calls_begun, self._surroundings.tools
@@ -311,7 +314,8 @@ class Execution:
         self.tally.add_tool(tool_id)
         if self._reply is not None:
             await self._reply.tool_started(tool_id, call, arguments)
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._tool_call(key)))
+        report = partial(progress.add, self._wo_id, tool_id, call) if progress is not None else None
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
 
     async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
@@ -442,15 +446,17 @@ class Execution:
         bound = self._surroundings.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
 
-    def _tool_call(self, key: str) -> ToolCall:
+    def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:
         wo = self._wo
-        return ToolCall(
+        return ToolContext(
             idempotency_key=key,
             session_id=wo.session_id,
             subject_id=wo.subject_id,
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
             deadline=self._deadline,
+            report=report,
+            answer=answer.given if answer is not None else None,
         )
 
     def _keep(self, ref: Ref) -> None:

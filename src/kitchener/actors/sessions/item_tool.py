@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kitchener.actors.authority.authority import SessionThread
-from kitchener.actors.tools.registry import Tool, ToolCall
+from kitchener.actors.tools.registry import Tool
 from kitchener.context.projection.explanation import find_placed
 from kitchener.errors import ToolError
+from kitchener.records.tool_context import ToolContext
 
 ITEM_TOOL: Final = "read_context_item"
 _DESCRIPTION: Final = "Read in full an item of the context that is shown as a stub, by the id in its square brackets."
@@ -27,7 +28,7 @@ class ContextItems:
         """Sets the function that returns the thread of a session."""
         self._thread_of = thread_of
 
-    async def _read(self, item_id: str, call: ToolCall) -> str:
+    async def _read(self, item_id: str, call: ToolContext) -> str:
         thread = self._thread_of(call.session_id) if self._thread_of is not None else None
         projection = thread.projection if thread is not None else None
         placed = find_placed(projection, item_id.strip("[] ")) if projection is not None else None

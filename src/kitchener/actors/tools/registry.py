@@ -10,19 +10,24 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, update_wrapper
 from threading import Lock, current_thread
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
+from types import MappingProxyType
+from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
+from pydantic import ValidationError
 
+from kitchener.actors.tools.progress_queue import last_of
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
+from kitchener.actors.tools.tool_gates import ToolGates, refusal
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.cancellation import is_scope_cancelled
+from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
 from kitchener.lanes.askers import ASKERS_CONTEXT
@@ -30,6 +35,7 @@ from kitchener.lanes.calling_chain import enter_tool
 from kitchener.plain_names import counted, is_plain_name, origin_of, quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
+from kitchener.records.tool_context import ToolContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,22 +43,12 @@ R = TypeVar("R")
 _TOOL_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """The facts of a tool call. The runtime fills a parameter of this type; the model does not see it."""
+class DeclaredLimits(TypedDict, total=False):
+    """Limits that the author of a tool sets, see `kitchener.config.ToolLimits`."""
 
-    idempotency_key: str
-    """Equal for equal turn, position, tool and arguments. Pass it to services that accept an idempotency key."""
-    session_id: str
-    """The session."""
-    subject_id: str
-    """The subject of the conversation."""
-    turn_id: str
-    """The turn."""
-    wo_id: str
-    """The work order."""
-    deadline: float
-    """On the event loop's clock, seconds. A later result is discarded."""
+    concurrency: int
+    rate_per_minute: int
+    max_result_bytes: int
 
 
 class Tool(Generic[P, R]):
@@ -66,6 +62,7 @@ class Tool(Generic[P, R]):
         timeout_s: longest run, seconds; None: the registry's limit
         acceptance: criteria that the reply must meet if its turn runs this tool
         closes_intent: whether a successful call closes the intent of its turn
+        limits: how often it may run, and how large its results may be
     """
 
     def __init__(
@@ -78,6 +75,7 @@ class Tool(Generic[P, R]):
         timeout_s: float | None = None,
         acceptance: Sequence[str] = (),
         closes_intent: bool = False,
+        **limits: Unpack[DeclaredLimits],
     ) -> None:
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
         if not _TOOL_ID.fullmatch(self.tool_id):
@@ -85,15 +83,19 @@ class Tool(Generic[P, R]):
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ToolError(f"tool {self.tool_id!r}: timeout_s: expected seconds above 0, found {timeout_s!r}")
         self.acceptance = _checked_criteria(self.tool_id, acceptance)
+        self.limits = _checked_limits(self.tool_id, limits)
         called = code_of(function)
-        if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
-            raise ToolError(f"tool {self.tool_id!r}: is a generator; return a list instead")
+        if inspect.isgeneratorfunction(called):
+            raise ToolError(
+                f"tool {self.tool_id!r}: is a generator; return a list, or make it `async def` to yield its progress"
+            )
         docstring = inspect.getdoc(function) or ""
         self.description = summary(docstring) if description is None else description
         self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
-        self._signature = read_signature(function, self.tool_id, ToolCall)
+        self._signature = read_signature(function, self.tool_id, ToolContext)
         self.parameters = self._signature.parameters
-        self._is_async = inspect.iscoroutinefunction(called)
+        self._has_steps = inspect.isasyncgenfunction(called)
+        self._is_async = self._has_steps or inspect.iscoroutinefunction(called)
         self._function = function
         update_wrapper(self, function, updated=())
 
@@ -115,11 +117,15 @@ class Tool(Generic[P, R]):
         """Returns the arguments, converted and completed by defaults, or a text that says what is wrong with them."""
         return self._signature.bind(self.tool_id, arguments)
 
-    def prepared(self, bound: Mapping[str, object], call: ToolCall) -> Callable[[], object]:
-        """Returns the function with its bound arguments, and with `call` if the function has a parameter for it."""
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
+        """Returns the function with its bound arguments, and with `context` if the function has a parameter for it.
+
+        Of an async generator, it returns a coroutine function that runs it to its end.
+        """
         injected = self._signature.injected
-        given = bound if injected is None else {**bound, injected: call}
-        return partial(cast(Callable[..., object], self._function), **given)
+        given = bound if injected is None else {**bound, injected: context}
+        run = partial(cast(Callable[..., Any], self._function), **given)
+        return run if not self._has_steps else lambda: last_of(run(), context)
 
 
 @overload
@@ -133,6 +139,7 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    **limits: Unpack[DeclaredLimits],
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -144,6 +151,7 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    **limits: Unpack[DeclaredLimits],
 ) -> Any:
     """Turns a function into a tool. Use the decorator with or without arguments.
 
@@ -154,9 +162,11 @@ def tool(
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
         acceptance: criteria that the reply must meet if its turn runs the tool, such as `contains:EUR`
         closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
+        **limits: `concurrency`: calls that run at a time; `rate_per_minute`: calls that start within any minute;
+            `max_result_bytes`: the largest result. The setting `tool_limits` overrides them
 
     Raises:
-        ToolError: the name, a parameter, the timeout or a criterion is invalid
+        ToolError: the name, a parameter, the timeout, a criterion or a limit is invalid
     """
     declare = partial(
         Tool,
@@ -166,8 +176,18 @@ def tool(
         timeout_s=timeout_s,
         acceptance=acceptance,
         closes_intent=closes_intent,
+        **limits,
     )
     return declare if function is None else declare(function)
+
+
+def _checked_limits(tool_id: str, limits: Mapping[str, object]) -> ToolLimits:
+    try:
+        return ToolLimits.model_validate(limits, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ToolError(f"tool {tool_id!r}: {name} = {quoted(limits.get(name))}: {first['msg']}") from None
 
 
 def _checked_criteria(tool_id: str, acceptance: Sequence[str]) -> tuple[str, ...]:
@@ -190,6 +210,7 @@ class ToolRegistry:
         max_threads: synchronous tools that run at the same time; others wait, within their own time limit. One subject can
             use at most seven eighths of the threads, rounded up
         builtin: tools that a work order can allow by name, but that are not listed
+        limits: limits of single tools, by name or pattern
 
     Raises:
         ToolError: two tools have the same name
@@ -203,7 +224,9 @@ class ToolRegistry:
         max_result_bytes: int = 65_536,
         max_threads: int = 32,
         builtin: Iterable[Tool[..., object]] = (),
+        limits: Mapping[str, ToolLimits] = MappingProxyType({}),
     ) -> None:
+        self._gates = ToolGates(limits)
         self._tools: dict[str, Tool[..., object]] = {}
         for each in tools:
             declared = each if isinstance(each, Tool) else Tool(each)
@@ -287,7 +310,7 @@ class ToolRegistry:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolCall) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
@@ -299,18 +322,31 @@ class ToolRegistry:
         if isinstance(bound, str):
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
-        limit_s = found.timeout_s if found.timeout_s is not None else self._timeout_s
-        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id, found.tool_id)
+        limits = self._gates.limits_of(found.limits, tool_id)
+        limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
+        max_bytes = limits.max_result_bytes or self._max_result_bytes
+        job = _Job(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
+        deadline = min(anyio.current_time() + limit_s, call.deadline)
+        has_place = False
         try:
-            with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
-                if found.is_async:
-                    self._in_tasks.add(job)
-                    return job.with_cost(await job.run_async())
-                return job.with_cost(await self._run_in_thread(job, found.tool_id))
+            with anyio.CancelScope(deadline=deadline):
+                async with self._gates.pass_through(tool_id, limits, deadline) as problem:
+                    has_place = True
+                    if problem is not None:
+                        return ToolOutcome(error=problem)
+                    return job.with_cost(await self._run_job(job, found))
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
-        return job.with_cost(ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun)))
+        waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
+        return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
+
+    async def _run_job(self, job: "_Job", found: Tool[..., object]) -> ToolOutcome:
+        if not found.is_async:
+            return await self._run_in_thread(job, found.tool_id)
+        self._in_tasks.add(job)
+        job.has_begun = True
+        return await job.run_async()
 
     async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
         threads = self._threads.get(None)
@@ -458,10 +494,11 @@ def _load(name: str) -> Tool[..., object]:
     return Tool(found)
 
 
-def _late(found: Tool[..., object], limit_s: float, *, started: bool) -> str:
+def _late(found: Tool[..., object], limit_s: float, waited_for: str | None) -> str:
+    """What a model is told of a call that ran out of time; `waited_for`: why it did not even start."""
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
-    if not started:
-        return f"tool {found.tool_id!r} was not started: no thread was free for it {within}"
+    if waited_for is not None:
+        return refusal(found.tool_id, f"{waited_for} {within}")
     what = "was stopped" if found.is_async else "may still be running, but nobody waits for it any longer"
     effect = "" if found.is_read_only else " Its effect may or may not have happened: check before you repeat it."
     return f"tool {found.tool_id!r} did not end {within}; it {what}.{effect}"
