@@ -27,6 +27,7 @@ from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sessions.outside_entries import OutsideEntries
 from kitchener.actors.sources import RecordedOutputs, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.runner import TurnRunner
 from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServices
 from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
@@ -189,7 +190,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         keys=IdempotencyKeys(agent_class, ledgers),
         intents=IntentCalls(sessions, admission, authority),
         attention=services.attention,
-        runner=TurnRunner(services, sessions, limiter, limits.abort_grace_s),
+        runner=TurnRunner(_present_tools(services, tools, sources, host), sessions, limiter, limits.abort_grace_s),
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
@@ -199,6 +200,10 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         content=content,
         approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
     )
+
+
+def _present_tools(services: TurnServices, tools: ToolRegistry, sources: RequestSources, host: SharedResources) -> PresentTools:
+    return PresentTools(services, tools, sources, is_recording=host.sources is None)
 
 
 def _authority(

@@ -10,7 +10,7 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 import anyio.to_thread
 from cyclopts import Parameter
 
-from kitchener.actors.tools.registry import load_tools
+from kitchener.actors.tools.named_tools import load_tools
 from kitchener.cli.exits import DIVERGED, OK
 from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end

@@ -24,7 +24,8 @@ from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool, ToolRegistry, load_tools
+from kitchener.actors.tools.named_tools import load_tools
+from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from kitchener.actors.tools.registry import Tool, ToolRegistry, _Job, load_tools, tool
+from kitchener.actors.tools.named_tools import load_tools
+from kitchener.actors.tools.registry import Tool, ToolRegistry, _Job, tool
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import parameter_docs, summary
 from kitchener.actors.tools.toolsets import NO_TOOLS

@@ -117,12 +117,15 @@ class Execution:
         "_wo_id",
         "makes_reply",
         "tally",
+        "tools",
     )
 
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
     """What the work order has used so far."""
+    tools: ToolRegistry
+    """The tools of its turn."""
 
     def __init__(
         self,
@@ -135,6 +138,7 @@ class Execution:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
+        self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
@@ -269,7 +273,7 @@ class Execution:
         self._answers = {first + place: each for place, each in answers.items()}
         self._refused = {first + place: reason for place, reason in refused.items()}
         runs = uses[: min(waiting)] if waiting else uses
-        for group in groups_of(runs, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
+        for group in groups_of(runs, self._limits.parallel_tools, self.tools.is_read_only):
             progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
             begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
@@ -283,7 +287,7 @@ class Execution:
     async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self._tool_calls_begun += 1
-        call, tools = self._tool_calls_begun, self._surroundings.tools
+        call, tools = self._tool_calls_begun, self.tools
         answer = self._answers.get(call)
         if answer is not None and answer.arguments is not None:
             arguments = answer.arguments
@@ -321,7 +325,7 @@ class Execution:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if begun.tool_id in self._limits.allowed_tools else NO_TOOL
-        outcome = self._gate.checked(outcome, self._surroundings.tools.untrusted_source(named), may_ask=self.makes_reply)
+        outcome = self._gate.checked(outcome, self.tools.untrusted_source(named), may_ask=self.makes_reply)
         try:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
@@ -443,7 +447,7 @@ class Execution:
             canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
-        bound = self._surroundings.tools.validate(tool_id, arguments)
+        bound = self.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
 
     def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:

@@ -74,7 +74,7 @@ class HO1Executor:
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
         self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content)
-        self._prompts, self._tools, self._clock = prompts, tools, clock
+        self._prompts, self._clock = prompts, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()
 
@@ -144,7 +144,7 @@ class HO1Executor:
         if wo.parts:
             messages[-1] = await run.with_parts(messages[-1])
         rounds = wo.constraints.turn_limit if run.makes_reply else 0
-        tools = self._tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
+        tools = run.tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
         if tools.specs or wo.resumption is not None:
             response = await self._converse(run, contract, variables, messages, tools, rounds)
         else:

@@ -5,11 +5,11 @@ If a tool raises, hangs, or is called with wrong arguments, the model gets an er
 and no model. Explained in `docs/tools.md`.
 """
 
-import importlib
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
+from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
 from threading import Lock, current_thread
@@ -32,10 +32,18 @@ from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
 from kitchener.lanes.askers import ASKERS_CONTEXT
 from kitchener.lanes.calling_chain import enter_tool
-from kitchener.plain_names import counted, is_plain_name, origin_of, quoted
+from kitchener.plain_names import quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
 from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools import (
+    RunnableTool,
+    ToolIdentity,
+    ToolSource,
+    definition_of,
+    function_source,
+    function_traits,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,7 +71,13 @@ class Tool(Generic[P, R]):
         acceptance: criteria that the reply must meet if its turn runs this tool
         closes_intent: whether a successful call closes the intent of its turn
         limits: how often it may run, and how large its results may be
+        source: where its results come from
+        traits: what its author says of its effects
+        policy_name: its name in rules of approval
+        requires_approval: whether its author wants each call approved by a person
     """
+
+    requires_approval: bool = False
 
     def __init__(
         self,
@@ -92,6 +106,8 @@ class Tool(Generic[P, R]):
         docstring = inspect.getdoc(function) or ""
         self.description = summary(docstring) if description is None else description
         self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
+        self.policy_name, self.source = self.tool_id, function_source(self.tool_id)
+        self.traits = function_traits(read_only=read_only)
         self._signature = read_signature(function, self.tool_id, ToolContext)
         self.parameters = self._signature.parameters
         self._has_steps = inspect.isasyncgenfunction(called)
@@ -211,33 +227,30 @@ class ToolRegistry:
             use at most seven eighths of the threads, rounded up
         builtin: tools that a work order can allow by name, but that are not listed
         limits: limits of single tools, by name or pattern
+        replaceable: sources whose tools come and change later, in the order of their tools. See `replace`
 
     Raises:
         ToolError: two tools have the same name
     """
 
+    generation: int = 0
+    """Rises with each `replace`."""
+
     def __init__(
         self,
-        tools: Iterable[Tool[..., object] | Callable[..., object]] = (),
+        tools: Iterable[RunnableTool | Callable[..., object]] = (),
         *,
         timeout_s: float = 30.0,
         max_result_bytes: int = 65_536,
         max_threads: int = 32,
-        builtin: Iterable[Tool[..., object]] = (),
+        builtin: Iterable[RunnableTool] = (),
+        replaceable: Iterable[ToolSource] = (),
         limits: Mapping[str, ToolLimits] = MappingProxyType({}),
     ) -> None:
         self._gates = ToolGates(limits)
-        self._tools: dict[str, Tool[..., object]] = {}
-        for each in tools:
-            declared = each if isinstance(each, Tool) else Tool(each)
-            if declared.tool_id in self._tools:
-                raise ToolError(f"two tools are called {declared.tool_id!r}; give one of them another name=…")
-            self._tools[declared.tool_id] = declared
-        self._listed = tuple(self._tools)
-        for each in builtin:
-            if each.tool_id in self._tools:
-                raise ToolError(f"tool {each.tool_id!r} has the name of a built-in one; give it another name=…")
-            self._tools[each.tool_id] = each
+        self._functions = tuple(_as_tool(each) for each in tools)
+        self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
+        self._builtin = tuple(builtin)
         self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
         # Each event loop has its own limiter, so that one registry can serve several event loops.
         self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
@@ -246,7 +259,58 @@ class ToolRegistry:
         """The thread limiter of each subject that uses threads now, by event loop."""
         self._left_behind: set[_Job] = set()
         self._in_tasks: set[_Job] = set()
+        self._held: dict[str, ToolRegistry] = {}
+        """The tools of turns that hold theirs, by turn id."""
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        listed = (*self._functions, *(each for tools in self._replaceable.values() for each in tools))
+        found: dict[str, RunnableTool] = {}
+        for each in listed:
+            if each.tool_id in found:
+                raise ToolError(f"two tools are called {each.tool_id!r}; give one of them another name=…")
+            found[each.tool_id] = each
+        listed_ids = tuple(found)
+        for each in self._builtin:
+            if each.tool_id in found:
+                raise ToolError(f"tool {each.tool_id!r} has the name of a built-in one; give it another name=…")
+            found[each.tool_id] = each
+        self._tools, self._listed = found, listed_ids
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
+
+    def replace(self, source: ToolSource, tools: Iterable[RunnableTool]) -> None:
+        """Puts tools in place of those of a replaceable source, for the turns that begin from now on.
+
+        Raises:
+            ToolError: another tool has the same name, and nothing has changed; or the source is not replaceable
+        """
+        before = self._replaceable
+        if source not in before:
+            raise ToolError(f"the tools of {source!r} cannot be replaced; these can: {', '.join(before) or 'none'}")
+        self._replaceable = {**before, source: tuple(tools)}
+        try:
+            self._put_in_place()
+        except ToolError:
+            self._replaceable = before
+            raise
+        self.generation += 1
+
+    def present(self) -> "ToolRegistry":
+        """The tools that are in place now, which no `replace` changes. Threads and their limits are shared."""
+        return copy(self)
+
+    def hold(self, turn_id: str, tools: "ToolRegistry") -> None:
+        """Gives a turn these tools until `release`, whatever is replaced meanwhile."""
+        if self._replaceable:
+            self._held[turn_id] = tools
+
+    def release(self, turn_id: str) -> None:
+        """Ends `hold`. The turn may not have held any."""
+        self._held.pop(turn_id, None)
+
+    def in_turn(self, turn_id: str) -> "ToolRegistry":
+        """The tools of a turn: those that it holds, else those in place."""
+        return self._held.get(turn_id, self) if self._held else self
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -285,23 +349,14 @@ class ToolRegistry:
         """The descriptions of the existing tools among `allowed`, for a model."""
         return self.toolset(allowed).specs
 
+    def identity(self, tool_id: str) -> ToolIdentity | None:
+        """The facts by which permission to call the tool is given; None for an unknown tool."""
+        found = self._tools.get(tool_id)
+        return ToolIdentity.of(definition_of(found, built_in=tool_id not in self._listed)) if found is not None else None
+
     def definitions(self) -> list[ToolDefinition]:
         """All tools as sources of requests, in the order given, then the built-in ones."""
-        found: list[ToolDefinition] = [
-            {
-                "tool_id": each.tool_id,
-                "description": each.description,
-                "parameters": each.parameters,
-                "read_only": each.is_read_only,
-                "acceptance": each.acceptance,
-                "built_in": each.tool_id not in self._listed,
-            }
-            for each in self._tools.values()
-        ]
-        for definition in found:
-            if self.closes_intent(definition["tool_id"]):
-                definition["closes_intent"] = True
-        return found
+        return [definition_of(each, built_in=each.tool_id not in self._listed) for each in self._tools.values()]
 
     def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""
@@ -374,7 +429,7 @@ class ToolRegistry:
             subject_id: the subject
             running: the subject's running tools, including this one
         """
-        self._left_behind = {each for each in self._left_behind if not each.has_ended}
+        self._left_behind.difference_update([each for each in self._left_behind if each.has_ended])
         stuck = len(self._left_behind)
         held = running + sum(each.subject_id == subject_id for each in self._left_behind)
         if stuck < self._max_threads and (held <= self._share or self._share == self._max_threads):
@@ -459,42 +514,11 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def load_tools(names: Iterable[str]) -> tuple[Tool[..., object], ...]:
-    """Loads tools by names of the form `module:attribute`. It imports modules, so call it at start.
-
-    Raises:
-        ToolError: a name has another form, the module or attribute does not exist, or it is neither a tool nor a function
-    """
-    return tuple(_load(name) for name in names)
+def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:
+    return cast(RunnableTool, given) if hasattr(given, "tool_id") else Tool(given)
 
 
-def _load(name: str) -> Tool[..., object]:
-    module_name, colon, attribute = name.partition(":")
-    is_plain = is_plain_name(name)  # otherwise it may be a secret in the wrong place, which no error quotes
-    shown = repr(name) if is_plain else f"of {counted(len(name), 'character')}"
-    if not (module_name and colon and attribute):
-        raise ToolError(f"tool {shown}: expected module:attribute, such as my_bot.tools:list_packages")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        if not is_plain:
-            raise ToolError(f"tool {shown}: its module cannot be imported") from None
-        raise ToolError(f"tool {shown}: module {module_name!r} cannot be imported: {error}") from error
-    except Exception as error:  # the module's own code
-        raise ToolError(f"tool {shown}: its module fails while it is imported: {origin_of(error)}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            absent = f"{module_name!r} has no attribute {attribute!r}" if is_plain else "its module has no such attribute"
-            raise ToolError(f"tool {shown}: {absent}")
-        found = getattr(found, part)
-    if isinstance(found, Tool):
-        return found
-    if not callable(found):
-        raise ToolError(f"tool {shown}: expected a tool or a function, found {type(found).__name__}")
-    return Tool(found)
-
-
-def _late(found: Tool[..., object], limit_s: float, waited_for: str | None) -> str:
+def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:
     """What a model is told of a call that ran out of time; `waited_for`: why it did not even start."""
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
     if waited_for is not None:

@@ -50,6 +50,8 @@ class TurnConstants:
     def __init__(
         self, config: HO2Config, tools: ToolRegistry, sources: RequestSources, ruleset_hash: str, policy_version: int
     ) -> None:
+        self.tools, self.tools_generation = tools.present(), tools.generation
+        """The tools of the turns that begin with these constants, and which generation of the registry they are."""
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
         identities = [found for each in tools.tool_ids if (found := tools.identity(each)) is not None]

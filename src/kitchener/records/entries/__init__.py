@@ -103,6 +103,7 @@ from kitchener.records.entries.sources import (
     SourceKind,
     SourceRecordedPayload,
     ToolDefinition,
+    ToolTraitsMapping,
 )
 from kitchener.records.entries.turns import (
     AbortReason,
@@ -263,6 +264,7 @@ __all__ = [
     "ToolCallPayload",
     "ToolDefinition",
     "ToolStartedPayload",
+    "ToolTraitsMapping",
     "ToolUseMapping",
     "TransitionAction",
     "TransitionStep",
