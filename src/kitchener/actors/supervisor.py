@@ -201,7 +201,7 @@ class HO2Supervisor:
             call = self._checks.call(
                 session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output
             )
-            outcome = await self._handle(message, call, None)
+            outcome = await self.handle_call(message, call)
         self._consolidate_after(outcome)
         return as_asked(outcome.result, call.output)
 
@@ -244,16 +244,14 @@ class HO2Supervisor:
             ),
         )
 
-    async def deny(
-        self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None
-    ) -> TurnResult | None:
+    async def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
         """Refuses a tool call that waits, like `approve`. The model is told the reason and replies."""
         return await self._answer(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
 
     async def _answer(self, approval_id: str, given: GivenAnswer) -> TurnResult | None:
         await self._ready()
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer(approval_id, given, self._handle)
+            outcome = await self._approvals.answer(approval_id, given, self.handle_call)
         if outcome is None:
             return None
         self._consolidate_after(outcome)
@@ -371,7 +369,7 @@ class HO2Supervisor:
         call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output)
 
         async def run(tell: UpdateListener) -> None:
-            outcome = await self._handle(message, call, tell)
+            outcome = await self.handle_call(message, call, tell)
             await tell(TurnCompleted(as_asked(outcome.result, call.output)))
             self._consolidate_after(outcome)
 
@@ -379,8 +377,8 @@ class HO2Supervisor:
             async for update in updates:
                 yield update
 
-    async def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
-        """Runs the turn of a message: checks, idempotency, session, admission, turn."""
+    async def handle_call(self, message: str, call: TurnCall, listener: UpdateListener | None = None) -> TurnOutcome:
+        """Runs the turn of a message with checked options: idempotency, session, admission, turn. A replay calls it too."""
         message, key = self._checks.message(message), call.idempotency_key
         if call.parts:
             call = await self._content.read(call)

@@ -50,7 +50,7 @@ class ApprovalAnswer:
             return None
         told = {
             "denied": "a person was asked and did not allow this call",
-            "cancelled": "this call was not made: the tool has changed since it was asked for; ask for it again if it is needed",
+            "cancelled": "this call was not made: the tool has changed since; ask for it again if it is needed",
             "expired": "this call was not made: nobody answered the request for approval in time",
         }[self.decision]
         return f"{told}: {self.message}" if self.message else told

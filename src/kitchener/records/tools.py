@@ -11,6 +11,7 @@ from typing import Any, Literal, NewType, Protocol
 
 from kitchener.canonical import canonical_digest
 from kitchener.records.entries.common import Json
+from kitchener.records.entries.execution import QuestionMapping
 from kitchener.records.entries.sources import ToolDefinition, ToolTraitsMapping
 from kitchener.records.prompt import ToolSpec
 
@@ -81,6 +82,25 @@ class ToolQuestion:
     """What the tool gets back with the answer, to continue. It never reaches a model."""
     reason: Literal["input_required", "confirmation"] = "confirmation"
     """Whether the tool lacks a value, or only permission."""
+
+    @classmethod
+    def of(cls, recorded: QuestionMapping) -> "ToolQuestion":
+        """The question that a mapping describes."""
+        return cls(recorded["message"], recorded.get("response_schema"), recorded.get("state"), recorded["reason"])
+
+
+class ConfirmationRequired(Exception):
+    """A tool raises it to ask a person before it goes on. Its call is made again with the answer as `ToolContext.answer`.
+
+    Args:
+        message: the question, for a person
+        response_schema: JSON schema of the answer; None: yes or no
+        state: what the tool gets back with the answer; a JSON value
+    """
+
+    def __init__(self, message: str, response_schema: Mapping[str, object] | None = None, state: Json = None) -> None:
+        self.question = ToolQuestion(message, response_schema, state)
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +261,7 @@ def definition_of(found: RunnableTool, *, built_in: bool) -> ToolDefinition:
 
 
 __all__ = [
+    "ConfirmationRequired",
     "RunnableTool",
     "ToolAnswer",
     "ToolIdentity",

@@ -6,7 +6,7 @@ the table of legal transitions. `docs/work-orders.md` explains the states.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -30,6 +30,11 @@ TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
 }
 """State to the states that may follow it. Only HO2 uses `completed → failed`, when its quality gate rejects the output."""
 
+
+if TYPE_CHECKING:
+    _Resumed = Resumption
+else:
+    _Resumed = object  # pydantic would follow the recursive type of a JSON value without end
 
 _STRICT: Final = ConfigDict(extra="forbid")
 
@@ -197,7 +202,7 @@ class WorkOrder(_Replaceable):
     """The `WO_PLANNED` entry, which has references to all input; None: it was not recorded yet."""
     requests: tuple[ApprovalRequest, ...] = ()
     """The calls that wait for a person, if the work order is deferred."""
-    resumption: Resumption | None = None
+    resumption: "_Resumed | None" = None
     """The deferred work order that this one goes on with; None: it begins anew."""
     output_result: dict[str, Any] | None = None
     """The output; validated by the contract's output schema; None: there is none."""

@@ -1,6 +1,6 @@
 """Takes a person's answers to tool calls that wait, and runs the turn that goes on once all calls of a work order have one.
 
-`actors/supervisor.py` calls it. An answer is durable before anything runs; the turn that goes on has an idempotency key, so that
+`actors/supervisor.py` calls it. An answer is durable before anything runs. The turn that goes on has an idempotency key, so
 an answer given again finds the finished turn. Explained in `docs/approval.md`.
 """
 
@@ -42,9 +42,9 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
-from kitchener.records.turn import TurnCall, UpdateListener
+from kitchener.records.turn import TurnCall
 
-HandleMessage = Callable[[str, TurnCall, UpdateListener | None], Awaitable[TurnOutcome]]
+HandleMessage = Callable[[str, TurnCall], Awaitable[TurnOutcome]]
 """Runs the turn of a message."""
 _KEY: Final = "approval:"
 
@@ -205,20 +205,20 @@ class Approvals:
         await session.commit()
         return changed
 
-    async def _resume(
-        self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage
-    ) -> TurnOutcome:
+    async def _resume(self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage) -> TurnOutcome:
         """Runs the turn that goes on, or finds its result."""
         requests = await read_requests(self._ledgers, session.session_id, wo_id)
         answered = [(each.request, each.answer) for each in requests if each.answer is not None]
         resumes: ResumesMapping = {"wo_id": wo_id, "turn_id": work.turn_id, "approval_ids": list(work.requests)}
-        void = [each.approval_id for each in work.requests.values() if each.decision == "approved" and not self._is_as_asked(each)]
+        void = [
+            each.approval_id for each in work.requests.values() if each.decision == "approved" and not self._is_as_asked(each)
+        ]
         if void:
             resumes["void"] = void
         message = resumed_message(work.asked_for, answered)
         call = TurnCall(session_id=session.session_id, idempotency_key=f"{_KEY}{wo_id}", resumes=resumes)
         try:
-            return await handle(message, call, None)
+            return await handle(message, call)
         except OutcomeUnknown:
             async with self._admission.call(session):
                 if session.state.approvals is not None and wo_id in session.state.approvals.deferred:
@@ -243,7 +243,7 @@ class Approvals:
             raise ApprovalAnswered(chosen[0].request["approval_id"], "void: its turn was cut off, or another request expired")
         started = payload_as(TurnStartedPayload, starts[-1].payload)
         call = TurnCall(session_id=session.session_id, idempotency_key=f"{_KEY}{wo_id}", resumes=started.get("resumes"))
-        return await handle(opened(started["user_message"]) or "", call, None)
+        return await handle(opened(started["user_message"]) or "", call)
 
     def _check(self, request: ApprovalRequestedPayload, given: GivenAnswer) -> None:
         """Raises CallerError unless the answer fits the request."""

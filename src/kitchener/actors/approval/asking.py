@@ -60,12 +60,20 @@ class ApprovalInTurn:
             constraints: those of the agent class
             results: of the tools that ran before the reply
         """
-        untrusted = self._session.results.has_untrusted or any(each.get("tool_id") in self._policy.untrusted for each in results)
+        untrusted = self._session.results.has_untrusted or any(
+            each.get("tool_id") in self._policy.untrusted for each in results
+        )
         return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
 
-    def earlier_results(self) -> list[Mapping[str, object]]:
-        """The results of tools in the loop that the turn goes on with, for a retry, which calls none."""
-        rounds = self.resumed.rounds if self.resumed is not None else ()
+    @property
+    def resumed_id(self) -> str | None:
+        """The work order that the turn goes on with."""
+        return self.resumed.wo_id if self.resumed is not None else None
+
+    @staticmethod
+    def earlier_results(wo: WorkOrder) -> list[Mapping[str, object]]:
+        """The results of tools in the loop that a rejected work order went on with, for its retry, which calls none."""
+        rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
             {"tool_id": use.tool_id, "result": outcome.result}

@@ -185,4 +185,3 @@ def _answer_of(resolved: ApprovalResolvedPayload, request: ApprovalRequestedPayl
         given=given,
         message=text_of(resolved.get("message", "")),
     )
-

@@ -38,7 +38,11 @@ def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]]) -> str:
         lines.append(f"- {approval_id}: {shown_call(each.tool_id, each.arguments)}")
         if each.message:
             lines.append(f"  The tool asks: {shortened(each.message)}")
-    lines.append("It has not been done yet. Approve or deny it by its id; you can go on talking meanwhile." if len(requests) == 1 else "None of it has been done yet. Approve or deny each by its id; you can go on talking meanwhile.")
+    lines.append(
+        "It has not been done yet. Approve or deny it by its id; you can go on talking meanwhile."
+        if len(requests) == 1
+        else "None of it has been done yet. Approve or deny each by its id; you can go on talking meanwhile."
+    )
     return "\n".join(lines)
 
 

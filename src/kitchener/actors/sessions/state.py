@@ -25,7 +25,6 @@ from kitchener.records.entries import (
     TurnAbortedPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
-    WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderDeferredPayload,
     WorkOrderFailedPayload,
@@ -168,25 +167,22 @@ def _fail_work_order(state: SessionState, payload: WorkOrderFailedPayload, ref: 
         state.failed_work_orders.append(payload["wo_id"])
 
 
-def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | WorkOrderFailedPayload | WorkOrderAbandonedPayload, _: Ref) -> None:
+def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | WorkOrderFailedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
     if state.open_turn is not None:
         state.open_turn.work_orders.pop(wo_id, None)
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
+    if state.approvals is not None:
+        state.approvals.deferred.pop(wo_id, None)
     if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
         state.tokens_used += _tokens(cost)  # an aborted turn's tokens count too
 
 
-def _abandon_work_order(state: SessionState, payload: WorkOrderAbandonedPayload, ref: Ref) -> None:
-    _end_work_order(state, payload, ref)
-    if state.approvals is not None:
-        state.approvals.deferred.pop(payload["wo_id"], None)
-
-
 def _defer_work_order(state: SessionState, payload: WorkOrderDeferredPayload, _: Ref) -> None:
     """The work order stays open until its turn completes: a turn that is cut off abandons it, with its requests."""
-    if (cost := payload.get("cost")) is None or state.open_turn is None:  # another program wrote it
+    cost = payload.get("cost")
+    if not cost or state.open_turn is None:  # another program wrote it
         return
     state.tokens_used += _tokens(cost)
     state.approvals = state.approvals or PendingApprovals()
@@ -254,7 +250,7 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.WO_PLANNED: _plan_work_order,
     events.WO_COMPLETED: _end_work_order,
     events.WO_FAILED: _fail_work_order,
-    events.WO_ABANDONED: _abandon_work_order,
+    events.WO_ABANDONED: _end_work_order,
     events.WO_SUPERSEDED: _end_work_order,
     events.WO_DEFERRED: _defer_work_order,
     events.APPROVAL_REQUESTED: _request_approval,

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
+from kitchener.records.tools import ConfirmationRequired, ToolQuestion
 from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000
@@ -39,6 +40,10 @@ class ToolOutcome:
     """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
     """What went wrong, for the model and the ledger; None: no error."""
+    question: ToolQuestion | None = None
+    """What the tool asks a person in place of a result; None: it asks nothing."""
+    untrusted_source: str | None = None
+    """Where the outcome comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
     nested_cost: Cost | None = None
     """What the turns used that the tool ran in other sessions; None: it ran none."""
 
@@ -70,10 +75,12 @@ def cut_text(text: str, max_bytes: int) -> str:
 
 
 def failure(error: BaseException) -> ToolOutcome:
-    """Converts an exception of a tool to an error with its type and message, without a traceback.
+    """Converts an exception of a tool to an error with its type and message, without a traceback, or to its question.
 
     A traceback would tell the model about this machine.
     """
+    if isinstance(error, ConfirmationRequired):
+        return ToolOutcome(question=error.question)
     if type(error).__name__ in _CANCELLATIONS:
         return ToolOutcome(error=f"{type(error).__name__}: something that the tool waited for was cancelled")
     return ToolOutcome(error=storable(words_of(error)))

@@ -54,11 +54,11 @@ class TurnConstants:
         """The tools of the turns that begin with these constants, and which generation of the registry they are."""
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
-        identities = [found for each in tools.tool_ids if (found := tools.identity(each)) is not None]
+        identities = [own for each in tools.tool_ids if (own := tools.identity(each)) is not None]
         self.approval = policy_of(config.approval, identities)
         self.allowed_tools = self.approval.offered
         # Of the class, not of the turn, so that the system message stays equal from turn to turn.
-        is_told = bool(tools.tool_ids) and policy_version > 3 and sources.shows_history
+        is_told = bool(self.allowed_tools) and policy_version > 3 and sources.shows_history
         self.told_of_tools = {"has_tools": True} if is_told else {}
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [

@@ -347,7 +347,7 @@ class Turn:
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(offers_tools=plan.offers_tools, offers_items=plan.offers_items and has_stubs)
-        constraints, resumed = self._approval.limits(constraints, results), self._approval.resumed
+        constraints = self._approval.limits(constraints, results)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
@@ -358,9 +358,8 @@ class Turn:
             **constants.told_of_tools,
         }
         prior = given_results(classification, results, inputs, is_chat=context.history is not None)
-        rejected: list[WorkOrder] = []
+        rejected, parent, resumption = list[WorkOrder](), self._approval.resumed_id, self._approval.resumed
         while True:
-            parent = rejected[-1].wo_id if rejected else resumed and resumed.wo_id
             wo = await self._chain.dispatch(
                 "synthesize",
                 inputs,
@@ -371,7 +370,7 @@ class Turn:
                 context=context,
                 acceptance=acceptance,
                 output_schema=self._asked.schema if self._asked is not None else None,
-                resumption=resumed,
+                resumption=resumption,
             )
             if isinstance(wo, Reply):
                 return wo
@@ -393,16 +392,15 @@ class Turn:
             if self._update is not None:
                 await self._update(TextRetracted(wo.wo_id))
             rejected.append(wo)
+            parent, resumption = wo.wo_id, None
             apology = await apology_after(self._services, self._chain, rejected, verdict)
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
-            if constants.policy_version > 2 and (wo.cost.tool_calls or resumed is not None):
-                earlier = self._approval.earlier_results() if resumed is not None else []
-                prior, resumed = [*prior, *earlier, *results_of(self._chain.trace, wo.wo_id)], None
-            if self._asked is not None or acceptance:
-                told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
-                inputs = {**inputs, "instructions": told}
+            if constants.policy_version > 2:
+                prior = [*prior, *self._approval.earlier_results(wo), *results_of(self._chain.trace, wo.wo_id)]
+            told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
+            inputs = {**inputs, "instructions": told}
 
     async def _defer(self, wo: WorkOrder) -> Reply:
         """Records the calls that wait for a person, and returns the reply that says so."""
@@ -419,8 +417,8 @@ class Turn:
         done_with = earlier if authority is None else authority.done_with(earlier, self._chain.work_orders)
         for wo_id in done_with:  # otherwise the context would show an old outage forever
             await self._chain.abandon(wo_id, "turn_over")
-        if self._approval.resumed is not None:
-            await self._chain.abandon(self._approval.resumed.wo_id, "answered")
+        if (resumed_id := self._approval.resumed_id) is not None:
+            await self._chain.abandon(resumed_id, "answered")
         fields: ChainCompletePayload = {
             "wo_ids": list(self._chain.work_orders),
             "wo_count": len(chain),

@@ -81,7 +81,9 @@ def plan_chain(
     if speech_act in _NO_TOOLS or not allowed:
         return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
     request = _tool_request(classification.get("tool_request"))
-    may_run = request is not None and request.tool_id in allowed and request.tool_id not in held_back and room >= _TOOL_AND_REPLY
+    may_run = (
+        request is not None and request.tool_id in allowed and request.tool_id not in held_back and room >= _TOOL_AND_REPLY
+    )
     if request is not None and may_run and (speech_act in _COMMANDS or request.tool_id in read_only):
         return ChainPlan(request, offers_tools=policy_version > 1, offers_items=True)
     return ChainPlan(None, offers_tools=True, offers_items=True)

@@ -85,8 +85,8 @@ class TurnStartedPayload(CommonPayload):
     media_types: NotRequired[list[str]]
     """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
     resumes: NotRequired[ResumesMapping]
-    """The deferred work order that the turn goes on with, once all its requests have an answer; absent: the turn is a message of
-    its own."""
+    """The deferred work order that the turn goes on with, once all its requests have an answer; absent: the turn is a message
+    of its own."""
 
 
 class PartAttachedPayload(CommonPayload):

@@ -9,7 +9,9 @@ from kitchener.records.ref import RefMapping
 WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
 WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
 FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
-AbandonReason = Literal["BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late", "answered", "expired", "unknown"]
+AbandonReason = Literal[
+    "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late", "answered", "expired", "unknown"
+]
 LaneName = Literal["interactive", "background"]
 GateDecision = Literal["accept", "reject"]
 CutReason = Literal["tokens", "queries", "time", "error"]
