@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kitchener.actors.tools.registry import Tool, tool
+from kitchener.actors.tools.registry import tool
 from kitchener.clock import Clock
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.tool_context import ToolContext
@@ -56,7 +56,7 @@ class Desk:
             self.done.append(f"pay {amount}")
             return f"paid {context.answer.state} with {context.answer.answer}"
 
-        self.tools: tuple[Tool[..., object], ...] = (delete, look, write, fetch, pay)
+        self.tools: tuple[Callable[..., object], ...] = (delete, look, write, fetch, pay)
 
 
 def model(*rounds: Uses, then: str = "done") -> ScriptedProvider:
@@ -96,5 +96,3 @@ async def replayed(root: Path, desk: Desk, session_id: str, **settings: Any) -> 
     assert report.skipped == {}
     assert desk.done == before
     return len(report.turns)
-
-

@@ -18,13 +18,15 @@ async def test_a_call_waits_until_a_person_allows_it(tmp_path: Path) -> None:
         assert desk.done == []
         (approval_id,) = waiting.pending_approval
         assert (waiting.degraded, waiting.error, waiting.wo_chain_summary[-1]["state"]) == (False, None, "deferred")
-        assert 'delete {"path":"a.txt"}' in waiting.response and approval_id in waiting.response
+        assert 'delete {"path":"a.txt"}' in waiting.response
+        assert approval_id in waiting.response
         result = await supervisor.approve(approval_id, answered_by="bo")
         assert desk.done == ["delete a.txt"]
         assert result is not None
         assert (result.response, result.pending_approval) == ('done: "deleted a.txt"', ())
         again = await supervisor.approve(approval_id)
-        assert again is not None and again.turn_id == result.turn_id
+        assert again is not None
+        assert again.turn_id == result.turn_id
         assert desk.done == ["delete a.txt"]
         with pytest.raises(ApprovalAnswered, match="approved"):
             await supervisor.deny(approval_id)
@@ -40,12 +42,16 @@ async def test_a_request_survives_a_restart(tmp_path: Path) -> None:
         assert talk.response == "done: "
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
         result = await runtime.supervisor().approve(waiting.pending_approval[0])
-        assert result is not None and result.response == 'done: "deleted a.txt"'
-        types = [e.entry_type for e in await read_all(runtime.ledgers("ADMIN").ho2m, entity_id=result.wo_chain_summary[0]["wo_id"])]
+        assert result is not None
+        assert result.response == 'done: "deleted a.txt"'
+        types = [
+            e.entry_type for e in await read_all(runtime.ledgers("ADMIN").ho2m, entity_id=result.wo_chain_summary[0]["wo_id"])
+        ]
         assert types[-1] == events.WO_COMPLETED
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
         again = await runtime.supervisor().approve(waiting.pending_approval[0])
-        assert again is not None and again.turn_id == result.turn_id
+        assert again is not None
+        assert again.turn_id == result.turn_id
     assert desk.done == ["delete a.txt"]
     assert await replayed(root, desk, waiting.session_id) == 3
 
@@ -55,7 +61,8 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why(tmp_path: Pat
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
         waiting = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
         result = await runtime.supervisor().deny(waiting.pending_approval[0], "it is still needed")
-        assert result is not None and "it is still needed" in result.response
+        assert result is not None
+        assert "it is still needed" in result.response
         with pytest.raises(ApprovalAnswered, match="denied"):
             await runtime.supervisor().approve(waiting.pending_approval[0])
     assert desk.done == []
@@ -85,7 +92,7 @@ async def test_several_calls_of_one_round_are_asked_for_at_once(tmp_path: Path) 
 async def test_a_loop_that_goes_on_can_wait_again(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     rounds = [[("delete", {"path": str(n)}), ("look", {"path": str(n)})] for n in range(3)]
-    waiting_ids = []
+    waiting_ids = list[str]()
     async with open_desk(root, desk, model(*rounds)) as runtime:
         result = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
     while result.pending_approval:
@@ -128,7 +135,8 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
         with pytest.raises(CallerError, match="pin"):
             await runtime.supervisor().approve(approval_id, answer={"word": "yes"})
         result = await runtime.supervisor().approve(approval_id, answer={"pin": 1})
-        assert result is not None and result.response == "done: \"paid {'n': 5} with {'pin': 1}\" | \"saw x\""
+        assert result is not None
+        assert result.response == "done: \"paid {'n': 5} with {'pin': 1}\" | \"saw x\""
     assert desk.done == ["pay 5", "look x"]
     assert await replayed(root, desk, waiting.session_id) == 2
 

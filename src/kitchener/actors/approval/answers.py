@@ -6,7 +6,7 @@ an answer given again finds the finished turn. Explained in `docs/approval.md`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, TypeVar
 
 from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
 from kitchener.actors.approval.wording import resumed_message
@@ -15,7 +15,6 @@ from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
 from kitchener.actors.sessions.requests import check_name, check_not_inside, check_text
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.turn.turn import TurnOutcome
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import (
     ApprovalAnswered,
@@ -42,9 +41,20 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
-from kitchener.records.turn import TurnCall
+from kitchener.records.turn import TurnCall, TurnResult
 
-HandleMessage = Callable[[str, TurnCall], Awaitable[TurnOutcome]]
+
+class HasResult(Protocol):
+    """What running a turn gives."""
+
+    @property
+    def result(self) -> TurnResult:
+        """The result of the turn."""
+        ...
+
+
+Ran = TypeVar("Ran", bound=HasResult)
+HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 """Runs the turn of a message."""
 _KEY: Final = "approval:"
 
@@ -125,7 +135,7 @@ class Approvals:
         self._sessions, self._admission, self._ledgers = sessions, admission, ledgers
         self._tools, self._is_recording = tools, is_recording
 
-    async def answer(self, approval_id: str, given: GivenAnswer, handle: HandleMessage) -> TurnOutcome | None:
+    async def answer(self, approval_id: str, given: GivenAnswer, handle: HandleMessage[Ran]) -> Ran | None:
         """Records an answer, and runs the turn that goes on if no request of the work order is open any more.
 
         Args:
@@ -205,7 +215,7 @@ class Approvals:
         await session.commit()
         return changed
 
-    async def _resume(self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage) -> TurnOutcome:
+    async def _resume(self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage[Ran]) -> Ran:
         """Runs the turn that goes on, or finds its result."""
         requests = await read_requests(self._ledgers, session.session_id, wo_id)
         answered = [(each.request, each.answer) for each in requests if each.answer is not None]
@@ -232,8 +242,8 @@ class Approvals:
         wo_id: str,
         chosen: list[AnsweredRequest],
         given: GivenAnswer,
-        handle: HandleMessage,
-    ) -> TurnOutcome:
+        handle: HandleMessage[Ran],
+    ) -> Ran:
         """Returns the result of the turn that went on, for an answer that was given before."""
         for each in chosen:
             _check_same(each, given)
