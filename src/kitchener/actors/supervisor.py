@@ -100,7 +100,7 @@ class HO2Supervisor:
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._approvals = parts.approvals
-        self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model)
+        self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model, tools=tools)
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
@@ -171,6 +171,7 @@ class HO2Supervisor:
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
+        tool_choice: str = "auto",
     ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
 
@@ -189,6 +190,7 @@ class HO2Supervisor:
             speaker: the name of the person who says the message, where several talk; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
                 `output`, and its text as `response`; None: the reply is text
+            tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -199,7 +201,7 @@ class HO2Supervisor:
         """
         with raises_cut_off("the turn"):
             call = self._checks.call(
-                session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output
+                session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
             )
             outcome = await self.handle_call(message, call)
         self._consolidate_after(outcome)
@@ -358,6 +360,7 @@ class HO2Supervisor:
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
         output: type[BaseModel] | Mapping[str, object] | None = None,
+        tool_choice: str = "auto",
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -366,7 +369,9 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = self._checks.call(session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output)
+        call = self._checks.call(
+            session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
+        )
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self.handle_call(message, call, tell)

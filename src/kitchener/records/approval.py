@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kitchener.records.entries.approvals import ApprovalDecision, ApprovalReason
 from kitchener.records.entries.common import Json
 from kitchener.records.prompt import ToolUse
-from kitchener.records.tools import ToolAnswer
+from kitchener.records.tool_question import ToolAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,11 @@ class ApprovalAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeardOutcome:
     """The recorded outcome of a tool call."""
+
+    wo_id: str
+    """The work order that made the call."""
+    call: int
+    """Number of the call within that work order, from 1."""
 
     result: Json = None
     error: str | None = None

@@ -134,7 +134,7 @@ SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
 _KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
-POLICY_VERSION: Final = 4
+POLICY_VERSION: Final = 5
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -154,6 +154,9 @@ Version 4: a reply is text, by the contract `PRC-SYNTHESIZE-002` where the setti
 and beside a long history only what matches the message well (3: one text, as with `prompt_layout = "block"`). Names before what
 is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and the goal of a bridge no header;
 more long items are offered (3: not so).
+
+Version 5: a model reads a long result of a tool page by page, and is told when it makes a call again and again or too many
+calls (4: it read all of a result, and only the rounds were counted).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -9,13 +9,17 @@ from anyio.lowlevel import checkpoint
 
 from kitchener.errors import ToolError
 from kitchener.plain_names import quoted
-from kitchener.records.tools import ToolAnswer
+from kitchener.records.entries.common import Json
+from kitchener.records.tool_question import ToolAnswer
 
 MAX_PROGRESS_CHARS: Final = 500
 """Longest message of progress. What goes beyond is cut."""
 
 Report = Callable[[float | None, float | None, str | None], None]
 """Takes value, total and message of a progress, in any thread, and never waits."""
+
+ReadPage = Callable[[str, int], Json]
+"""Takes the id of a result and the offset of a page. Returns the page; None: there is no such result."""
 
 
 class _Reported:
@@ -50,6 +54,8 @@ class ToolContext:
     """Takes the progress; None: nobody watches the turn."""
     answer: ToolAnswer | None = None
     """A person's answer to the question that this call asked before; None: it has asked none."""
+    read_page: ReadPage | None = None
+    """Reads on in a long result of this work order, for the built-in tool that does so; None: there is none."""
 
     def progress(self, value: float | None = None, total: float | None = None, message: str | None = None) -> _Reported:
         """Tells those who watch the turn how far the tool is, as a `ToolProgress`. It is not recorded.

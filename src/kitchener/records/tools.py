@@ -7,13 +7,13 @@ Explained in `docs/tools.md`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NewType, Protocol
+from typing import Any, NewType, Protocol
 
 from kitchener.canonical import canonical_digest
-from kitchener.records.entries.common import Json
-from kitchener.records.entries.execution import QuestionMapping
 from kitchener.records.entries.sources import ToolDefinition, ToolTraitsMapping
 from kitchener.records.prompt import ToolSpec
+from kitchener.records.tool_context import ToolContext
+from kitchener.records.tool_question import ToolAnswer, ToolQuestion
 
 ToolSource = NewType("ToolSource", str)
 """Where a tool and its results come from: `tool:<name>` for a function, `mcp:<label>` for a server."""
@@ -68,49 +68,6 @@ class ToolTraits:
 def function_traits(*, read_only: bool, is_trusted: bool = True) -> ToolTraits:
     """The traits of a function whose author says no more than this."""
     return ToolTraits(read_only=read_only, destructive=not read_only, idempotent=read_only, is_trusted=is_trusted)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolQuestion:
-    """What a tool returns in place of a result when it needs a person's answer first."""
-
-    message: str
-    """The question, for a person."""
-    response_schema: Mapping[str, object] | None = None
-    """JSON schema of the answer; None: yes or no."""
-    state: Json = None
-    """What the tool gets back with the answer, to continue. It never reaches a model."""
-    reason: Literal["input_required", "confirmation"] = "confirmation"
-    """Whether the tool lacks a value, or only permission."""
-
-    @classmethod
-    def of(cls, recorded: QuestionMapping) -> "ToolQuestion":
-        """The question that a mapping describes."""
-        return cls(recorded["message"], recorded.get("response_schema"), recorded.get("state"), recorded["reason"])
-
-
-class ConfirmationRequired(Exception):
-    """A tool raises it to ask a person before it goes on. Its call is made again with the answer as `ToolContext.answer`.
-
-    Args:
-        message: the question, for a person
-        response_schema: JSON schema of the answer; None: yes or no
-        state: what the tool gets back with the answer; a JSON value
-    """
-
-    def __init__(self, message: str, response_schema: Mapping[str, object] | None = None, state: Json = None) -> None:
-        self.question = ToolQuestion(message, response_schema, state)
-        super().__init__(message)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """A person's answer to a question of a tool. The call that asked is made again with it."""
-
-    state: Json
-    """The state of the question."""
-    answer: Json
-    """The answer, which fits the question's `response_schema`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +184,8 @@ class RunnableTool(Protocol):
         """Returns the arguments as the tool takes them, or one line of text that says what is wrong with them."""
         ...
 
-    def prepared(self, bound: Mapping[str, object], call: Any) -> Callable[[], object]:
-        """Returns the call, ready to run. `call` has the facts of the call, as the class for them in `actors.tools` does."""
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
+        """Returns the call, ready to run."""
         ...
 
 
@@ -261,7 +218,6 @@ def definition_of(found: RunnableTool, *, built_in: bool) -> ToolDefinition:
 
 
 __all__ = [
-    "ConfirmationRequired",
     "RunnableTool",
     "ToolAnswer",
     "ToolIdentity",

@@ -81,6 +81,8 @@ class TurnCall(NamedTuple):
     """The name of the person who said the message; None: the subject."""
     output: OutputSchema | None = None
     """The object that the caller wants in place of a reply's text; None: text."""
+    tool_choice: str | None = None
+    """What the first answer of the reply must call: `none`, `required` or the id of a tool; None: the model chooses."""
     resumes: ResumesMapping | None = None
     """The deferred work order that the turn goes on with; None: the message is one of its own."""
 

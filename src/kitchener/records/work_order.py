@@ -79,6 +79,14 @@ class Constraints(_Replaceable):
     """Most rounds of tool use."""
     parallel_tools: Annotated[int, Field(ge=1)] = 1
     """Most read-only tools that run side by side in one round."""
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    """Most tool calls. None: as many as the rounds have."""
+    max_equal_calls: Annotated[int, Field(ge=1)] | None = None
+    """Most calls of one tool with the same arguments. None: no limit."""
+    result_page_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of one tool result that the model is shown at once; it reads the rest page by page. None: all of a result."""
+    tool_choice: str | None = None
+    """What the first answer must call: `required` (any tool), or the id of one tool. None: the model chooses."""
     timeout_ms: Annotated[int, Field(ge=1)] | None = None
     """Longest execution, milliseconds; None: only the turn's deadline applies."""
     domain_tags: tuple[str, ...] = ()

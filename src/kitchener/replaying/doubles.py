@@ -6,9 +6,10 @@ from typing import Any, Final, TypedDict, Unpack
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.execution import WorkOrderFailed
+from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.actors.tools.toolsets import Toolset
+from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn.reply_check import REFUSED
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
@@ -30,13 +31,16 @@ from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tool_context import ToolContext
-from kitchener.records.tools import ToolIdentity, ToolQuestion
+from kitchener.records.tool_question import ToolQuestion
+from kitchener.records.tools import ToolIdentity
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged, policy_version_of
 
+_FIRST_WITH_PAGES: Final = 5
+"""The version of the policy from which the built-in tool reads pages of results."""
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
 """Failure reasons that come from outside the executor. A replay copies these from the record and recomputes all others."""
 
@@ -162,6 +166,10 @@ class RecordedTools(ToolRegistry):
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
         super().__init__()
         self._registry, self._tape = registry, tape
+        items = ContextItems().tool
+        is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.specs((items.tool_id,)) == (items.spec,)
+        self._items = ContextItems(reads_pages=False).tool if is_newer else None
+        """The built-in tool as it was, where the present one is newer than the turn; None: the present one is offered."""
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -182,7 +190,10 @@ class RecordedTools(ToolRegistry):
 
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
-        return self._registry.toolset(allowed)
+        found, items = self._registry.toolset(allowed), self._items
+        if items is None or items.tool_id not in allowed:
+            return found
+        return toolset_of([items.spec if each.tool_id == items.tool_id else each for each in found.specs])
 
     def identity(self, tool_id: str) -> ToolIdentity | None:
         """See `ToolRegistry`."""
@@ -194,6 +205,8 @@ class RecordedTools(ToolRegistry):
 
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""
+        if self._items is not None and tool_id == self._items.tool_id:
+            return self._items.bind(arguments)
         return self._registry.validate(tool_id, arguments)
 
     async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolContext) -> ToolOutcome:

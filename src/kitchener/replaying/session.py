@@ -24,6 +24,7 @@ from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.toolsets import chosen_digest, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
@@ -341,7 +342,7 @@ class Replays:
                 .asking(request.output_schema)
                 .request_bytes(
                     request.messages,
-                    tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
+                    tools_digest=chosen_digest(toolset_of(request.tools).digest, request.tool_choice),
                     model_id=request.model_id,
                     temperature=request.temperature,
                     max_tokens=request.max_tokens,
@@ -368,6 +369,7 @@ async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> Non
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         output=recorded_output(tape, turn),  # type: ignore[arg-type]  # with the recorded judgement of the caller's own model
         deadline=DEADLINE_S,
+        tool_choice=started.get("tool_choice", "auto"),
     )
 
 
@@ -400,8 +402,7 @@ async def replays_now(
 ) -> Replays:
     """What replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
-    builtin = (ContextItems().tool,) if agent.context_mode == "enforce" else ()
-    load = partial(tools_of, agent, _known(agent, tools), builtin)
+    load = partial(tools_of, agent, _known(agent, tools), ContextItems())
     registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
     unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)

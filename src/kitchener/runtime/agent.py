@@ -7,7 +7,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -105,9 +105,8 @@ class Agent:
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
-        items = ContextItems() if config.context_mode == "enforce" else None
-        builtin = (items.tool,) if items is not None else ()
-        self.tools = tools = tools_of(config, injected.tools, builtin, is_configured=bool(shared.config.classes))
+        items = ContextItems()
+        self.tools = tools = tools_of(config, injected.tools, items, is_configured=bool(shared.config.classes))
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -248,14 +247,14 @@ def check_tools(config: RuntimeConfig, source: str) -> None:
 
 
 def tools_of(
-    config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = (), *, is_configured: bool
+    config: HO2Config, given: Sequence[Callable[..., object]], items: ContextItems, *, is_configured: bool
 ) -> ToolRegistry:
     """The tools of an agent class.
 
     Args:
         config: the settings of the class; its `tools` says which it has
         given: the tools given to `open_runtime`
-        builtin: tools that need no permission
+        items: the built-in tool, which needs no permission; left out where nothing can be read with it
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
@@ -272,6 +271,6 @@ def tools_of(
         chosen,
         timeout_s=config.tool_timeout_s,
         max_result_bytes=config.tool_result_max_bytes,
-        builtin=builtin,
+        builtin=(items.tool,) if chosen or config.context_mode == "enforce" else (),
         limits=config.tool_limits,
     )

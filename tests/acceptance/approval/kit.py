@@ -9,7 +9,7 @@ from kitchener.actors.tools.registry import tool
 from kitchener.clock import Clock
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.tool_context import ToolContext
-from kitchener.records.tools import ConfirmationRequired
+from kitchener.records.tool_question import ConfirmationRequired
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider

@@ -28,7 +28,7 @@ from kitchener.records.entries import (
 from kitchener.records.prompt import ToolUse
 from kitchener.records.ref import RefMapping
 from kitchener.records.tokens import tokens_of_bytes
-from kitchener.records.tools import ToolAnswer
+from kitchener.records.tool_question import ToolAnswer
 
 
 class ReadResumption(NamedTuple):
@@ -80,7 +80,7 @@ async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: Resume
     loop = _Loop()
     for wo_id in await _earlier(ledgers, resumes):
         entries = ledgers.ho1m.read(session_id=session_id, entity_id=wo_id, entry_type=(events.LLM_CALL, events.TOOL_CALL))
-        loop.begin([entry async for entry in entries])
+        loop.begin(wo_id, [entry async for entry in entries])
     if not loop.rounds:
         raise LedgerError(f"work order {resumes['wo_id']} was deferred, but its tool loop is not on record")
     void = frozenset(resumes.get("void", ()))
@@ -128,10 +128,11 @@ class _Loop:
         self.size = 0
         self._places: list[int] = []
         self._before = self._calls = 0
+        self._wo_id = ""
 
-    def begin(self, entries: Iterable[StoredEntry]) -> None:
+    def begin(self, wo_id: str, entries: Iterable[StoredEntry]) -> None:
         """Adds the entries of the next work order, which counts its calls from 1: first those that were open."""
-        self._places, self._before, self._calls = list(self.open), 0, 0
+        self._wo_id, self._places, self._before, self._calls = wo_id, list(self.open), 0, 0
         for entry in entries:
             payload = events.read_payload(entry.entry_type, entry.payload)
             self.size += len(canonical_bytes(payload, at="entry"))
@@ -169,7 +170,13 @@ class _Loop:
         source = payload.get("source") if payload.get("untrusted") else None
         error = text_of(payload["error"]) if "error" in payload else None
         outcomes = self.rounds[-1][2]
-        outcomes[place] = HeardOutcome(result=opened(payload.get("result")), error=error, untrusted_source=source)
+        outcomes[place] = HeardOutcome(
+            wo_id=self._wo_id,
+            call=payload["call"],
+            result=opened(payload.get("result")),
+            error=error,
+            untrusted_source=source,
+        )
         self.open = [each for each in self.open if each != place]
 
 

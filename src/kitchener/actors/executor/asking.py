@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.side_by_side import ToolRequested
 from kitchener.records.approval import ApprovalRequest
 from kitchener.records.entries import QuestionMapping
-from kitchener.records.tools import ToolQuestion
+from kitchener.records.tool_question import ToolQuestion
 from kitchener.records.work_order import Constraints
 
 NO_ROOM: Final = (
@@ -64,9 +64,9 @@ class CallGate:
         if outcome.question is None:
             return outcome
         if may_ask and self._take_request():
-            return outcome
-        problem = NO_ROOM if may_ask else "the tool asks a person a question, which it can only while the reply is written"
-        return replace(outcome, question=None, error=f"{problem}. It asks: {storable(outcome.question.message)}")
+            return replace(outcome, error=None)
+        problem = NO_ROOM if may_ask else "a person can be asked only while the reply is written; call the tool then"
+        return replace(outcome, question=None, error=f"{outcome.error}; {problem}")
 
     def _take_request(self) -> bool:
         """Takes one of the requests that may wait; False: none is left."""

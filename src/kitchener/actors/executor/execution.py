@@ -15,14 +15,17 @@ import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
+from kitchener.actors.executor.call_limits import CallLimits
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.result_pages import ResultPages
 from kitchener.actors.executor.tally import CostTally
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
-from kitchener.actors.tools.toolsets import Toolset
+from kitchener.actors.tools.toolsets import Toolset, chosen_digest
 from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
@@ -55,7 +58,7 @@ from kitchener.records.prompt import (
 )
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.tool_context import Report, ToolContext
-from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""
@@ -104,7 +107,6 @@ class Execution:
         "_deadline",
         "_gate",
         "_ledger",
-        "_limits",
         "_model_calls_begun",
         "_output_ref",
         "_parts",
@@ -112,11 +114,14 @@ class Execution:
         "_reply",
         "_subject_id",
         "_surroundings",
-        "_tool_calls_begun",
         "_wo",
         "_wo_id",
+        "calls",
+        "limits",
         "makes_reply",
+        "pages",
         "tally",
+        "tool_calls",
         "tools",
     )
 
@@ -124,6 +129,14 @@ class Execution:
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
     """What the work order has used so far."""
+    limits: Constraints
+    """The limits of the work order."""
+    calls: CallLimits
+    """Whether the model may call further tools."""
+    pages: ResultPages
+    """The results that the model was shown only the beginning of."""
+    tool_calls: int
+    """Tool calls so far, also refused ones."""
     tools: ToolRegistry
     """The tools of its turn."""
 
@@ -136,11 +149,13 @@ class Execution:
         direct_after: int | None = None,
     ) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
+        self._wo_id, self._subject_id, self.limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
         self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
+        self.calls = CallLimits(self.limits)
+        self.pages = ResultPages(self._wo_id, self.limits.result_page_tokens)
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
             "session_id": work_order.session_id,
@@ -148,7 +163,7 @@ class Execution:
         }
         if work_order.turn_id:  # a consolidation belongs to no turn
             self._base["turn_id"] = work_order.turn_id
-        limit_ms = self._limits.timeout_ms
+        limit_ms = self.limits.timeout_ms
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
@@ -160,9 +175,9 @@ class Execution:
         self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
-        self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
+        self._model_calls_begun, self.tool_calls = direct_after or 0, 0
         resumption = work_order.resumption
-        self._gate = CallGate(self._limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
+        self._gate = CallGate(self.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
         self._answers: Mapping[int, ApprovalAnswer] = {}
         self._refused: Mapping[int, str] = {}
         """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
@@ -208,9 +223,21 @@ class Execution:
         return message._replace(parts=tuple(parts))
 
     async def call_model(
-        self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
+        self,
+        contract: CompiledContract,
+        variables: Mapping[str, object],
+        messages: Sequence[Message],
+        tools: Toolset,
+        tool_choice: str | None = None,
     ) -> PromptResponse:
         """Makes and records one model call, and each attempt of it with its outcome, or as cut off.
+
+        Args:
+            contract: what the answer must fit
+            variables: the values in the messages, for local providers
+            messages: the conversation
+            tools: what the model may call
+            tool_choice: what it must call: `required` or a tool's id; None: it chooses
 
         Raises:
             WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
@@ -218,9 +245,11 @@ class Execution:
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
+        if tool_choice is not None:
+            request = request._replace(tool_choice=tool_choice)
         opening, rest = contract.request_parts(
             request.messages,
-            tools_digest=tools.digest,
+            tools_digest=chosen_digest(tools.digest, tool_choice),
             model_id=request.model_id,
             temperature=request.temperature,
             max_tokens=request.max_tokens,
@@ -267,13 +296,13 @@ class Execution:
         Raises:
             WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
         """
-        first, answers, outcomes = self._tool_calls_begun + 1, answers or {}, list[ToolOutcome]()
+        first, answers, outcomes = self.tool_calls + 1, answers or {}, list[ToolOutcome]()
         waiting, refused = self._gate.judge(uses, answers, self._tool_problem)
         refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
         self._answers = {first + place: each for place, each in answers.items()}
         self._refused = {first + place: reason for place, reason in refused.items()}
         runs = uses[: min(waiting)] if waiting else uses
-        for group in groups_of(runs, self._limits.parallel_tools, self.tools.is_read_only):
+        for group in groups_of(runs, self.limits.parallel_tools, self.tools.is_read_only):
             progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
             begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
@@ -286,14 +315,16 @@ class Execution:
 
     async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
-        self._tool_calls_begun += 1
-        call, tools = self._tool_calls_begun, self.tools
+        self.tool_calls += 1
+        call, tools = self.tool_calls, self.tools
         answer = self._answers.get(call)
         if answer is not None and answer.arguments is not None:
             arguments = answer.arguments
-        problem = self._refused.get(call) or self._tool_problem((tool_id, arguments))
+        problem = self._refused.get(call) or self.calls.refusal() or self._tool_problem((tool_id, arguments))
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
+            problem = self.calls.equal_refusal(tool_id, plain)
+        if problem is None:
             hashed = partial(self._ledger.content_digest, self._subject_id)
             key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
@@ -324,7 +355,7 @@ class Execution:
     async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
-        named = begun.tool_id if begun.tool_id in self._limits.allowed_tools else NO_TOOL
+        named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
         outcome = self._gate.checked(outcome, self.tools.untrusted_source(named), may_ask=self.makes_reply)
         try:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
@@ -337,6 +368,10 @@ class Execution:
         if self._reply is not None:
             await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
+
+    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> str:
+        """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
+        return self.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome, wo_id))
 
     async def on_attempt(self, attempt: Attempt) -> None:
         """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
@@ -364,7 +399,7 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        wo, limits, boundary = self._wo, self._limits, contract.boundary
+        wo, limits, boundary = self._wo, self.limits, contract.boundary
         left = self.tally.tokens_for_next_call
         if left < 1:
             calls = self.tally.llm_calls
@@ -440,15 +475,17 @@ class Execution:
     def _tool_problem(self, use: ToolRequested) -> str | None:
         """Returns why this call must not run, or None."""
         tool_id, arguments = use
-        allowed = self._wo.constraints.allowed_tools
-        if tool_id not in allowed:
-            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
+        if not self._may_use(tool_id):
+            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self.limits.allowed_tools)}"
         try:
             canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
         bound = self.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
+
+    def _may_use(self, tool_id: str) -> bool:
+        return tool_id in self.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
 
     def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:
         wo = self._wo
@@ -461,6 +498,7 @@ class Execution:
             deadline=self._deadline,
             report=report,
             answer=answer.given if answer is not None else None,
+            read_page=self.pages.read,
         )
 
     def _keep(self, ref: Ref) -> None:

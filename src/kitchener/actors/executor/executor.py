@@ -16,6 +16,7 @@ from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.tool_messages import resumed_messages, tool_message
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
 from kitchener.actors.work.plan import cost_mapping
@@ -186,16 +187,21 @@ class HO1Executor:
         if resumption is not None:
             messages += await resumed_messages(run, resumption)
             rounds = rounds if tools.specs and run.tally.has_room else 0
+        choice = run.limits.tool_choice
         for _ in range(rounds):
-            response = await run.call_model(contract, variables, messages, tools)
+            response = await run.call_model(contract, variables, messages, tools, choice)
             if not response.tool_uses:
                 return response
+            choice = None
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
+            before = run.tool_calls
             outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
-            for use, outcome in zip(response.tool_uses, outcomes, strict=True):
-                messages.append(tool_message(run, use, outcome))
-            if not run.tally.has_room:
+            for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
+                messages.append(tool_message(run, use, outcome, call))
+            if run.calls.is_over or not run.tally.has_room:
                 break
+            if run.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
+                tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 
     async def _deferred(self, run: Execution, wo: WorkOrder, requests: tuple[ApprovalRequest, ...]) -> WorkOrder:

@@ -252,8 +252,8 @@ class ToolRegistry:
         max_result_bytes: int = 65_536,
         max_threads: int = 32,
         builtin: Iterable[RunnableTool] = (),
-        replaceable: Iterable[ToolSource] = (),
         limits: Mapping[str, ToolLimits] = MappingProxyType({}),
+        replaceable: Iterable[ToolSource] = (),
     ) -> None:
         self._gates = ToolGates(limits)
         self._functions = tuple(_as_tool(each) for each in tools)
@@ -390,7 +390,7 @@ class ToolRegistry:
         if isinstance(bound, str):
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
-        limits = self._gates.limits_of(getattr(found, "limits", ToolLimits()), tool_id)
+        limits = self._gates.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
         limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
         max_bytes = limits.max_result_bytes or self._max_result_bytes
         job = _Job(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)

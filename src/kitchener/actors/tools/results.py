@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
-from kitchener.records.tools import ConfirmationRequired, ToolQuestion
+from kitchener.records.tool_question import ConfirmationRequired, ToolQuestion
 from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000
@@ -40,12 +40,12 @@ class ToolOutcome:
     """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
     """What went wrong, for the model and the ledger; None: no error."""
-    question: ToolQuestion | None = None
-    """What the tool asks a person in place of a result; None: it asks nothing."""
     untrusted_source: str | None = None
     """Where the outcome comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
     nested_cost: Cost | None = None
     """What the turns used that the tool ran in other sessions; None: it ran none."""
+    question: ToolQuestion | None = None
+    """What the tool needs to know from a person before it goes on; None: it asks nothing. `error` says so to a model."""
 
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""
@@ -54,6 +54,8 @@ class ToolOutcome:
 
 def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
+    if isinstance(value, ToolQuestion):
+        return _asked(value)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -69,6 +71,11 @@ def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     return ToolOutcome(result=result if size <= max_bytes else _cut(result, size, max_bytes))
 
 
+def _asked(question: ToolQuestion) -> ToolOutcome:
+    problem = f"the tool asks a person, and has done nothing yet: {question.message}"
+    return ToolOutcome(error=storable(problem), question=question)
+
+
 def cut_text(text: str, max_bytes: int) -> str:
     """Shortens an outcome's JSON text to a JSON text with a note, of `max_bytes` bytes or, if that is less, the note alone."""
     return canonical_bytes(_cut(text, len(text.encode()), max_bytes)).decode()
@@ -80,7 +87,7 @@ def failure(error: BaseException) -> ToolOutcome:
     A traceback would tell the model about this machine.
     """
     if isinstance(error, ConfirmationRequired):
-        return ToolOutcome(question=error.question)
+        return _asked(error.question)
     if type(error).__name__ in _CANCELLATIONS:
         return ToolOutcome(error=f"{type(error).__name__}: something that the tool waited for was cancelled")
     return ToolOutcome(error=storable(words_of(error)))
@@ -134,9 +141,13 @@ def _cut(result: object, size: int, limit: int) -> str:
     """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
     marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"
-    room = limit - len(canonical_bytes(marker))
+    return beginning(text, limit - len(canonical_bytes(marker))) + marker
+
+
+def beginning(text: str, room: int) -> str:
+    """The beginning of a text that takes at most `room` bytes within a JSON text."""
     kept = text[: max(0, room)]
     # Quotes and other escapes make JSON longer than its text, so the text is shortened until it fits.
     while kept and (excess := len(canonical_bytes(kept)) - 2 - room) > 0:
         kept = kept[: -max(1, min(excess, len(kept) // 2))]
-    return kept + marker
+    return kept

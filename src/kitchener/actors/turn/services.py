@@ -19,7 +19,7 @@ from kitchener.actors.tools.approval import policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
+from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
@@ -80,6 +80,12 @@ class TurnConstants:
         rounds = self.synthesize.replaced(
             turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
         )
+        if policy_version > 4:
+            rounds = rounds.replaced(
+                max_tool_calls=config.max_tool_calls,
+                max_equal_calls=config.max_equal_calls,
+                result_page_tokens=config.result_page_tokens,
+            )
         asking = rounds.replaced(
             ask_tools=tuple(self.approval.asks),
             ask_after_untrusted=self.approval.asks_later,
@@ -102,11 +108,18 @@ class TurnConstants:
         )
         self._mappings = {id(each): constraints_mapping(each) for each in known}
 
-    def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
-        """The constraints of a synthesize work order that may use these tools."""
+    def synthesis(self, plan: ChainPlan, *, offers_items: bool) -> Constraints:
+        """The constraints of a synthesize work order.
+
+        Args:
+            plan: says whether the model may or must call tools
+            offers_items: whether it may read stubs of its context
+        """
         if offers_items:
-            return self.with_both if offers_tools else self.with_items
-        return self.with_tools if offers_tools else self.synthesize
+            found = self.with_both if plan.offers_tools else self.with_items
+        else:
+            found = self.with_tools if plan.offers_tools else self.synthesize
+        return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
         """The acceptance criteria of a reply with those of the tools that the model called for it."""

@@ -96,6 +96,7 @@ class Turn:
         "_said",
         "_services",
         "_session",
+        "_tool_choice",
         "_turn_ts",
         "_update",
         "turn_id",
@@ -122,6 +123,7 @@ class Turn:
         self._acceptance = services.constants.acceptance
         self._asked: OutputSchema | None = None
         self._approval = ApprovalInTurn(services.ledgers, session, services.constants.approval, services.config.approval)
+        self._tool_choice: str | None = None
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
@@ -160,6 +162,8 @@ class Turn:
         if call.resumes is not None:
             fields["resumes"] = call.resumes
             await self._approval.resume(call.resumes)
+        if call.tool_choice is not None:
+            fields["tool_choice"] = self._tool_choice = call.tool_choice
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
         start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
@@ -199,7 +203,7 @@ class Turn:
             room=self._chain.room,
             held_back=self._approval.held_back,
             policy_version=constants.policy_version,
-        )
+        ).choosing(self._tool_choice)
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
             return results
@@ -346,7 +350,7 @@ class Turn:
         """
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
-        constraints = constants.synthesis(offers_tools=plan.offers_tools, offers_items=plan.offers_items and has_stubs)
+        constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
         constraints = self._approval.limits(constraints, results)
         acceptance = self._acceptance
         if plan.tool_request is not None:

@@ -28,6 +28,11 @@ UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity
 CONTINUES: Final[Mapping[str, object]] = {"intent_relation": "continue", "confidence": 1.0}
 """The classification of every turn with `classify = "off"`."""
 
+NO_TOOL_CHOICE: Final = "none"
+"""As `tool_choice`: no tool may be called."""
+ANY_TOOL_CHOICE: Final = "required"
+"""As `tool_choice`: some tool must be called."""
+
 _DEFAULTS: Final = Constraints()
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
 _TOOL_AND_REPLY: Final = 2
@@ -51,6 +56,22 @@ class ChainPlan(NamedTuple):
     """Whether the model may ask for tools while it writes the reply."""
     offers_items: bool = False
     """Whether the model may read stubs of its context in full."""
+    tool_choice: str | None = None
+    """What the first answer must call: `required` or the id of a tool; None: the model chooses."""
+
+    def choosing(self, choice: str | None) -> "ChainPlan":
+        """The plan under the caller's choice: `none`, `required` or the id of a tool; None: this plan.
+
+        A tool that the classification asks for runs only if it fits the choice, and then it is what had to be called.
+        """
+        if choice is None:
+            return self
+        if choice == NO_TOOL_CHOICE:
+            return ChainPlan(None, offers_tools=False)
+        asked = self.tool_request
+        if asked is not None and choice in (ANY_TOOL_CHOICE, asked.tool_id):
+            return self
+        return ChainPlan(None, offers_tools=True, offers_items=self.offers_items, tool_choice=choice)
 
 
 def plan_chain(
@@ -203,6 +224,7 @@ def tighter(constraints: Constraints, attempt: int) -> Constraints:
         temperature=0.0,
         token_budget=min(constraints.token_budget, max(256, constraints.token_budget * 3 // 4)),
         turn_limit=0,
+        tool_choice=None,
         allowed_tools=() if attempt > 1 else constraints.allowed_tools,
     )
 

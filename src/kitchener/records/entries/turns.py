@@ -82,6 +82,8 @@ class TurnStartedPayload(CommonPayload):
     output_schema: NotRequired[str]
     """Hash of the JSON schema of the object that the caller wants in place of a reply's text, see `SOURCE_RECORDED`; absent:
     the caller wants text."""
+    tool_choice: NotRequired[str]
+    """What the first answer of the reply had to call: `none`, `required` or the id of a tool; absent: the model chose."""
     media_types: NotRequired[list[str]]
     """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
     resumes: NotRequired[ResumesMapping]

@@ -59,6 +59,10 @@ class ConstraintsMapping(TypedDict, total=False):
     results_budget: int
     turn_limit: int
     parallel_tools: int
+    max_tool_calls: int
+    max_equal_calls: int
+    result_page_tokens: int
+    tool_choice: str
     timeout_ms: int
     domain_tags: list[str]
     provider_id: str
