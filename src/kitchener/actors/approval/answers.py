@@ -259,6 +259,10 @@ class Approvals:
         """Raises CallerError unless the answer fits the request."""
         if given.decision == "denied":
             return
+        if self._tools.identity(request["tool"]) is None:
+            raise CallerError(
+                f"tool {request['tool']!r} is not known to this process; answer where the program runs that has it, or deny"
+            )
         if given.arguments is not None:
             if request["reason"] != "tool_call":
                 raise CallerError("arguments: the tool has asked a question about this call; answer it, or deny the call")
