@@ -1,6 +1,6 @@
 """A desk whose model asks for tools with effects, so that a person has to be asked. Every effect is counted."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usa
 from kitchener.records.tool_context import ToolContext
 from kitchener.records.tool_question import ConfirmationRequired
 from kitchener.replaying import replay_session
+from kitchener.replaying.report import ReplayReport
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, scripted_config
@@ -59,8 +60,8 @@ class Desk:
         self.tools: tuple[Callable[..., object], ...] = (delete, look, write, fetch, pay)
 
 
-def model(*rounds: Uses, then: str = "done") -> ScriptedProvider:
-    """A model that asks for the tools of each round in turn, and then says what it was told last."""
+def model(*rounds: Uses, gate: Callable[[PromptRequest], Awaitable[object]] | None = None) -> ScriptedProvider:
+    """A model that asks for the tools of each round in turn, and then says what it was told. It asks for none in a chat."""
 
     def answer(request: PromptRequest) -> Any:
         if request.wo_type == "classify":
@@ -70,9 +71,9 @@ def model(*rounds: Uses, then: str = "done") -> ScriptedProvider:
         if past < len(rounds) and request.tools and "chat" not in str(request.variables["user_message"]):
             uses = [ToolUse(f"u{past}-{at}", tool_id, dict(given)) for at, (tool_id, given) in enumerate(rounds[past])]
             return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5), tool_uses=tuple(uses))
-        return {"response_text": f"{then}: " + " | ".join(message.content for message in heard)}
+        return {"response_text": "done: " + " | ".join(message.content for message in heard)}
 
-    return ScriptedProvider(answer)
+    return ScriptedProvider(answer, gate=gate)
 
 
 Open = Callable[..., Any]
@@ -89,10 +90,16 @@ async def open_desk(
 
 async def replayed(root: Path, desk: Desk, session_id: str, **settings: Any) -> int:
     """Replays the session, which must be identical without running a tool. Returns how many turns were replayed."""
+    report = await replays(root, desk, session_id, **settings)
+    assert report.divergence is None, report.divergence
+    assert report.skipped == {}
+    return len(report.turns)
+
+
+async def replays(root: Path, desk: Desk, session_id: str, **settings: Any) -> ReplayReport:
+    """Replays the session, which runs no tool."""
     before = list(desk.done)
     config = scripted_config(root, **settings)
     report = await replay_session(session_id, config=config, agent_class="ADMIN", tools=desk.tools)
-    assert report.divergence is None, report.divergence
-    assert report.skipped == {}
     assert desk.done == before
-    return len(report.turns)
+    return report

@@ -219,7 +219,12 @@ class Approvals:
         """Runs the turn that goes on, or finds its result."""
         requests = await read_requests(self._ledgers, session.session_id, wo_id)
         answered = [(each.request, each.answer) for each in requests if each.answer is not None]
-        resumes: ResumesMapping = {"wo_id": wo_id, "turn_id": work.turn_id, "approval_ids": list(work.requests)}
+        resumes: ResumesMapping = {
+            "wo_id": wo_id,
+            "turn_id": work.turn_id,
+            "approval_ids": list(work.requests),
+            "loop": list(work.loop),
+        }
         void = [
             each.approval_id for each in work.requests.values() if each.decision == "approved" and not self._is_as_asked(each)
         ]

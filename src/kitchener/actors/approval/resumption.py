@@ -4,7 +4,7 @@ HO1m has the model's answers and the outcomes of tools, HO2m the requests and th
 earlier one and was deferred again continues its loop. Explained in `docs/approval.md`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from kitchener.records.entries import (
     ModelCallPayload,
     ResumesMapping,
     ToolCallPayload,
-    TurnStartedPayload,
     opened,
     payload_as,
     text_of,
@@ -78,41 +77,30 @@ async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: Resume
         LedgerError: the loop is not on record
     """
     loop = _Loop()
-    for wo_id in await _earlier(ledgers, resumes):
+    for wo_id in resumes["loop"]:
         entries = ledgers.ho1m.read(session_id=session_id, entity_id=wo_id, entry_type=(events.LLM_CALL, events.TOOL_CALL))
         loop.begin(wo_id, [entry async for entry in entries])
+        if wo_id == resumes["wo_id"]:
+            loop.note_requests()
     if not loop.rounds:
         raise LedgerError(f"work order {resumes['wo_id']} was deferred, but its tool loop is not on record")
     void = frozenset(resumes.get("void", ()))
     answers, refs = dict[int, ApprovalAnswer](), list[RefMapping]()
     for each in await read_requests(ledgers, session_id, resumes["wo_id"]):
-        if each.answer is None:
+        refs += each.refs
+        place, answer = loop.place_of_request(each.request["call"]), each.answer
+        if answer is None or place is None:
             continue
-        place = loop.place_of(each.request["call"])
-        answer = each.answer
         if answer.approval_id in void:
             answer = ApprovalAnswer(approval_id=answer.approval_id, decision="cancelled")
         elif answer.given is not None:
             answer = replace(answer, given=ToolAnswer(loop.states.get(place), answer.given.answer))
         answers[place] = answer
-        refs += each.refs
     pending = tuple([PendingCall(place=place, answer=answers.get(place)) for place in loop.open])
     resumption = Resumption(
         wo_id=resumes["wo_id"], rounds=tuple(loop.made()), pending=pending, tokens=tokens_of_bytes(loop.size)
     )
     return ReadResumption(resumption, [*loop.refs, *refs])
-
-
-async def _earlier(ledgers: LedgerGroup, resumes: ResumesMapping) -> Sequence[str]:
-    """The work orders of the loop, oldest first: the deferred one, and those that it went on with itself."""
-    found, here = list[str](), resumes
-    while True:
-        found.append(here["wo_id"])
-        starts = await ledgers.ho2m.last(key=events.turn_index_key(here["turn_id"]))
-        before = payload_as(TurnStartedPayload, starts[-1].payload).get("resumes") if starts else None
-        if before is None or before["wo_id"] in found:
-            return found[::-1]
-        here = before
 
 
 class _Loop:
@@ -129,6 +117,8 @@ class _Loop:
         self._places: list[int] = []
         self._before = self._calls = 0
         self._wo_id = ""
+        self._asked: dict[int, int] = {}
+        self._asked_round = 0
 
     def begin(self, wo_id: str, entries: Iterable[StoredEntry]) -> None:
         """Adds the entries of the next work order, which counts its calls from 1: first those that were open."""
@@ -142,7 +132,16 @@ class _Loop:
             else:
                 self._answer(payload_as(ModelCallPayload, payload))
 
-    def place_of(self, call: int) -> int:
+    def note_requests(self) -> None:
+        """Call it after the work order that asked: later ones have calls and rounds of their own."""
+        self._asked = {self._before + at: place for at, place in enumerate(self._places, 1)}
+        self._asked_round = len(self.rounds)
+
+    def place_of_request(self, call: int) -> int | None:
+        """The place of a call that was asked for in the last round; None: it is of an earlier round by now."""
+        return self._asked.get(call) if len(self.rounds) == self._asked_round else None
+
+    def _place_of(self, call: int) -> int:
         """The place of a call of the last work order in the last round."""
         return self._places[call - self._before - 1]
 
@@ -162,7 +161,7 @@ class _Loop:
 
     def _hear(self, payload: ToolCallPayload) -> None:
         self._calls = max(self._calls, payload["call"])
-        place = self.place_of(payload["call"])
+        place = self._place_of(payload["call"])
         question = opened(payload.get("question"))
         if question is not None:
             self.states[place] = question.get("state")

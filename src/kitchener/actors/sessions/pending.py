@@ -34,6 +34,8 @@ class DeferredWork:
     turn_id: str
     asked_for: str
     """The beginning of the message that it serves."""
+    loop: list[str] = field(default_factory=list)
+    """The work orders whose tool loop it is, oldest first. A turn that goes on and is cut off adds its own."""
     requests: dict[str, WaitingRequest] = field(default_factory=dict)
     """Its requests, by id."""
 

@@ -79,8 +79,8 @@ class OpenTurn:
     """Types of the open work orders, by id."""
     speaker: str | None = None
     """The name of the person who said the message; None: the subject."""
-    asked_for: str | None = None
-    """The message that a turn goes on with after an approval; None: the turn's own."""
+    resumed: tuple[str, DeferredWork] | None = None
+    """The deferred work order that the turn goes on with; None: it begins anew."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> Non
     resumes = payload.get("resumes")
     if resumes is not None and state.approvals is not None:
         deferred = state.approvals.deferred.get(resumes["wo_id"])
-        state.open_turn.asked_for = deferred.asked_for if deferred is not None else None
+        state.open_turn.resumed = (resumes["wo_id"], deferred) if deferred is not None else None
 
 
 def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> None:
@@ -157,8 +157,10 @@ def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> N
 def _plan_work_order(state: SessionState, payload: WorkOrderPlannedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
     state.wo_count = max(state.wo_count, _number(wo_id) or state.wo_count + 1)
-    if state.open_turn is not None:
-        state.open_turn.work_orders[wo_id] = payload["wo_type"]
+    if (turn := state.open_turn) is not None:
+        turn.work_orders[wo_id] = payload["wo_type"]
+        if turn.resumed is not None and turn.resumed[0] == payload.get("parent_wo_id"):
+            turn.resumed[1].loop.append(wo_id)
 
 
 def _fail_work_order(state: SessionState, payload: WorkOrderFailedPayload, ref: Ref) -> None:
@@ -186,8 +188,12 @@ def _defer_work_order(state: SessionState, payload: WorkOrderDeferredPayload, _:
         return
     state.tokens_used += _tokens(cost)
     state.approvals = state.approvals or PendingApprovals()
-    asked_for = state.open_turn.asked_for or state.open_turn.user_message[:ASKED_CHARS]
-    state.approvals.deferred[payload["wo_id"]] = DeferredWork(state.open_turn.turn_id, asked_for)
+    turn, wo_id = state.open_turn, payload["wo_id"]
+    if turn.resumed is None:
+        state.approvals.deferred[wo_id] = DeferredWork(turn.turn_id, turn.user_message[:ASKED_CHARS], [wo_id])
+    else:
+        before = turn.resumed[1]
+        state.approvals.deferred[wo_id] = DeferredWork(turn.turn_id, before.asked_for, list(before.loop))
 
 
 def _request_approval(state: SessionState, payload: ApprovalRequestedPayload, _: Ref) -> None:
