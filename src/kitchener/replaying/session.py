@@ -357,7 +357,14 @@ async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> Non
     """Runs a recorded turn again, with its message and options."""
     started = turn.start
     if (resumes := started.get("resumes")) is not None:
-        call = TurnCall(session_id=tape.session_id, deadline=anyio.current_time() + DEADLINE_S, resumes=resumes)
+        call = TurnCall(
+            session_id=tape.session_id,
+            deadline=anyio.current_time() + DEADLINE_S,
+            memory=started.get("memory", True),
+            acceptance=tuple(opened(started.get("acceptance", ())) or ()),
+            output=recorded_output(tape, turn),
+            resumes=resumes,
+        )
         await supervisor.handle_call(text_of(started["user_message"]), call)
         return
     await supervisor.handle_turn(

@@ -14,6 +14,7 @@ from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
 from kitchener.actors.sessions.requests import check_name, check_not_inside, check_text
+from kitchener.actors.sources import read_source
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import (
@@ -41,6 +42,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.output_schema import OutputSchema
 from kitchener.records.turn import TurnCall, TurnResult
 
 
@@ -231,7 +233,8 @@ class Approvals:
         if void:
             resumes["void"] = void
         message = resumed_message(work.asked_for, answered)
-        call = TurnCall(session_id=session.session_id, idempotency_key=f"{_KEY}{wo_id}", resumes=resumes)
+        starts = await self._ledgers.ho2m.last(key=events.turn_index_key(work.turn_id))
+        call = await self._call(session.session_id, wo_id, payload_as(TurnStartedPayload, starts[-1].payload), resumes)
         try:
             return await handle(message, call)
         except OutcomeUnknown:
@@ -257,8 +260,30 @@ class Approvals:
         if not starts:  # its turn was cut off, or it expired before
             raise ApprovalAnswered(chosen[0].request["approval_id"], "void: its turn was cut off, or another request expired")
         started = payload_as(TurnStartedPayload, starts[-1].payload)
-        call = TurnCall(session_id=session.session_id, idempotency_key=f"{_KEY}{wo_id}", resumes=started.get("resumes"))
+        call = await self._call(session.session_id, wo_id, started, started.get("resumes"))
         return await handle(opened(started["user_message"]) or "", call)
+
+    async def _call(self, session_id: str, wo_id: str, asked: TurnStartedPayload, resumes: ResumesMapping | None) -> TurnCall:
+        """The options of the turn that goes on: those of the message that it serves.
+
+        Args:
+            session_id: the session
+            wo_id: the deferred work order
+            asked: the `TURN_STARTED` that has the options
+            resumes: what the turn goes on with
+        """
+        wanted, output = asked.get("output_schema"), None
+        if wanted is not None:
+            source = await read_source(self._ledgers.ho2m, "output_schema", wanted)
+            output = OutputSchema.from_text(source.text, name=source.name) if source is not None else None
+        return TurnCall(
+            session_id=session_id,
+            idempotency_key=f"{_KEY}{wo_id}",
+            memory=asked["memory"],
+            acceptance=tuple(opened(asked.get("acceptance", ())) or ()),
+            output=output,
+            resumes=resumes,
+        )
 
     def _check(self, request: ApprovalRequestedPayload, given: GivenAnswer) -> None:
         """Raises CallerError unless the answer fits the request."""
