@@ -28,6 +28,7 @@ MANY_METHODS = {"HO2Supervisor"}
 """The one public client: what an application may ask of an agent stands in one place."""
 
 SAME_MODULE_NAMES = {
+    "spending": "the settings, the limits of the gateway, and the sums that commands show",
     "context": "the command group, and the payloads of its entries",
     "content": "the command group, and what takes the images and files of messages",
     "embeddings": "the settings, the comparison of turns, and what `doctor` says of them",
@@ -38,7 +39,7 @@ SAME_MODULE_NAMES = {
     "index": "the index of a ledger on disk, and the lexical index of turns",
     "ledger": "the command group, and the protocols of ledgers",
     "ledgers": "the ledgers of an agent class, to write, and to read as a replay reads them",
-    "memory": "the command group, and the payloads of its entries",
+    "memory": "the command group, the settings, and the payloads of its entries",
     "reader": "reads of ledgers, and reads of a memory, without a lock",
     "recovery": "what follows a crash, in ledgers and in consolidations",
     "routes": "the routes of recorded calls, compared with those of the settings now, and those that tuning proposes",

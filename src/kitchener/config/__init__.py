@@ -5,16 +5,13 @@ from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, co
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
-    SIGNAL_KINDS,
-    GateThresholds,
     HO2Config,
-    HO3MemoryConfig,
     LedgerConfig,
-    LimitsConfig,
     ModelChoice,
     RuntimeConfig,
-    ToolLimits,
 )
+from kitchener.config.limits import LimitsConfig
+from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
     SettingPath,
@@ -39,6 +36,8 @@ from kitchener.config.shown import (
     shown_address,
     shown_reference,
 )
+from kitchener.config.spending import SpendingConfig
+from kitchener.config.tool_limits import ToolLimits
 
 __all__ = [
     "INHERITED",
@@ -62,6 +61,7 @@ __all__ = [
     "RuntimeConfig",
     "SettingPath",
     "Settings",
+    "SpendingConfig",
     "ToolLimits",
     "address_problem",
     "annotation_at",

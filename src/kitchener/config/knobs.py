@@ -1,4 +1,4 @@
-"""Defines the settings of all components but the router (`router.py`): meaning, unit and default of each.
+"""Defines the settings of agent classes and of ledgers, and the whole of `kitchener.toml`: meaning, unit and default of each.
 
 Each class is a table of `kitchener.toml`; the table of an agent class is so long that it is made of several groups. `kitchener
 config schema` and the file of `kitchener init` show the docstrings here. The name of a duration contains its unit.
@@ -8,13 +8,17 @@ config schema` and the file of `kitchener init` show the docstrings here. The na
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
+from kitchener.config.limits import LimitsConfig
+from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
+from kitchener.config.spending import SpendingConfig
+from kitchener.config.tool_limits import ToolLimits
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -72,104 +76,6 @@ class LedgerConfig(Settings):
     None: nothing is signed."""
 
 
-class LimitsConfig(Settings):
-    """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
-
-    gone_keys: ClassVar[Mapping[str, str]] = {
-        "gateway_concurrency": "is gone: the gateway makes as many calls at a time as the `max_concurrency` of each provider",
-        "restart_window_s": "is gone: `max_restarts` counts the failures within a minute",
-    }
-
-    max_running_turns: Positive = 512
-    """Turns that run at the same time. Raise it where models are slow and many; each running turn takes memory."""
-    max_waiting_turns: Positive = 10_000
-    """Turns that may wait to run, in a fair order of subjects. A further turn is refused at once with `Overloaded`."""
-    max_active_sessions: Positive = 20_000
-    """Sessions kept in memory. Beyond it, those idle for longest are passivated: they return from the ledger when needed."""
-    max_active_chars: Positive = 134_217_728
-    """Text that the active sessions of all agent classes hold, characters. Beyond it, those idle for longest are passivated.
-    A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""
-    executor_concurrency: Positive = 256
-    """Interactive work orders of one agent class that run at the same time. More than a slow provider takes, so that its own
-    queue fills first."""
-    executor_queue: Positive = 128
-    """Interactive work orders of one agent class that may wait. When it is full, turns wait for room until their deadline, and
-    then end as `Overloaded`."""
-    background_concurrency: Positive = 2
-    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns."""
-    background_queue: Positive = 1_000
-    """Consolidations of one agent class that may wait. A further one is left out until its next signal."""
-    gateway_queue: Positive = 64
-    """Model calls that may wait for each provider, besides its `max_concurrency`. When it is full, turns wait for room until
-    their deadline, and then end as `Overloaded`."""
-    max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
-    """How deep turns may nest when a tool sends a message to another session. 0: not at all."""
-    max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16
-    """Agent classes without settings that one runtime opens on first use, `ADMIN` aside. A further one is refused, because each
-    keeps about 14 files open until the runtime closes."""
-    max_restarts: Positive = 100
-    """Failures of one actor within a minute that stop the runtime. The last failure is the cause of its error."""
-    abort_grace_s: Seconds = 5.0
-    """How long a cancelled turn may take to stop its work and record its end, seconds."""
-    shutdown_grace_s: Seconds = 10.0
-    """How long a shutdown waits for running turns before it aborts them, seconds."""
-    max_message_chars: Positive = 100_000
-    """Longest message that a turn takes, characters."""
-    max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
-    """Most images and files of one message. 0: none are taken."""
-    max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
-    """Largest image or file of a message, bytes."""
-    max_content_bytes: Positive = 10 * 1_073_741_824
-    """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
-    stream_buffer: Positive = 256
-    """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
-
-
-class GateThresholds(Settings):
-    """`[memory.gate_overrides.<kind>]`: the gate of one kind of signal."""
-
-    count: Positive
-    """Events of a signal that open its gate."""
-    sessions: Positive
-    """Distinct sessions of those events that open its gate."""
-
-
-SIGNAL_KINDS = ("intent", "tool", "domain", "task", "outcome")
-"""The kinds of signals that are always known."""
-
-
-class HO3MemoryConfig(Settings):
-    """`[memory]`: what recurs often enough to be learned, and how long it lasts."""
-
-    enabled: bool = False
-    """Whether memory opens although no agent class has `ho3_enabled`, so that the program can read and write it."""
-    memory_dir: str | None = None
-    """Directory of `signals.jsonl` and `overlays.jsonl`. None: `HOT/memory` under `plane_root`."""
-    gate_count_threshold: Positive = 5
-    """Events of one signal that open its gate."""
-    gate_session_threshold: Positive = 3
-    """Distinct sessions of those events that open its gate, so that one long conversation teaches nothing."""
-    gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
-    """How long a gate stays closed after its signal was consolidated, hours. A week."""
-    decay_half_life_hours: Annotated[float, Field(gt=0, le=876_000, allow_inf_nan=False)] = 336.0
-    """Time after which the weight of a signal or a learned line has halved, hours. Two weeks."""
-    salience_floor: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Weight, after decay, below which a learned line is no longer shown."""
-    gate_exclude: tuple[Name, ...] = ("outcome:success",)
-    """Signals that are counted but never consolidated. Ordinary success recurs in every turn and would teach nothing."""
-    gate_overrides: dict[Name, GateThresholds] = Field(default_factory=dict)
-    """Thresholds of single kinds of signals, by kind."""
-    custom_kinds: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...] = ()
-    """Further kinds of signals, which a program may log, besides intent, tool, domain, task and outcome."""
-    supersede_on_renewal: bool = True
-    """Whether a new artifact of a signal deactivates the signal's earlier ones. Without it near-duplicates pile up."""
-    max_line_chars: Annotated[int, Field(ge=16, le=2_000)] = 240
-    """Longest learned line, characters. A longer one is refused."""
-    resident_events: Annotated[int, Field(ge=1_000, le=1_000_000_000_000)] = 200_000
-    """Signal events kept in memory; 128 characters of learned lines count as one. Beyond it, the subjects unused for
-    longest are evicted and read again when needed."""
-
-
 class PersonaConfig(Settings):
     """Persona: who the agent is, and where its own files are."""
 
@@ -180,8 +86,8 @@ class PersonaConfig(Settings):
     standing_rules: tuple[str, ...] = ()
     """Rules that hold in every turn. The model sees them as instructions."""
     tools: tuple[str, ...] | None = None
-    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, or `module:attribute` to import.
-    None: no tools."""
+    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, `module:attribute` to import, or
+    `agent:CLASS` to ask another class. None: no tools."""
     prompt_dir: str | None = None
     """Directory of prompt packs and contracts, with their manifest, that replace shipped ones by id. None: the shipped ones."""
     attention_templates: str | None = None
@@ -261,20 +167,6 @@ class TurnConfig(Settings):
             if (problem := criterion_problem(each)) is not None:
                 raise ValueError(f"acceptance: {problem}")
         return self
-
-
-class ToolLimits(Settings):
-    """`[agents.<class>.tool_limits.<name>]`: the limits of the tools of one name, where they are not those of the class."""
-
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Calls of the tool that run at a time, over all sessions. Further ones wait within their time limit. None: no limit."""
-    rate_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Calls of the tool that start within any minute, over all sessions. Further ones wait, or are refused where the wait is
-    longer than their time limit. None: no limit."""
-    timeout_s: Seconds | None = None
-    """Longest run of a call, with its waits, seconds. None: the tool's own limit, or `tool_timeout_s`."""
-    max_result_bytes: Positive | None = None
-    """Largest result, bytes of its JSON. A larger one is cut and marked as cut. None: `tool_result_max_bytes`."""
 
 
 class ToolsConfig(Settings):
@@ -485,6 +377,8 @@ class RuntimeConfig(Settings):
     """`[memory]`"""
     embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
     """`[embeddings]`"""
+    spending: SpendingConfig = Field(default_factory=SpendingConfig)
+    """`[spending]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

@@ -112,6 +112,8 @@ class PromptRequest(NamedTuple):
     """What the answer must call: `required` (any of `tools`), or the id of one of them. None: the model chooses."""
     restart_streams: bool = False
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
+    turn_id: str = ""
+    """The turn, whose spending may be limited; "": it belongs to none. Not hashed."""
 
 
 RULES_PROVIDER: Final = "rules"

@@ -221,9 +221,12 @@ class RecordedTools(ToolRegistry):
                 nested = payload.get("nested_cost")
                 cost = Cost.of(nested) if nested is not None else None
                 asked = opened(payload.get("question"))
-                question = ToolQuestion.of(asked) if asked is not None else None
                 return ToolOutcome(
-                    result=payload.get("result"), error=payload.get("error"), question=question, nested_cost=cost
+                    result=payload.get("result"),
+                    error=payload.get("error"),
+                    question=ToolQuestion.of(asked) if asked is not None else None,
+                    nested_cost=cost,
+                    nested_turns=payload.get("nested_turns", ()),
                 )
         return ToolOutcome(error="the call has no recorded result")
 

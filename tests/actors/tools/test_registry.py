@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from kitchener.actors.tools.named_tools import load_tools
-from kitchener.actors.tools.registry import Tool, ToolRegistry, _Job, tool
+from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import parameter_docs, summary
+from kitchener.actors.tools.tool_job import ToolJob
 from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
@@ -584,7 +585,7 @@ async def test_a_tool_that_found_no_thread_in_time_never_runs() -> None:
 def test_a_job_given_up_before_its_thread_begins_never_runs() -> None:
     """Between getting a thread and beginning in it lies a moment that no test can hit through the registry."""
     ran = threading.Event()
-    job = _Job(ran.set, 1_000, "ada", "tool")
+    job = ToolJob(ran.set, 1_000, "ada", "tool")
     assert not job.is_left_behind()
     assert job.run() == ToolOutcome(error="not started")
     assert not ran.is_set()

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
-from kitchener.actors.executor.call_limits import CallLimits
+from kitchener.actors.executor.call_budget import CallBudget
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.result_pages import ResultPages
@@ -131,7 +131,7 @@ class Execution:
     """What the work order has used so far."""
     limits: Constraints
     """The limits of the work order."""
-    calls: CallLimits
+    calls: CallBudget
     """Whether the model may call further tools."""
     pages: ResultPages
     """The results that the model was shown only the beginning of."""
@@ -154,7 +154,7 @@ class Execution:
         self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
-        self.calls = CallLimits(self.limits)
+        self.calls = CallBudget(self.limits)
         self.pages = ResultPages(self._wo_id, self.limits.result_page_tokens)
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
@@ -423,6 +423,7 @@ class Execution:
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,
+            turn_id=wo.turn_id,
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:
@@ -534,4 +535,6 @@ def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCall
         fields["untrusted"] = True
     if outcome.nested_cost is not None:
         fields["nested_cost"] = nested_mapping(outcome.nested_cost)
+    if outcome.nested_turns:
+        fields["nested_turns"] = [*outcome.nested_turns]
     return fields

@@ -7,31 +7,26 @@ and no model. Explained in `docs/tools.md`.
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextvars import copy_context
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial, update_wrapper
-from threading import Lock, current_thread
 from types import MappingProxyType
 from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import RunVar
 from pydantic import ValidationError
 
 from kitchener.actors.tools.progress_queue import last_of
-from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
+from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.tool_gates import ToolGates, refusal
+from kitchener.actors.tools.tool_job import ToolJob
+from kitchener.actors.tools.tool_threads import ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
-from kitchener.cancellation import is_scope_cancelled
 from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
-from kitchener.lanes.askers import ASKERS_CONTEXT
-from kitchener.lanes.calling_chain import enter_tool
 from kitchener.plain_names import quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
@@ -259,14 +254,8 @@ class ToolRegistry:
         self._functions = tuple(_as_tool(each) for each in tools)
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self._builtin = tuple(builtin)
-        self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
-        # Each event loop has its own limiter, so that one registry can serve several event loops.
-        self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
-        self._share = max_threads - max_threads // 8
-        self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
-        """The thread limiter of each subject that uses threads now, by event loop."""
-        self._left_behind: set[_Job] = set()
-        self._in_tasks: set[_Job] = set()
+        self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
+        self._in_tasks: set[ToolJob] = set()
         self._held: dict[str, ToolRegistry] = {}
         """The tools of turns that hold theirs, by turn id."""
         self._put_in_place()
@@ -393,7 +382,7 @@ class ToolRegistry:
         limits = self._gates.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
         limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
         max_bytes = limits.max_result_bytes or self._max_result_bytes
-        job = _Job(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
+        job = ToolJob(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
         deadline = min(anyio.current_time() + limit_s, call.deadline)
         has_place = False
         try:
@@ -402,129 +391,15 @@ class ToolRegistry:
                     has_place = True
                     if problem is not None:
                         return ToolOutcome(error=problem)
-                    return job.with_cost(await self._run_job(job, found))
+                    if not found.is_async:
+                        return job.with_cost(await self._threads.run(job))
+                    self._in_tasks.add(job)
+                    return job.with_cost(await job.run_async())
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
         waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
-
-    async def _run_job(self, job: "_Job", found: RunnableTool) -> ToolOutcome:
-        if not found.is_async:
-            return await self._run_in_thread(job, found.tool_id)
-        self._in_tasks.add(job)
-        job.has_begun = True
-        return await job.run_async()
-
-    async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
-        threads = self._threads.get(None)
-        if threads is None:
-            threads = anyio.CapacityLimiter(self._max_threads)
-            self._threads.set(threads)
-        place = (threads, job.subject_id)
-        own = self._threads_of.setdefault(place, anyio.CapacityLimiter(self._share))
-        try:
-            async with own:
-                if (problem := self._stuck_threads(tool_id, job.subject_id, own.borrowed_tokens)) is not None:
-                    return ToolOutcome(error=problem)
-                return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
-        finally:
-            if own.borrowed_tokens == 0 and own.statistics().tasks_waiting == 0:
-                self._threads_of.pop(place, None)
-            if job.is_left_behind():
-                self._left_behind.add(job)
-
-    def _stuck_threads(self, tool_id: str, subject_id: str, running: int) -> str | None:
-        """Returns why no thread may be started for this subject, or None.
-
-        Args:
-            tool_id: the tool, for the error text
-            subject_id: the subject
-            running: the subject's running tools, including this one
-        """
-        self._left_behind.difference_update([each for each in self._left_behind if each.has_ended])
-        stuck = len(self._left_behind)
-        held = running + sum(each.subject_id == subject_id for each in self._left_behind)
-        if stuck < self._max_threads and (held <= self._share or self._share == self._max_threads):
-            return None
-        return f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
-
-
-class _Job:
-    """One run of a tool, in its own task or in a thread that may outlive the call.
-
-    The tool runs with a copy of the asker's context variables, so its changes to them end with the run. In its own task, it
-    cannot harm the next work order by a cancel scope or task group that it never leaves, or by cancelling itself.
-    """
-
-    def __init__(self, work: Callable[[], object], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
-        self.subject_id, self.tool_id = subject_id, tool_id
-        self._work, self._max_result_bytes = work, max_result_bytes
-        asker = ASKERS_CONTEXT.get()
-        self._context = asker.copy() if asker is not None else copy_context()
-        self.tool_run = enter_tool(self._context)
-        self._lock = Lock()
-        self._is_given_up = False
-        self.has_begun = self.has_ended = False
-        self._outcome: ToolOutcome | None = None
-        self._interrupt: BaseException | None = None
-
-    def with_cost(self, outcome: ToolOutcome) -> ToolOutcome:
-        """The outcome with the cost of the turns that the tool ran."""
-        cost = self.tool_run.cost
-        return outcome if cost is None else replace(outcome, nested_cost=cost)
-
-    async def run_async(self) -> ToolOutcome:
-        """Runs a coroutine function and returns its outcome."""
-        try:
-            async with anyio.create_task_group() as own:
-                self._context.run(own.start_soon, self._finish)
-        except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
-            if is_scope_cancelled():
-                raise
-            self._outcome = self._outcome or failure(group)
-        if self._interrupt is not None:
-            raise self._interrupt
-        return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
-
-    async def _finish(self) -> None:
-        try:
-            self._outcome = outcome_of(await cast(Awaitable[object], self._work()), self._max_result_bytes)
-        except BaseException as error:  # any error of a tool is its outcome, for the model
-            if _is_interrupt(error):
-                self._interrupt = error  # raised here, it would end the event loop at once
-            elif is_scope_cancelled():
-                raise
-            else:
-                self._outcome = failure(error)
-
-    def run(self) -> ToolOutcome:
-        """Runs a synchronous function in the worker thread and returns its outcome. Does nothing after the caller gave up."""
-        with self._lock:
-            if self._is_given_up:
-                return ToolOutcome(error="not started")
-            self.has_begun = True
-        thread = current_thread()
-        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # whoever looks for what still runs finds it
-        try:
-            return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
-        except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
-            return failure(error)
-        finally:
-            thread.name = idle_name
-            self.has_ended = True
-
-    def is_left_behind(self) -> bool:
-        """Gives up the job and returns whether its function still runs. A job that has not begun never starts afterwards."""
-        with self._lock:
-            self._is_given_up = True
-            return self.has_begun and not self.has_ended
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)
 
 
 def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:

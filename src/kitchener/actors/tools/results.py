@@ -5,7 +5,7 @@
 
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
+from kitchener.records.entries import NestedTurn
 from kitchener.records.tool_question import ConfirmationRequired, ToolQuestion
 from kitchener.records.work_order import Cost
 
@@ -44,6 +45,8 @@ class ToolOutcome:
     """Where the outcome comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
     nested_cost: Cost | None = None
     """What the turns used that the tool ran in other sessions; None: it ran none."""
+    nested_turns: Sequence[NestedTurn] = ()
+    """These turns."""
     question: ToolQuestion | None = None
     """What the tool needs to know from a person before it goes on; None: it asks nothing. `error` says so to a model."""
 

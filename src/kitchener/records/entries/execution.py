@@ -118,6 +118,14 @@ class QuestionMapping(TypedDict):
     """What the tool wants back with the answer; absent: nothing."""
 
 
+class NestedTurn(TypedDict):
+    """A turn that a tool ran in another session."""
+
+    agent_class: str
+    session_id: str
+    turn_id: str
+
+
 class ToolCallPayload(CommonPayload):
     """`TOOL_CALL`: a result or an error."""
 
@@ -133,6 +141,8 @@ class ToolCallPayload(CommonPayload):
     """The source is not trusted: its text is data and no instruction; absent: it is trusted."""
     nested_cost: NotRequired[NestedCost]
     """What the turns used that the tool ran in other sessions; absent: it ran none."""
+    nested_turns: NotRequired[list[NestedTurn]]
+    """These turns, at most 100; absent: it ran none, or an earlier version recorded it."""
 
 
 class ExecutionCompletedPayload(CommonPayload):

@@ -8,7 +8,7 @@ from collections import Counter
 from kitchener.records.work_order import Constraints
 
 
-class CallLimits:
+class CallBudget:
     """The calls of one work order so far.
 
     Args:
