@@ -1,6 +1,7 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, condition_terms
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
@@ -43,6 +44,9 @@ __all__ = [
     "REFERENCE",
     "SIGNAL_KINDS",
     "AdminConfig",
+    "ApprovalConfig",
+    "ApprovalRule",
+    "Decision",
     "EmbeddingsConfig",
     "GateThresholds",
     "HO2Config",
@@ -62,6 +66,7 @@ __all__ = [
     "address_problem",
     "annotation_at",
     "check_values",
+    "condition_terms",
     "described",
     "described_key",
     "described_name",

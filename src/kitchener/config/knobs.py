@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.limits import LimitsConfig
 from kitchener.config.memory import HO3MemoryConfig
@@ -193,6 +194,8 @@ class ToolsConfig(Settings):
     results_budget: Positive = 40_000
     """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
     the model then replies without further tools."""
+    approval: ApprovalConfig = Field(default_factory=ApprovalConfig)
+    """`[agents.<class>.approval]`"""
 
 
 class SessionConfig(Settings):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import anyio
 import anyio.to_thread
 
 from kitchener.actors.assembly import SharedResources
@@ -38,6 +39,7 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
+from kitchener.records.turn import TurnCall
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -356,6 +358,17 @@ class Replays:
 async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
     """Runs a recorded turn again, with its message and options."""
     started = turn.start
+    if (resumes := started.get("resumes")) is not None:
+        call = TurnCall(
+            session_id=tape.session_id,
+            deadline=anyio.current_time() + DEADLINE_S,
+            memory=started.get("memory", True),
+            acceptance=tuple(opened(started.get("acceptance", ())) or ()),
+            output=recorded_output(tape, turn),
+            resumes=resumes,
+        )
+        await supervisor.handle_call(text_of(started["user_message"]), call)
+        return
     await supervisor.handle_turn(
         text_of(started["user_message"]),
         session_id=tape.session_id,

@@ -72,9 +72,7 @@ class Tool(Generic[P, R]):
         requires_approval: whether its author wants each call approved by a person
     """
 
-    requires_approval: bool = False
-
-    def __init__(
+    def __init__(  # noqa: PLR0913  as `tool`
         self,
         function: Callable[P, R],
         *,
@@ -84,6 +82,8 @@ class Tool(Generic[P, R]):
         timeout_s: float | None = None,
         acceptance: Sequence[str] = (),
         closes_intent: bool = False,
+        requires_approval: bool = False,
+        trusted: bool = True,
         **limits: Unpack[DeclaredLimits],
     ) -> None:
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
@@ -102,7 +102,7 @@ class Tool(Generic[P, R]):
         self.description = summary(docstring) if description is None else description
         self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
         self.policy_name, self.source = self.tool_id, function_source(self.tool_id)
-        self.traits = function_traits(read_only=read_only)
+        self.traits, self.requires_approval = function_traits(read_only=read_only, is_trusted=trusted), requires_approval
         self._signature = read_signature(function, self.tool_id, ToolContext)
         self.parameters = self._signature.parameters
         self._has_steps = inspect.isasyncgenfunction(called)
@@ -150,9 +150,11 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    requires_approval: bool = False,
+    trusted: bool = True,
     **limits: Unpack[DeclaredLimits],
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-def tool(
+def tool(  # noqa: PLR0913  what an author may say of a tool; all by keyword
     function: Callable[..., object] | None = None,
     /,
     *,
@@ -162,6 +164,8 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    requires_approval: bool = False,
+    trusted: bool = True,
     **limits: Unpack[DeclaredLimits],
 ) -> Any:
     """Turns a function into a tool. Use the decorator with or without arguments.
@@ -173,6 +177,8 @@ def tool(
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
         acceptance: criteria that the reply must meet if its turn runs the tool, such as `contains:EUR`
         closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
+        requires_approval: True: each call waits for a person, unless a rule of `approval` says otherwise
+        trusted: False: what it returns was written by strangers, such as a web page; it is shown as data and marked as such
         **limits: `concurrency`: calls that run at a time; `rate_per_minute`: calls that start within any minute;
             `max_result_bytes`: the largest result. The setting `tool_limits` overrides them
 
@@ -187,6 +193,8 @@ def tool(
         timeout_s=timeout_s,
         acceptance=acceptance,
         closes_intent=closes_intent,
+        requires_approval=requires_approval,
+        trusted=trusted,
         **limits,
     )
     return declare if function is None else declare(function)
@@ -342,6 +350,11 @@ class ToolRegistry:
         """The facts by which permission to call the tool is given; None for an unknown tool."""
         found = self._tools.get(tool_id)
         return ToolIdentity.of(definition_of(found, built_in=tool_id not in self._listed)) if found is not None else None
+
+    def untrusted_source(self, tool_id: str) -> str | None:
+        """Where the results of a tool come from, if that is not trusted; None: it is, or there is no such tool."""
+        found = self._tools.get(tool_id)
+        return found.source if found is not None and not found.traits.is_trusted else None
 
     def definitions(self) -> list[ToolDefinition]:
         """All tools as sources of requests, in the order given, then the built-in ones."""
