@@ -28,6 +28,7 @@ MANY_METHODS = {"HO2Supervisor"}
 """The one public client: what an application may ask of an agent stands in one place."""
 
 SAME_MODULE_NAMES = {
+    "spending": "the settings, the limits of the gateway, and the sums that commands show",
     "context": "the command group, and the payloads of its entries",
     "content": "the command group, and what takes the images and files of messages",
     "embeddings": "the settings, the comparison of turns, and what `doctor` says of them",
@@ -38,7 +39,7 @@ SAME_MODULE_NAMES = {
     "index": "the index of a ledger on disk, and the lexical index of turns",
     "ledger": "the command group, and the protocols of ledgers",
     "ledgers": "the ledgers of an agent class, to write, and to read as a replay reads them",
-    "memory": "the command group, and the payloads of its entries",
+    "memory": "the command group, the settings, and the payloads of its entries",
     "reader": "reads of ledgers, and reads of a memory, without a lock",
     "recovery": "what follows a crash, in ledgers and in consolidations",
     "routes": "the routes of recorded calls, compared with those of the settings now, and those that tuning proposes",
@@ -54,10 +55,10 @@ PUBLIC_STUB = ROOT / "src" / "kitchener" / "__init__.pyi"
 PUBLIC_GROUPS = {
     "the start of every program, and what it gives": "open_runtime open_sync Runtime SyncRuntime HO2Supervisor HO3Memory",
     "settings, which a program may build instead of a file": "RuntimeConfig HO2Config",
-    "a tool, and what it may learn about its call": "tool ToolCall",
+    "a tool, and what it may learn about its call": "tool ToolContext",
     "an image or a file of a message": "ImagePart FilePart",
     "what a turn gives, what a session was, and its replay": "TurnResult TurnError Exchange SessionInfo replay_session",
-    "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolRan TurnCompleted"
+    "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolProgress ToolRan TurnCompleted"
     " WorkOrderPlanned WorkOrderFinished",
     "an error to report: any, of settings, of a call, of a record": "KitchenerError ConfigError CallerError LedgerError",
     "an error that another session or a later message answers": "UnknownSession SessionEnded SessionBusy OutcomeUnknown",

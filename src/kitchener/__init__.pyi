@@ -2,7 +2,6 @@
 
 from kitchener.actors.sessions.history import Exchange as Exchange
 from kitchener.actors.supervisor import HO2Supervisor as HO2Supervisor
-from kitchener.actors.tools.registry import ToolCall as ToolCall
 from kitchener.actors.tools.registry import tool as tool
 from kitchener.config import HO2Config as HO2Config
 from kitchener.config import RuntimeConfig as RuntimeConfig
@@ -22,8 +21,10 @@ from kitchener.errors import UnknownSession as UnknownSession
 from kitchener.memory import HO3Memory as HO3Memory
 from kitchener.records.parts import FilePart as FilePart
 from kitchener.records.parts import ImagePart as ImagePart
+from kitchener.records.tool_context import ToolContext as ToolContext
 from kitchener.records.turn import TextDelta as TextDelta
 from kitchener.records.turn import TextRetracted as TextRetracted
+from kitchener.records.turn import ToolProgress as ToolProgress
 from kitchener.records.turn import ToolRan as ToolRan
 from kitchener.records.turn import ToolStarted as ToolStarted
 from kitchener.records.turn import TurnCompleted as TurnCompleted

@@ -15,17 +15,26 @@ import trio.testing
 
 from kitchener import FilePart, tool
 from kitchener.actors import AttentionContext, ContextFragment
-from kitchener.config import HO3MemoryConfig, LimitsConfig, RuntimeConfig
+from kitchener.config import HO3MemoryConfig, LimitsConfig, ModelPrice, RuntimeConfig, SpendingConfig
 from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.runtime.loading import load_config
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.memory.remembering import EASY, LESSON, lives, say, student
 from tests.acceptance.sessions.test_nested_turns import Relay, passing_on
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
-from tests.acceptance.stack import QUESTION, QUICK, echo, open_by_hand, open_scripted, outcome, read_all
+from tests.acceptance.stack import (
+    QUESTION,
+    QUICK,
+    echo,
+    open_by_hand,
+    open_scripted,
+    outcome,
+    read_all,
+    scripted_config,
+)
 from tests.acceptance.test_durability import HeldDisk, complete_but_not_durable
 from tests.actors.attention.test_retriever import Reader, retriever
 from tests.actors.waiting import settle
@@ -125,6 +134,16 @@ async def crowd(root: Path, calls: int = 64, **limits: int) -> Hashable:
         seen = await at_rest(places, lambda found: sum(found) == 4)
         gate.opened.set()
     return seen
+
+
+async def spent(root: Path, **limits: Any) -> Hashable:
+    """A turn whose one call costs a little under a limit of spending: whether it is answered."""
+    config = scripted_config(root, classify="rules")
+    prices = {"scripted-1": ModelPrice(input_per_million=1.0, output_per_million=10.0)}
+    router = config.router.model_copy(update={"prices": prices})
+    config = config.model_copy(update={"router": router, "spending": SpendingConfig(**limits)})
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime:
+        return (await runtime.supervisor().handle_turn("hello")).degraded
 
 
 async def cut_off(root: Path, **config: Any) -> Hashable:
@@ -340,6 +359,31 @@ async def tool_run(root: Path, seconds: float = 0.0, **config: Any) -> Hashable:
             ended.set()
         (entry,) = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
     return len(entry.body)
+
+
+async def two_tool_runs(root: Path, **limits: Any) -> Hashable:
+    """Two calls of one tool in a round: how many ran at the same time, and how many were refused."""
+    running, most = 0, 0
+
+    @tool(read_only=True)
+    async def dig(place: int) -> str:
+        """Digs."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await settle()
+        running -= 1
+        return "dug"
+
+    def model(request: PromptRequest) -> Any:
+        if request.wo_type == "synthesize" and request.messages[-1].role != "tool":
+            return (use_tool("dig", place=1), use_tool("dig", place=2))
+        return echo(request)
+
+    async with open_scripted(root, ScriptedProvider(model), tools=[dig], tool_limits={"dig": limits}) as runtime:
+        await runtime.supervisor().handle_turn("dig")
+        found = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
+    return most, sum("error" in entry.payload for entry in found)
 
 
 async def gathered(timeout_ms: int) -> Hashable:

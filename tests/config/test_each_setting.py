@@ -57,6 +57,11 @@ def agent_place(key: str, name: str = "", **config: Any) -> Seen:
     return Seen(None, "{}", observe)
 
 
+def tool_limit(key: str, **config: Any) -> Observer:
+    """A limit of one tool."""
+    return lambda root, value: turns.tool_run(root, tool_limits={"dig": {key: value}}, **config)
+
+
 def _plane(root: Path, value: str) -> Any:
     return turns.files(root, value, plane_root="{}")
 
@@ -113,6 +118,9 @@ SHOWN: Final[dict[str, Seen]] = {
     "embeddings.max_text_chars": Seen(16, 2_000, with_settings(embedded.talked, "max_text_chars")),
     "embeddings.max_cached": Seen(4, 50_000, with_settings(embedded.talked, "max_cached")),
     "embeddings.max_stored": Seen(4, 50_000, with_settings(embedded.talked, "max_stored")),
+    "spending.subject_day": Seen(0.001, 5.0, with_settings(turns.spent, "subject_day")),
+    "spending.subject_day_tokens": Seen(100, 50_000, with_settings(turns.spent, "subject_day_tokens")),
+    "spending.turn": Seen(0.001, 5.0, with_settings(turns.spent, "turn")),
     "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
     "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),
@@ -145,6 +153,10 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.ho1m_path": agent_place("ho1m_path", "ho1m.jsonl"),
     "agents.*.tool_timeout_s": Seen(1.0, 1_000.0, with_settings(turns.tool_run, "tool_timeout_s", seconds=10.0)),
     "agents.*.tool_result_max_bytes": Seen(100, 65_536, with_settings(turns.tool_run, "tool_result_max_bytes")),
+    "agents.*.tool_limits.*.concurrency": Seen(1, None, with_settings(turns.two_tool_runs, "concurrency")),
+    "agents.*.tool_limits.*.rate_per_minute": Seen(1, None, with_settings(turns.two_tool_runs, "rate_per_minute")),
+    "agents.*.tool_limits.*.timeout_s": Seen(1.0, 1_000.0, tool_limit("timeout_s", seconds=10.0, tool_timeout_s=500.0)),
+    "agents.*.tool_limits.*.max_result_bytes": Seen(100, None, tool_limit("max_result_bytes")),
     "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
     "agents.*.speaker_weight": Seen(1.0, 3.0, with_settings(turns.spoken, "speaker_weight", context_budget=120)),
     "agents.*.recent_parts": Seen(0, 1, with_settings(turns.attached, "recent_parts", context_mode="enforce")),

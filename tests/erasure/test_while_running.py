@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from kitchener import HO2Config, RuntimeConfig, ToolCall, open_runtime, tool
+from kitchener import HO2Config, RuntimeConfig, ToolContext, open_runtime, tool
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.errors import CallerError, ConfigError, LedgerLocked, ReentrantTurn, SealingError, SubjectErased, UnknownSubject
 from kitchener.ledger import LedgerClient
@@ -328,7 +328,7 @@ async def test_a_tool_cannot_erase_the_subject_of_its_own_turn(tmp_path: Path) -
     holder: list[Any] = []
 
     @tool
-    async def leave(call: ToolCall) -> str:
+    async def leave(call: ToolContext) -> str:
         """Erases whoever asks."""
         try:
             await holder[0].erase_subject(call.subject_id)

@@ -19,10 +19,11 @@ import pytest
 from anyio.abc import TaskGroup
 
 from kitchener import replay_session
-from kitchener.actors.tools.registry import Tool, ToolCall, tool
+from kitchener.actors.tools.registry import Tool, tool
 from kitchener.errors import RuntimeClosed, TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.records.tool_context import ToolContext
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
@@ -81,13 +82,13 @@ async def test_a_tool_has_the_context_variables_of_its_own_caller(tmp_path: Path
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_tool_leaves_no_context_variable_behind(tmp_path: Path, *, is_async: bool) -> None:
-    async def note(call: ToolCall) -> str:
+    async def note(call: ToolContext) -> str:
         """Says who was here before."""
         before = USER.get()
         USER.set(call.subject_id)
         return before
 
-    def note_too(call: ToolCall) -> str:
+    def note_too(call: ToolContext) -> str:
         """Says who was here before."""
         before = USER.get()
         USER.set(call.subject_id)
@@ -250,7 +251,7 @@ async def test_one_subjects_tools_that_hang_leave_threads_for_others(tmp_path: P
     let_go = Event()
 
     @tool(read_only=True, timeout_s=1)
-    def hang(call: ToolCall) -> str:
+    def hang(call: ToolContext) -> str:
         """Hangs for Mallory."""
         if call.subject_id == "mallory":
             let_go.wait(60)
@@ -283,7 +284,7 @@ class Leaves:
         self.let_go, self.hold = anyio.Event(), Hold("later")
         self.answers: list[str] = []
 
-        async def leave(call: ToolCall) -> str:
+        async def leave(call: ToolContext) -> str:
             """Leaves a task behind."""
             tasks.start_soon(self._later, None if begins else call.session_id)
             if begins:
@@ -291,7 +292,7 @@ class Leaves:
                 await self.hold.arrived["later"].wait()
             return "left"
 
-        def leave_too(call: ToolCall) -> str:
+        def leave_too(call: ToolContext) -> str:
             """Leaves a task behind."""
             return anyio.from_thread.run(leave, call)
 

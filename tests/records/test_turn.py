@@ -13,6 +13,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.turn import (
     TextDelta,
     TextRetracted,
+    ToolProgress,
     ToolRan,
     ToolStarted,
     TurnCall,
@@ -108,7 +109,7 @@ def test_records_of_a_turn_do_not_change() -> None:
 
 
 def test_the_updates_of_a_stream_can_be_told_apart_by_their_class() -> None:
-    updates = [WorkOrderPlanned, WorkOrderFinished, ToolStarted, ToolRan, TextDelta, TextRetracted, TurnCompleted]
+    updates = [WorkOrderPlanned, WorkOrderFinished, ToolStarted, ToolProgress, ToolRan, TextDelta, TextRetracted, TurnCompleted]
     assert set(get_args(TurnUpdate)) == set(updates)
 
 

@@ -23,6 +23,7 @@ class Policy(NamedTuple):
 _WAITING: Final = "how long something waits, or how many do, decides when a turn runs, never what it decides"
 _WHERE: Final = "where something is kept"
 _DURABLE: Final = "when an entry is durable, not what it says"
+_REFUSED: Final = "refuses calls, which a replay takes as recorded"
 _FAILING: Final = "retries and limits of a provider: what came of its attempts is on record and taken as given"
 _OUTSIDE: Final = "decides about messages that begin no turn"
 _SCORED: Final = "the scores of similarity that a turn used are on record, with their weight, and taken as given"
@@ -113,10 +114,13 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.domain_tag_routes.*.provider_id": Policy("ADMIN", "scripted", "LLM_CALL", "route"),
     "router.domain_tag_routes.*.model_id": Policy("ADMIN", "spare-9", "LLM_CALL", "route"),
     "router.fallbacks": Policy("ADMIN", {}, "LLM_CALL", "route"),
-    "router.prices.*.input_per_million": "what `kitchener gateway what-if` sums up; no turn looks at it",
+    "router.prices.*.input_per_million": "what `kitchener gateway what-if` sums up, and what `[spending]` limits",
     "router.prices.*.output_per_million": "the same",
     "router.prices.*.cached_per_million": "the same",
     "router.prices.*.cache_write_per_million": "the same",
+    "spending.subject_day": _REFUSED,
+    "spending.subject_day_tokens": _REFUSED,
+    "spending.turn": _REFUSED,
     "router.allow_model_calls": "refuses calls; a replay makes none",
     "agents.*.agent_class": "whose settings these are",
     "agents.*.domain_tags": Policy("RESIDENT:off", ("night",), "WO_PLANNED", "constraints.domain_tags"),
@@ -141,6 +145,13 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.parallel_tools": Policy("ADMIN", 2, "WO_PLANNED", "constraints.parallel_tools"),
     "agents.*.tool_timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_result_max_bytes": "a tool's result is recorded as it was kept, and taken as given",
+    "agents.*.tool_limits.*.concurrency": _WAITING,
+    "agents.*.tool_limits.*.rate_per_minute": "whether a tool's call was refused is on record and taken as given",
+    "agents.*.tool_limits.*.timeout_s": "what came of a tool's run is on record and taken as given",
+    "agents.*.tool_limits.*.max_result_bytes": "a tool's result is recorded as it was kept, and taken as given",
+    "agents.*.max_tool_calls": Policy("ADMIN", 2, "WO_PLANNED", "constraints.max_tool_calls"),
+    "agents.*.max_equal_calls": Policy("ADMIN", 1, "WO_PLANNED", "constraints.max_equal_calls"),
+    "agents.*.result_page_tokens": Policy("ADMIN", 200, "WO_PLANNED", "constraints.result_page_tokens"),
     "agents.*.classify": Policy("ADMIN", "rules", "WO_PLANNED", "constraints.provider_id"),
     "agents.*.classify_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
     "agents.*.synthesize_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "PROJECTION_COMPUTED", "history"),

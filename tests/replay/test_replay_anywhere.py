@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from kitchener.actors.tools.registry import load_tools
+from kitchener.actors.tools.named_tools import load_tools
 from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import ReplayReport, open_replays
 from kitchener.runtime.ledger_paths import agent_classes, settings_of

@@ -7,6 +7,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from kitchener.actors.approval.answers import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
@@ -26,6 +27,7 @@ from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sessions.outside_entries import OutsideEntries
 from kitchener.actors.sources import RecordedOutputs, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.runner import TurnRunner
 from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServices
 from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
@@ -114,6 +116,8 @@ class Components:
     """What shapes requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
+    approvals: Approvals
+    """Takes answers to tool calls that wait for a person."""
 
 
 def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
@@ -186,7 +190,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         keys=IdempotencyKeys(agent_class, ledgers),
         intents=IntentCalls(sessions, admission, authority),
         attention=services.attention,
-        runner=TurnRunner(services, sessions, limiter, limits.abort_grace_s),
+        runner=TurnRunner(_present_tools(services, tools, sources, host), sessions, limiter, limits.abort_grace_s),
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
@@ -194,7 +198,12 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         authority=authority,
         sources=sources,
         content=content,
+        approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
     )
+
+
+def _present_tools(services: TurnServices, tools: ToolRegistry, sources: RequestSources, host: SharedResources) -> PresentTools:
+    return PresentTools(services, tools, sources, is_recording=host.sources is None)
 
 
 def _authority(

@@ -8,7 +8,7 @@ Explained in `docs/prompts.md`.
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
@@ -22,7 +22,7 @@ from kitchener.config import HO2Config, HO3MemoryConfig, described
 from kitchener.criteria import criterion_problem
 from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader
+from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader, ReadableLedger
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
 from kitchener.records.output_schema import OutputSchema
@@ -80,18 +80,23 @@ class RequestSources:
         templates = load_templates(config.attention_templates)
         prompts = list(_prompts_of(config))
         shapes = [_json("attention_template", each.template_id, each.model_dump(mode="json")) for each in templates]
-        offered = [_json("tool", each["tool_id"], each) for each in tools.definitions()]
         configuration: ConfigurationSource = {
             "settings": _without_locations(settings_on_record(config, memory)),
             "prompts": _named(prompts),
             "attention_templates": _named(shapes),
-            "tools": _named(offered),
+            "tools": [],
         }
-        whole = _json("configuration", config.agent_class, configuration)
-        unique = {each.hash: each for each in (*prompts, *shapes, *offered, whole)}
+        config_hash, texts = _with_tools(config.agent_class, configuration, (*prompts, *shapes), tools)
         acceptance = _reply_criteria(config, prompts)
         shows = has_history(config.synthesize_contract_id, {each.name: each.text for each in prompts})
-        return cls(whole.hash, templates, tuple(unique.values()), acceptance, shows)
+        return cls(config_hash, templates, texts, acceptance, shows)
+
+    def with_tools(self, tools: ToolRegistry) -> "RequestSources":
+        """The sources with the tools that are in place now. Reads no file."""
+        *others, whole = self.texts
+        kept = [each for each in others if each.kind != "tool"]
+        config_hash, texts = _with_tools(whole.name, json.loads(whole.text), kept, tools)
+        return replace(self, config_hash=config_hash, texts=texts)
 
     async def record(self, ho2m: Ledger) -> None:
         """Writes `SOURCE_RECORDED` for each source that the ledger lacks. A crash leaves all of them or none.
@@ -175,7 +180,7 @@ def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSou
     yield from ((each, "tool") for each in configuration["tools"])
 
 
-async def read_source(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
+async def read_source(ho2m: ReadableLedger, kind: SourceKind, source_hash: str) -> Source | None:
     """Returns a recorded source; None: it is not on record.
 
     Raises:
@@ -207,6 +212,16 @@ def _entries(source: Source, limit: int) -> Iterator[LedgerEntry]:
             "parts": len(pieces),
         }
         yield LedgerEntry(events.SOURCE_RECORDED, source.hash, dict(payload))
+
+
+def _with_tools(
+    agent_class: str, configuration: ConfigurationSource, others: Iterable[Source], tools: ToolRegistry
+) -> tuple[str, tuple[Source, ...]]:
+    """The hash of a configuration with these tools, and all its sources, the configuration last."""
+    offered = [_json("tool", each["tool_id"], each) for each in tools.definitions()]
+    whole = _json("configuration", agent_class, {**configuration, "tools": _named(offered)})
+    unique = {each.hash: each for each in (*others, *offered, whole)}
+    return whole.hash, tuple(unique.values())
 
 
 def _prompts_of(config: HO2Config) -> Iterator[Source]:

@@ -1,18 +1,17 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, condition_terms
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
-    SIGNAL_KINDS,
-    GateThresholds,
     HO2Config,
-    HO3MemoryConfig,
     LedgerConfig,
-    LimitsConfig,
     ModelChoice,
     RuntimeConfig,
 )
+from kitchener.config.limits import LimitsConfig
+from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
     SettingPath,
@@ -37,12 +36,17 @@ from kitchener.config.shown import (
     shown_address,
     shown_reference,
 )
+from kitchener.config.spending import SpendingConfig
+from kitchener.config.tool_limits import ToolLimits
 
 __all__ = [
     "INHERITED",
     "REFERENCE",
     "SIGNAL_KINDS",
     "AdminConfig",
+    "ApprovalConfig",
+    "ApprovalRule",
+    "Decision",
     "EmbeddingsConfig",
     "GateThresholds",
     "HO2Config",
@@ -57,9 +61,12 @@ __all__ = [
     "RuntimeConfig",
     "SettingPath",
     "Settings",
+    "SpendingConfig",
+    "ToolLimits",
     "address_problem",
     "annotation_at",
     "check_values",
+    "condition_terms",
     "described",
     "described_key",
     "described_name",

@@ -1,4 +1,4 @@
-"""Defines the settings of all components but the router (`router.py`): meaning, unit and default of each.
+"""Defines the settings of agent classes and of ledgers, and the whole of `kitchener.toml`: meaning, unit and default of each.
 
 Each class is a table of `kitchener.toml`; the table of an agent class is so long that it is made of several groups. `kitchener
 config schema` and the file of `kitchener init` show the docstrings here. The name of a duration contains its unit.
@@ -8,12 +8,17 @@ config schema` and the file of `kitchener init` show the docstrings here. The na
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
+from kitchener.config.limits import LimitsConfig
+from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
+from kitchener.config.spending import SpendingConfig
+from kitchener.config.tool_limits import ToolLimits
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -71,104 +76,6 @@ class LedgerConfig(Settings):
     None: nothing is signed."""
 
 
-class LimitsConfig(Settings):
-    """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
-
-    gone_keys: ClassVar[Mapping[str, str]] = {
-        "gateway_concurrency": "is gone: the gateway makes as many calls at a time as the `max_concurrency` of each provider",
-        "restart_window_s": "is gone: `max_restarts` counts the failures within a minute",
-    }
-
-    max_running_turns: Positive = 512
-    """Turns that run at the same time. Raise it where models are slow and many; each running turn takes memory."""
-    max_waiting_turns: Positive = 10_000
-    """Turns that may wait to run, in a fair order of subjects. A further turn is refused at once with `Overloaded`."""
-    max_active_sessions: Positive = 20_000
-    """Sessions kept in memory. Beyond it, those idle for longest are passivated: they return from the ledger when needed."""
-    max_active_chars: Positive = 134_217_728
-    """Text that the active sessions of all agent classes hold, characters. Beyond it, those idle for longest are passivated.
-    A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""
-    executor_concurrency: Positive = 256
-    """Interactive work orders of one agent class that run at the same time. More than a slow provider takes, so that its own
-    queue fills first."""
-    executor_queue: Positive = 128
-    """Interactive work orders of one agent class that may wait. When it is full, turns wait for room until their deadline, and
-    then end as `Overloaded`."""
-    background_concurrency: Positive = 2
-    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns."""
-    background_queue: Positive = 1_000
-    """Consolidations of one agent class that may wait. A further one is left out until its next signal."""
-    gateway_queue: Positive = 64
-    """Model calls that may wait for each provider, besides its `max_concurrency`. When it is full, turns wait for room until
-    their deadline, and then end as `Overloaded`."""
-    max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
-    """How deep turns may nest when a tool sends a message to another session. 0: not at all."""
-    max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16
-    """Agent classes without settings that one runtime opens on first use, `ADMIN` aside. A further one is refused, because each
-    keeps about 14 files open until the runtime closes."""
-    max_restarts: Positive = 100
-    """Failures of one actor within a minute that stop the runtime. The last failure is the cause of its error."""
-    abort_grace_s: Seconds = 5.0
-    """How long a cancelled turn may take to stop its work and record its end, seconds."""
-    shutdown_grace_s: Seconds = 10.0
-    """How long a shutdown waits for running turns before it aborts them, seconds."""
-    max_message_chars: Positive = 100_000
-    """Longest message that a turn takes, characters."""
-    max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
-    """Most images and files of one message. 0: none are taken."""
-    max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
-    """Largest image or file of a message, bytes."""
-    max_content_bytes: Positive = 10 * 1_073_741_824
-    """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
-    stream_buffer: Positive = 256
-    """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
-
-
-class GateThresholds(Settings):
-    """`[memory.gate_overrides.<kind>]`: the gate of one kind of signal."""
-
-    count: Positive
-    """Events of a signal that open its gate."""
-    sessions: Positive
-    """Distinct sessions of those events that open its gate."""
-
-
-SIGNAL_KINDS = ("intent", "tool", "domain", "task", "outcome")
-"""The kinds of signals that are always known."""
-
-
-class HO3MemoryConfig(Settings):
-    """`[memory]`: what recurs often enough to be learned, and how long it lasts."""
-
-    enabled: bool = False
-    """Whether memory opens although no agent class has `ho3_enabled`, so that the program can read and write it."""
-    memory_dir: str | None = None
-    """Directory of `signals.jsonl` and `overlays.jsonl`. None: `HOT/memory` under `plane_root`."""
-    gate_count_threshold: Positive = 5
-    """Events of one signal that open its gate."""
-    gate_session_threshold: Positive = 3
-    """Distinct sessions of those events that open its gate, so that one long conversation teaches nothing."""
-    gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
-    """How long a gate stays closed after its signal was consolidated, hours. A week."""
-    decay_half_life_hours: Annotated[float, Field(gt=0, le=876_000, allow_inf_nan=False)] = 336.0
-    """Time after which the weight of a signal or a learned line has halved, hours. Two weeks."""
-    salience_floor: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Weight, after decay, below which a learned line is no longer shown."""
-    gate_exclude: tuple[Name, ...] = ("outcome:success",)
-    """Signals that are counted but never consolidated. Ordinary success recurs in every turn and would teach nothing."""
-    gate_overrides: dict[Name, GateThresholds] = Field(default_factory=dict)
-    """Thresholds of single kinds of signals, by kind."""
-    custom_kinds: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...] = ()
-    """Further kinds of signals, which a program may log, besides intent, tool, domain, task and outcome."""
-    supersede_on_renewal: bool = True
-    """Whether a new artifact of a signal deactivates the signal's earlier ones. Without it near-duplicates pile up."""
-    max_line_chars: Annotated[int, Field(ge=16, le=2_000)] = 240
-    """Longest learned line, characters. A longer one is refused."""
-    resident_events: Annotated[int, Field(ge=1_000, le=1_000_000_000_000)] = 200_000
-    """Signal events kept in memory; 128 characters of learned lines count as one. Beyond it, the subjects unused for
-    longest are evicted and read again when needed."""
-
-
 class PersonaConfig(Settings):
     """Persona: who the agent is, and where its own files are."""
 
@@ -179,8 +86,8 @@ class PersonaConfig(Settings):
     standing_rules: tuple[str, ...] = ()
     """Rules that hold in every turn. The model sees them as instructions."""
     tools: tuple[str, ...] | None = None
-    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, or `module:attribute` to import.
-    None: no tools."""
+    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, `module:attribute` to import, or
+    `agent:CLASS` to ask another class. None: no tools."""
     prompt_dir: str | None = None
     """Directory of prompt packs and contracts, with their manifest, that replace shipped ones by id. None: the shipped ones."""
     attention_templates: str | None = None
@@ -271,11 +178,24 @@ class ToolsConfig(Settings):
     """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
     tool_timeout_s: Seconds = 30.0
     """Longest run of a tool that sets no limit of its own, seconds."""
+    max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Tool calls of one reply. A further one is refused, and the model then replies without tools."""
+    max_equal_calls: Annotated[int, Field(ge=1, le=1_000)] = 3
+    """Calls of one tool with the same arguments in one reply. A further one is refused once, and the model is told to use the
+    results that it has; after the next such call, it replies without tools."""
     tool_result_max_bytes: Positive = 65_536
     """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
+    result_page_tokens: Annotated[int, Field(ge=100, le=1_000_000)] = 8_000
+    """Tokens of one tool result that the model is shown at once. Of a longer one it is shown the beginning, and reads the rest
+    page by page with the built-in tool `read_context_item`."""
+    tool_limits: dict[Name, ToolLimits] = Field(default_factory=dict)
+    """Limits of single tools, by name or pattern such as `fs.*`. The first one that fits a tool counts, before what its author
+    has set."""
     results_budget: Positive = 40_000
     """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
     the model then replies without further tools."""
+    approval: ApprovalConfig = Field(default_factory=ApprovalConfig)
+    """`[agents.<class>.approval]`"""
 
 
 class SessionConfig(Settings):
@@ -390,8 +310,8 @@ class ContextConfig(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: TokenCount = 2_400
-    """Tokens of context that the Authority shows in one turn."""
+    context_budget: TokenCount = 3_000
+    """Tokens of context that the Authority shows in one turn. In chat layout, three fifths of them are for chat messages."""
     recall_scope: Literal["intent", "session", "subject"] | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""
@@ -457,6 +377,8 @@ class RuntimeConfig(Settings):
     """`[memory]`"""
     embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
     """`[embeddings]`"""
+    spending: SpendingConfig = Field(default_factory=SpendingConfig)
+    """`[spending]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

@@ -108,8 +108,12 @@ class PromptRequest(NamedTuple):
     """The tools that the model may request."""
     output_schema: Mapping[str, object] | None = None
     """JSON schema of a structured answer; None: the answer is text."""
+    tool_choice: str | None = None
+    """What the answer must call: `required` (any of `tools`), or the id of one of them. None: the model chooses."""
     restart_streams: bool = False
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
+    turn_id: str = ""
+    """The turn, whose spending may be limited; "": it belongs to none. Not hashed."""
 
 
 RULES_PROVIDER: Final = "rules"

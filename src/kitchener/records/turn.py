@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from kitchener.canonical import parse_json
 from kitchener.errors import InvalidOutput
 from kitchener.ids import memory_namespace
+from kitchener.records.entries.approvals import ResumesMapping
 from kitchener.records.entries.common import opened, payload_as, text_of
 from kitchener.records.entries.turns import (
     CostSummary,
@@ -80,6 +81,10 @@ class TurnCall(NamedTuple):
     """The name of the person who said the message; None: the subject."""
     output: OutputSchema | None = None
     """The object that the caller wants in place of a reply's text; None: text."""
+    tool_choice: str | None = None
+    """What the first answer of the reply must call: `none`, `required` or the id of a tool; None: the model chooses."""
+    resumes: ResumesMapping | None = None
+    """The deferred work order that the turn goes on with; None: the message is one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class TurnResult(Generic[OutputT]):
     degraded: bool = False
     """Whether the turn has an `error`, so its reply is an apology, a question, or that of the degraded call."""
     pending_approval: tuple[str, ...] = ()
-    """Ids of the work orders that wait for a person."""
+    """Ids of the requests for approval that the turn ended with; see `approve` and `deny` of a supervisor."""
     error: TurnError | None = None
     """Why the turn could not do what it was asked; None: it could."""
     trace_hash: str | None = None
@@ -237,6 +242,22 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """A running tool says how far it is. Not recorded, and dropped where the reader of the stream is slow."""
+
+    wo_id: str
+    tool_id: str
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    value: float | None = None
+    """How much is done; None: unknown."""
+    total: float | None = None
+    """How much there is to do, in the unit of `value`; None: unknown."""
+    message: str | None = None
+    """What is being done, for people, by the tool; None: it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolRan:
     """A tool call ended, with a result or an error. Those of calls that ran side by side come in the order of the calls."""
 
@@ -280,7 +301,9 @@ class TurnCompleted:
     result: TurnResult
 
 
-TurnUpdate = WorkOrderPlanned | WorkOrderFinished | ToolStarted | ToolRan | TextDelta | TextRetracted | TurnCompleted
+TurnUpdate = (
+    WorkOrderPlanned | WorkOrderFinished | ToolStarted | ToolProgress | ToolRan | TextDelta | TextRetracted | TurnCompleted
+)
 """One update of `stream_turn`."""
 
 UpdateListener = Callable[[TurnUpdate], Awaitable[None]]

@@ -6,9 +6,10 @@ from typing import Any, Final, TypedDict, Unpack
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.execution import WorkOrderFailed
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry
+from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.actors.tools.toolsets import Toolset
+from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn.reply_check import REFUSED
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import KitchenerError
@@ -25,16 +26,21 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, opened, payload_as
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
+from kitchener.records.tool_context import ToolContext
+from kitchener.records.tool_question import ToolQuestion
+from kitchener.records.tools import ToolIdentity
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged, policy_version_of
 
+_FIRST_WITH_PAGES: Final = 5
+"""The version of the policy from which the built-in tool reads pages of results."""
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
 """Failure reasons that come from outside the executor. A replay copies these from the record and recomputes all others."""
 
@@ -160,6 +166,10 @@ class RecordedTools(ToolRegistry):
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
         super().__init__()
         self._registry, self._tape = registry, tape
+        items = ContextItems().tool
+        is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.specs((items.tool_id,)) == (items.spec,)
+        self._items = ContextItems(reads_pages=False).tool if is_newer else None
+        """The built-in tool as it was, where the present one is newer than the turn; None: the present one is offered."""
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -180,13 +190,26 @@ class RecordedTools(ToolRegistry):
 
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
-        return self._registry.toolset(allowed)
+        found, items = self._registry.toolset(allowed), self._items
+        if items is None or items.tool_id not in allowed:
+            return found
+        return toolset_of([items.spec if each.tool_id == items.tool_id else each for each in found.specs])
+
+    def identity(self, tool_id: str) -> ToolIdentity | None:
+        """See `ToolRegistry`."""
+        return self._registry.identity(tool_id)
+
+    def untrusted_source(self, tool_id: str) -> str | None:
+        """See `ToolRegistry`."""
+        return self._registry.untrusted_source(tool_id)
 
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""
+        if self._items is not None and tool_id == self._items.tool_id:
+            return self._items.bind(arguments)
         return self._registry.validate(tool_id, arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolContext) -> ToolOutcome:
         """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []
@@ -197,7 +220,14 @@ class RecordedTools(ToolRegistry):
                 payload = entry.payload
                 nested = payload.get("nested_cost")
                 cost = Cost.of(nested) if nested is not None else None
-                return ToolOutcome(result=payload.get("result"), error=payload.get("error"), nested_cost=cost)
+                asked = opened(payload.get("question"))
+                return ToolOutcome(
+                    result=payload.get("result"),
+                    error=payload.get("error"),
+                    question=ToolQuestion.of(asked) if asked is not None else None,
+                    nested_cost=cost,
+                    nested_turns=payload.get("nested_turns", ()),
+                )
         return ToolOutcome(error="the call has no recorded result")
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import anyio
 import anyio.to_thread
 
 from kitchener.actors.assembly import SharedResources
@@ -23,12 +24,14 @@ from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.toolsets import chosen_digest, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
-from kitchener.ids import memory_namespace
+from kitchener.ids import anonymous_subject, memory_namespace
+from kitchener.lanes.calling_chain import called_by
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
@@ -36,6 +39,7 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
+from kitchener.records.turn import TurnCall
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -60,6 +64,7 @@ from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
+_ANONYMOUS: Final = anonymous_subject("")
 DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
@@ -290,7 +295,7 @@ class Replays:
         version = policy_version_of(tape)
         agent = of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
-        tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
+        tools = RecordedTools(self._unnamed_tools if tape.offers(self._unnamed_tools.tool_ids) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
@@ -339,7 +344,7 @@ class Replays:
                 .asking(request.output_schema)
                 .request_bytes(
                     request.messages,
-                    tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
+                    tools_digest=chosen_digest(toolset_of(request.tools).digest, request.tool_choice),
                     model_id=request.model_id,
                     temperature=request.temperature,
                     max_tokens=request.max_tokens,
@@ -353,6 +358,17 @@ class Replays:
 async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
     """Runs a recorded turn again, with its message and options."""
     started = turn.start
+    if (resumes := started.get("resumes")) is not None:
+        call = TurnCall(
+            session_id=tape.session_id,
+            deadline=anyio.current_time() + DEADLINE_S,
+            memory=started.get("memory", True),
+            acceptance=tuple(opened(started.get("acceptance", ())) or ()),
+            output=recorded_output(tape, turn),
+            resumes=resumes,
+        )
+        await supervisor.handle_call(text_of(started["user_message"]), call)
+        return
     await supervisor.handle_turn(
         text_of(started["user_message"]),
         session_id=tape.session_id,
@@ -362,6 +378,7 @@ async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> Non
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
         output=recorded_output(tape, turn),  # type: ignore[arg-type]  # with the recorded judgement of the caller's own model
         deadline=DEADLINE_S,
+        tool_choice=started.get("tool_choice", "auto"),
     )
 
 
@@ -394,8 +411,7 @@ async def replays_now(
 ) -> Replays:
     """What replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
-    builtin = (ContextItems().tool,) if agent.context_mode == "enforce" else ()
-    load = partial(tools_of, agent, _known(agent, tools), builtin)
+    load = partial(tools_of, agent, _known(agent, tools), ContextItems())
     registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
     unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)
@@ -406,12 +422,6 @@ def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Ca
     """The tools given, without those that the settings load."""
     loaded = {name.rpartition(":")[2] for name in agent.tools or () if ":" in name}
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
-
-
-def _was_offered(tape: Tape, tools: ToolRegistry) -> bool:
-    """Whether any work order of the session may use one of these tools."""
-    planned = (entry.payload for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
-    return any(not set(tools.tool_ids).isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 
 
 class _Replay:
@@ -454,6 +464,7 @@ class _Replay:
             policy=self._policy,
             changes=self._changes,
             visible=self._done,
+            nested_turns=tuple(tape.nested_turns()),
         )
 
     async def _open(self) -> None:
@@ -467,9 +478,12 @@ class _Replay:
         self._clock.put_to(first.timestamp)
         self._note_policy(self._tape.turns[0] if self._tape.turns else None)
         started = payload_as(SessionStartPayload, first.payload)
-        await self._fresh().start_session(
-            self._tape.session_id, subject_id=started["subject_id"], external_id=started.get("external_id")
-        )
+        subject_id = started["subject_id"]
+        # A tool starts a session for the anonymous subject of its own one, which nobody else may name.
+        with called_by(subject_id.removeprefix(_ANONYMOUS)):
+            await self._fresh().start_session(
+                self._tape.session_id, subject_id=subject_id, external_id=started.get("external_id")
+            )
 
     async def _run(self, turn: TurnTape) -> None:
         tape = self._tape

@@ -4,10 +4,10 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 `RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,14 +24,15 @@ from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool, ToolRegistry, load_tools
+from kitchener.actors.tools.named_tools import load_tools
+from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, RuntimeConfig, described_key, dotted_key
 from kitchener.content_store import ContentStore
-from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
+from kitchener.errors import CallerError, ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
@@ -40,8 +41,10 @@ from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
-from kitchener.records.prompt import Provider
+from kitchener.records.prompt import PromptGateway, Provider
+from kitchener.runtime.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
+from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
@@ -72,6 +75,8 @@ class RuntimeParts:
     config: RuntimeConfig
     injected: RuntimeArguments
     gateway: LLMGateway
+    models: PromptGateway
+    """What executors ask: the gateway, or the gateway within the limits of `[spending]`."""
     limiter: TurnLimiter
     active_text: ActiveText
     sealer: Sealer | None
@@ -98,15 +103,16 @@ class _OpeningAttempt:
 class Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
-    def __init__(self, config: HO2Config, shared: RuntimeParts) -> None:
+    def __init__(self, config: HO2Config, shared: RuntimeParts, supervisor_of: SupervisorOf) -> None:
         config = with_reply_contract(config)
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
-        items = ContextItems() if config.context_mode == "enforce" else None
-        builtin = (items.tool,) if items is not None else ()
-        self.tools = tools = tools_of(config, injected.tools, builtin, is_configured=bool(shared.config.classes))
+        items = ContextItems()
+        self.tools = tools = tools_of(
+            config, injected.tools, items, is_configured=bool(shared.config.classes), supervisor_of=supervisor_of
+        )
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -128,7 +134,7 @@ class Agent:
             _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
-            gateway=shared.gateway,
+            gateway=shared.models,
             prompts=prompts,
             tools=tools,
             clock=injected.clock,
@@ -158,7 +164,7 @@ class Agent:
             degraded_call=injected.degraded_call,
             direct_call=GatewayDirectCall(
                 ledgers=self.ledgers,
-                gateway=shared.gateway,
+                gateway=shared.models,
                 prompts=prompts,
                 clock=injected.clock,
                 config=config,
@@ -241,21 +247,35 @@ def check_tools(config: RuntimeConfig, source: str) -> None:
     """
     for agent_class, agent in config.agents.items():
         try:
-            load_tools(name for name in agent.tools or () if ":" in name)
-        except ToolError as error:
+            load_tools(name for name in agent.tools or () if ":" in name and not name.startswith(AGENT_PREFIX))
+            for asked in _agents_in(agent.tools or ()):
+                agent_tool(asked)
+                check_is_configured(config, asked)
+        except (ToolError, CallerError) as error:
             raise ConfigError(source, dotted_key(("agents", agent_class, "tools")), "", str(error)) from error
 
 
+def _agents_in(names: Iterable[str]) -> list[str]:
+    """The agent classes that the setting `tools` names."""
+    return [name.removeprefix(AGENT_PREFIX) for name in names if name.startswith(AGENT_PREFIX)]
+
+
 def tools_of(
-    config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = (), *, is_configured: bool
+    config: HO2Config,
+    given: Sequence[Callable[..., object]],
+    items: ContextItems,
+    *,
+    is_configured: bool,
+    supervisor_of: SupervisorOf | None = None,
 ) -> ToolRegistry:
     """The tools of an agent class.
 
     Args:
         config: the settings of the class; its `tools` says which it has
         given: the tools given to `open_runtime`
-        builtin: tools that need no permission
+        items: the built-in tool, which needs no permission; left out where nothing can be read with it
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
+        supervisor_of: the supervisors that its tools may ask; None: tools do not run
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
@@ -266,5 +286,14 @@ def tools_of(
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)
-    chosen = [*load_tools(name for name in wanted if ":" in name), *(known[name] for name in named)]
-    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
+    modules = [name for name in wanted if ":" in name and not name.startswith(AGENT_PREFIX)]
+    chosen = [*load_tools(modules), *map(agent_tool, _agents_in(wanted)), *(known[name] for name in named)]
+    if supervisor_of is not None:
+        chosen = [each.bound(supervisor_of) if isinstance(each, AgentTool) else each for each in chosen]
+    return ToolRegistry(
+        chosen,
+        timeout_s=config.tool_timeout_s,
+        max_result_bytes=config.tool_result_max_bytes,
+        builtin=(items.tool,) if chosen or config.context_mode == "enforce" else (),
+        limits=config.tool_limits,
+    )

@@ -10,10 +10,11 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.tools.registry import Tool, ToolCall
+from kitchener.actors.tools.registry import Tool
 from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.records.tool_context import ToolContext
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
@@ -174,7 +175,7 @@ async def test_a_message_that_is_sent_again_runs_its_tools_under_other_keys(tmp_
     keys: list[str] = []
 
     @tool
-    def pay(order: str, call: ToolCall) -> str:
+    def pay(order: str, call: ToolContext) -> str:
         """Pays an order."""
         keys.append(call.idempotency_key)
         return f"paid {order}"

@@ -7,10 +7,11 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.tools.registry import Tool, ToolCall
+from kitchener.actors.tools.registry import Tool
 from kitchener.errors import Overloaded, ReentrantTurn
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.records.tool_context import ToolContext
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
@@ -42,7 +43,7 @@ class Relay:
         self._begun, self._all_begun = 0, anyio.Event()
 
         @tool(read_only=True)
-        async def pass_on(message: str, call: ToolCall) -> str:
+        async def pass_on(message: str, call: ToolContext) -> str:
             """Passes a message on."""
             self._begun += 1
             if self._begun == len(self.to):

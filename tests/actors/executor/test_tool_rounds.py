@@ -8,11 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry, tool
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records.prompt import PromptResponse, ToolUse, Usage
+from kitchener.records.tool_context import ToolContext
 from kitchener.records.work_order import WorkOrder
 from tests.actors.executor.executor_kit import PLANNED, SESSION, TURN, Bench, open_bench, response, work_order
 
@@ -195,7 +196,7 @@ async def test_the_same_call_asked_twice_gets_two_idempotency_keys(tmp_path: Pat
     seen: list[str] = []
 
     @tool
-    async def pay(amount: int, call: ToolCall) -> str:
+    async def pay(amount: int, call: ToolContext) -> str:
         """Pays."""
         seen.append(call.idempotency_key)
         return "paid"

@@ -4,7 +4,7 @@ import functools
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,18 +21,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from kitchener.actors.tools.registry import Tool, ToolCall, ToolRegistry, _Job, load_tools, tool
+from kitchener.actors.tools.named_tools import load_tools
+from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import parameter_docs, summary
+from kitchener.actors.tools.tool_job import ToolJob
 from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
+from kitchener.records.tool_context import ToolContext
 from tests.actors.waiting import in_stopped_time, pass_time
 
 
-def a_call(deadline_in: float = 60.0) -> ToolCall:
+def a_call(deadline_in: float = 60.0) -> ToolContext:
     """A call whose deadline lies so many seconds ahead."""
-    return ToolCall(
+    return ToolContext(
         idempotency_key="TK-1",
         session_id="SES-0000000a",
         subject_id="ada",
@@ -201,16 +204,11 @@ def callable_type(a: Callable[[], int]) -> None:
     """Has a type that has a validator, but no schema."""
 
 
-def two_calls(a: ToolCall, b: ToolCall) -> None:
+def two_calls(a: ToolContext, b: ToolContext) -> None:
     """Wants the call twice."""
 
 
 def generator() -> Iterator[int]:
-    """Gives one by one."""
-    yield 1
-
-
-async def async_generator() -> AsyncIterator[int]:
     """Gives one by one."""
     yield 1
 
@@ -225,9 +223,8 @@ async def async_generator() -> AsyncIterator[int]:
         (unknown_type, r"'unknown_type': its signature cannot be read: name 'Nowhere' is not defined"),
         (not_json, r"'not_json': a parameter has a type that JSON cannot give"),
         (callable_type, r"'callable_type': a parameter has a type that JSON cannot give"),
-        (two_calls, r"'two_calls': only one parameter may be a ToolCall, found \['a', 'b'\]"),
+        (two_calls, r"'two_calls': only one parameter may be a ToolContext, found \['a', 'b'\]"),
         (generator, r"'generator': is a generator; return a list"),
-        (async_generator, r"'async_generator': is a generator; return a list"),
         (lambda: None, r"tool name '<lambda>': expected 1 to 64 letters, digits"),
         (functools.partial(forecast, "Rome"), r"tool name '': expected"),
     ],
@@ -342,7 +339,7 @@ async def test_synchronous_tools_run_in_a_thread_and_inherit_the_context() -> No
 
 async def test_a_tool_gets_the_call_it_runs_for_and_the_model_does_not_see_it() -> None:
     @tool
-    async def remember(text: str, *, call: ToolCall) -> list[str]:
+    async def remember(text: str, *, call: ToolContext) -> list[str]:
         """Remembers."""
         return [text, call.subject_id, call.idempotency_key]
 
@@ -588,7 +585,7 @@ async def test_a_tool_that_found_no_thread_in_time_never_runs() -> None:
 def test_a_job_given_up_before_its_thread_begins_never_runs() -> None:
     """Between getting a thread and beginning in it lies a moment that no test can hit through the registry."""
     ran = threading.Event()
-    job = _Job(ran.set, 1_000, "ada", "tool")
+    job = ToolJob(ran.set, 1_000, "ada", "tool")
     assert not job.is_left_behind()
     assert job.run() == ToolOutcome(error="not started")
     assert not ran.is_set()

@@ -14,13 +14,18 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
+from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
+from kitchener.actors.executor.call_budget import CallBudget
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.result_pages import ResultPages
 from kitchener.actors.executor.tally import CostTally
-from kitchener.actors.tools.registry import ToolCall, ToolRegistry
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
+from kitchener.actors.tools.progress_queue import ProgressQueue
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, storable
 from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
-from kitchener.actors.tools.toolsets import Toolset
+from kitchener.actors.tools.toolsets import Toolset, chosen_digest
 from kitchener.actors.work.plan import cost_mapping, nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, loop_clock
@@ -29,6 +34,7 @@ from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerE
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
+from kitchener.records.approval import ApprovalAnswer
 from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (
     AttemptStartedPayload,
@@ -51,7 +57,8 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref, RefMapping
-from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
+from kitchener.records.tool_context import Report, ToolContext
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""
@@ -94,28 +101,44 @@ class Execution:
     """
 
     __slots__ = (
+        "_answers",
         "_attempt",
         "_base",
         "_deadline",
+        "_gate",
         "_ledger",
-        "_limits",
         "_model_calls_begun",
         "_output_ref",
         "_parts",
+        "_refused",
         "_reply",
         "_subject_id",
         "_surroundings",
-        "_tool_calls_begun",
         "_wo",
         "_wo_id",
+        "calls",
+        "limits",
         "makes_reply",
+        "pages",
         "tally",
+        "tool_calls",
+        "tools",
     )
 
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
     """What the work order has used so far."""
+    limits: Constraints
+    """The limits of the work order."""
+    calls: CallBudget
+    """Whether the model may call further tools."""
+    pages: ResultPages
+    """The results that the model was shown only the beginning of."""
+    tool_calls: int
+    """Tool calls so far, also refused ones."""
+    tools: ToolRegistry
+    """The tools of its turn."""
 
     def __init__(
         self,
@@ -126,10 +149,13 @@ class Execution:
         direct_after: int | None = None,
     ) -> None:
         self._surroundings, self._wo, self._reply = surroundings, work_order, reply
-        self._wo_id, self._subject_id, self._limits = work_order.wo_id, work_order.subject_id, work_order.constraints
+        self._wo_id, self._subject_id, self.limits = work_order.wo_id, work_order.subject_id, work_order.constraints
         self._ledger = surroundings.ledgers.ho1m
+        self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
+        self.calls = CallBudget(self.limits)
+        self.pages = ResultPages(self._wo_id, self.limits.result_page_tokens)
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
             "session_id": work_order.session_id,
@@ -137,7 +163,7 @@ class Execution:
         }
         if work_order.turn_id:  # a consolidation belongs to no turn
             self._base["turn_id"] = work_order.turn_id
-        limit_ms = self._limits.timeout_ms
+        limit_ms = self.limits.timeout_ms
         if limit_ms is not None:
             self._deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
@@ -149,7 +175,17 @@ class Execution:
         self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
-        self._model_calls_begun, self._tool_calls_begun = direct_after or 0, 0
+        self._model_calls_begun, self.tool_calls = direct_after or 0, 0
+        resumption = work_order.resumption
+        self._gate = CallGate(self.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
+        self._answers: Mapping[int, ApprovalAnswer] = {}
+        self._refused: Mapping[int, str] = {}
+        """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
+
+    @property
+    def work_order(self) -> WorkOrder:
+        """The work order."""
+        return self._wo
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -187,9 +223,21 @@ class Execution:
         return message._replace(parts=tuple(parts))
 
     async def call_model(
-        self, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message], tools: Toolset
+        self,
+        contract: CompiledContract,
+        variables: Mapping[str, object],
+        messages: Sequence[Message],
+        tools: Toolset,
+        tool_choice: str | None = None,
     ) -> PromptResponse:
         """Makes and records one model call, and each attempt of it with its outcome, or as cut off.
+
+        Args:
+            contract: what the answer must fit
+            variables: the values in the messages, for local providers
+            messages: the conversation
+            tools: what the model may call
+            tool_choice: what it must call: `required` or a tool's id; None: it chooses
 
         Raises:
             WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
@@ -197,9 +245,11 @@ class Execution:
         """
         self._model_calls_begun += 1
         request = self._request(contract, variables, tuple(messages), tools)
+        if tool_choice is not None:
+            request = request._replace(tool_choice=tool_choice)
         opening, rest = contract.request_parts(
             request.messages,
-            tools_digest=tools.digest,
+            tools_digest=tools.digest if tool_choice is None else chosen_digest(tools.digest, tool_choice),
             model_id=request.model_id,
             temperature=request.temperature,
             max_tokens=request.max_tokens,
@@ -231,26 +281,50 @@ class Execution:
         self._keep(ref)
         return response
 
-    async def run_tools(self, uses: Sequence[ToolRequested]) -> list[ToolOutcome]:
+    async def run_tools(
+        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
+    ) -> list[ToolOutcome]:
         """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
 
         Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
+
+        Args:
+            uses: the calls
+            answers: what a person answered about some of them, by their places; None: nobody was asked
+
+        Raises:
+            WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
         """
-        outcomes = list[ToolOutcome]()
-        for group in groups_of(uses, self._limits.parallel_tools, self._surroundings.tools.is_read_only):
-            begun = [await self._begin_tool(tool_id, arguments) for tool_id, arguments in group]
-            for call, outcome in zip(begun, await run_all([each.run for each in begun]), strict=True):
+        first, answers, outcomes = self.tool_calls + 1, answers or {}, list[ToolOutcome]()
+        waiting, refused = self._gate.judge(uses, answers, self._tool_problem)
+        refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
+        self._answers = {first + place: each for place, each in answers.items()}
+        self._refused = {first + place: reason for place, reason in refused.items()}
+        runs = uses[: min(waiting)] if waiting else uses
+        for group in groups_of(runs, self.limits.parallel_tools, self.tools.is_read_only):
+            progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
+            begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
+            for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
                 outcomes.append(await self._end_tool(call, outcome))
+            if questions_in(outcomes):
+                break
+        if requests := requests_for(uses, first, waiting, questions_in(outcomes)):
+            raise WorkOrderDeferred(requests)
         return outcomes
 
-    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object]) -> "_BegunCall":
+    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
-        self._tool_calls_begun += 1
-        call, tools = self._tool_calls_begun, self._surroundings.tools
-        problem = self._tool_problem(tool_id, arguments)
+        self.tool_calls += 1
+        call, tools = self.tool_calls, self.tools
+        answer = self._answers.get(call)
+        if answer is not None and answer.arguments is not None:
+            arguments = answer.arguments
+        problem = self._refused.get(call) or self.calls.refusal() or self._tool_problem((tool_id, arguments))
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
+            problem = self.calls.equal_refusal(tool_id, plain)
+        if problem is None:
             hashed = partial(self._ledger.content_digest, self._subject_id)
             key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
             read_only = tools.is_read_only(tool_id)
@@ -261,6 +335,8 @@ class Execution:
                 "idempotency_key": key,
                 "read_only": read_only,
             }
+            if answer is not None:
+                started["approval_id"] = answer.approval_id
             try:
                 await self.record(events.TOOL_STARTED, started)
             except EntryTooLarge as error:
@@ -273,12 +349,14 @@ class Execution:
         self.tally.add_tool(tool_id)
         if self._reply is not None:
             await self._reply.tool_started(tool_id, call, arguments)
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._tool_call(key)))
+        report = partial(progress.add, self._wo_id, tool_id, call) if progress is not None else None
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
 
     async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
-        named = begun.tool_id if begun.tool_id in self._limits.allowed_tools else NO_TOOL
+        named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
+        outcome = self._gate.checked(outcome, self.tools.untrusted_source(named), may_ask=self.makes_reply)
         try:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
@@ -290,6 +368,10 @@ class Execution:
         if self._reply is not None:
             await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
+
+    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> str:
+        """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
+        return self.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome, wo_id))
 
     async def on_attempt(self, attempt: Attempt) -> None:
         """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
@@ -317,7 +399,7 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        wo, limits, boundary = self._wo, self._limits, contract.boundary
+        wo, limits, boundary = self._wo, self.limits, contract.boundary
         left = self.tally.tokens_for_next_call
         if left < 1:
             calls = self.tally.llm_calls
@@ -341,6 +423,7 @@ class Execution:
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,
+            turn_id=wo.turn_id,
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:
@@ -390,27 +473,33 @@ class Execution:
                 fields["requested_model_id"] = attempt.model_id
         return fields
 
-    def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
+    def _tool_problem(self, use: ToolRequested) -> str | None:
         """Returns why this call must not run, or None."""
-        allowed = self._wo.constraints.allowed_tools
-        if tool_id not in allowed:
-            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(allowed)}"
+        tool_id, arguments = use
+        if not self._may_use(tool_id):
+            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self.limits.allowed_tools)}"
         try:
             canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
-        bound = self._surroundings.tools.validate(tool_id, arguments)
+        bound = self.tools.validate(tool_id, arguments)
         return bound if isinstance(bound, str) else None
 
-    def _tool_call(self, key: str) -> ToolCall:
+    def _may_use(self, tool_id: str) -> bool:
+        return tool_id in self.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
+
+    def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:
         wo = self._wo
-        return ToolCall(
+        return ToolContext(
             idempotency_key=key,
             session_id=wo.session_id,
             subject_id=wo.subject_id,
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
             deadline=self._deadline,
+            report=report,
+            answer=answer.given if answer is not None else None,
+            read_page=self.pages.read,
         )
 
     def _keep(self, ref: Ref) -> None:
@@ -437,8 +526,15 @@ def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCall
     fields: ToolCallPayload = {"call": call, "tool_id": tool_id}
     if outcome.error is not None:
         fields["error"] = outcome.error
+    elif outcome.question is not None:
+        fields["question"] = question_mapping(outcome.question)
     else:
         fields["result"] = outcome.result
+    if outcome.untrusted_source is not None:
+        fields["source"] = outcome.untrusted_source
+        fields["untrusted"] = True
     if outcome.nested_cost is not None:
         fields["nested_cost"] = nested_mapping(outcome.nested_cost)
+    if outcome.nested_turns:
+        fields["nested_turns"] = [*outcome.nested_turns]
     return fields

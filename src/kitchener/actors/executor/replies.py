@@ -12,7 +12,7 @@ import orjson
 
 from kitchener.actors.executor.answers import REPLY_KEY
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, UpdateListener
+from kitchener.records.turn import TextDelta, TextRetracted, ToolProgress, ToolRan, ToolStarted, UpdateListener
 
 
 class ReplyStream:
@@ -61,6 +61,10 @@ class ReplyStream:
     async def tool_started(self, tool_id: str, call: int, arguments: Mapping[str, object]) -> None:
         """Sends the update for a tool that is about to run."""
         await self._listener(ToolStarted(self._wo_id, tool_id, call, arguments))
+
+    async def tool_progress(self, progress: ToolProgress) -> None:
+        """Sends the update of a running tool."""
+        await self._listener(progress)
 
     async def tool_ran(self, tool_id: str, call: int, arguments: Mapping[str, object], outcome: ToolOutcome) -> None:
         """Sends the update for a finished tool."""

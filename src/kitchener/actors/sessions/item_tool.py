@@ -1,34 +1,53 @@
-"""A built-in tool that returns the full text of an item that the context shows as a stub.
+"""A built-in tool that returns the full text of an item that the context shows as a stub, and the pages of a long result.
 
-It only reads, and never changes what is eligible. The supervisor offers it if the context has stubs and tools are allowed. It
-sees only the session of its own call.
+It only reads, and never changes what is eligible. The supervisor offers it if the context has stubs and tools are allowed, and
+the executor from when a result has more pages. It sees only the session of its own call.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from kitchener.actors.authority.authority import SessionThread
-from kitchener.actors.tools.registry import Tool, ToolCall
+from kitchener.actors.tools.registry import Tool
 from kitchener.context.projection.explanation import find_placed
 from kitchener.errors import ToolError
+from kitchener.records.entries import Json
+from kitchener.records.tool_context import ToolContext
 
 ITEM_TOOL: Final = "read_context_item"
 _DESCRIPTION: Final = "Read in full an item of the context that is shown as a stub, by the id in its square brackets."
+_PAGED: Final = (
+    "Read in full an item of the context that is shown as a stub, by the id in its square brackets, or read on in a long result"
+    " of a tool, by its item_id and next_offset."
+)
 
 
 class ContextItems:
-    """The tool, with the function that finds the session's thread that it reads."""
+    """The tool, with the function that finds the session's thread that it reads.
 
-    def __init__(self) -> None:
+    Args:
+        reads_pages: whether the tool also reads the pages of results; False: as under version 4 of the policy and before
+    """
+
+    def __init__(self, *, reads_pages: bool = True) -> None:
         self._thread_of: Callable[[str], SessionThread | None] | None = None
-        self.tool = Tool(self._read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
+        if reads_pages:
+            self.tool = Tool[..., object](self._read_page, name=ITEM_TOOL, description=_PAGED, read_only=True)
+        else:
+            self.tool = Tool[..., object](self._read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
 
     def bind(self, thread_of: Callable[[str], SessionThread | None]) -> None:
         """Sets the function that returns the thread of a session."""
         self._thread_of = thread_of
 
-    async def _read(self, item_id: str, call: ToolCall) -> str:
-        thread = self._thread_of(call.session_id) if self._thread_of is not None else None
+    async def _read_page(self, item_id: str, context: ToolContext, offset: Annotated[int, Field(ge=0)] = 0) -> Json:
+        page = context.read_page(item_id.strip("[] "), offset) if context.read_page is not None else None
+        return page if page is not None else (await self._read(item_id, context))[offset:]
+
+    async def _read(self, item_id: str, context: ToolContext) -> str:
+        thread = self._thread_of(context.session_id) if self._thread_of is not None else None
         projection = thread.projection if thread is not None else None
         placed = find_placed(projection, item_id.strip("[] ")) if projection is not None else None
         if placed is None:

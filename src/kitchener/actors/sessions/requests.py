@@ -10,11 +10,13 @@ from pathlib import Path
 import anyio
 
 from kitchener.actors.sessions.fresh_ids import check_session_id
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
-from kitchener.ids import check_caller
+from kitchener.ids import anonymous_subject, check_caller
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media import MEDIA_TYPES
 from kitchener.plain_names import quoted
@@ -30,10 +32,11 @@ class RequestChecks:
     Args:
         limits: the limits of the process
         by_model: whether a model verifies replies, so that acceptance criteria may be statements
+        tools: the tools of the agent class; None: it has none
     """
 
-    def __init__(self, limits: LimitsConfig, *, by_model: bool = False) -> None:
-        self._by_model = by_model
+    def __init__(self, limits: LimitsConfig, *, by_model: bool = False, tools: ToolRegistry | None = None) -> None:
+        self._by_model, self._tools = by_model, tools
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
         self._max_parts = limits.max_parts
 
@@ -135,6 +138,7 @@ class RequestChecks:
         parts: Sequence[FilePart | StoredPart] = (),
         speaker: str | None = None,
         output: object = None,
+        tool_choice: str = "auto",
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -148,6 +152,7 @@ class RequestChecks:
             parts: images and files of the message
             speaker: the name of the person who said the message; None: the subject
             output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
+            tool_choice: `auto`, `none`, `required` or the name of a tool
 
         Raises:
             CallerError: an argument is wrong
@@ -168,7 +173,16 @@ class RequestChecks:
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
         wanted = output_schema_of(output) if output is not None else None
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted)
+        choice = self._choice(tool_choice) if tool_choice != "auto" else None
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
+
+    def _choice(self, choice: str) -> str:
+        """Returns what the model must call; raises CallerError unless the agent class has such a tool."""
+        known = self._tools.tool_ids if self._tools is not None else ()
+        if choice == NO_TOOL_CHOICE or (choice == ANY_TOOL_CHOICE and known) or choice in known:
+            return choice
+        expected = f"expected 'auto', 'none', 'required' or one of {', '.join(known)}" if known else "this class has no tools"
+        raise CallerError(f"tool_choice = {quoted(choice)}: {expected}")
 
     def _parts(self, parts: Sequence[FilePart | StoredPart]) -> tuple[FilePart | StoredPart, ...]:
         """Returns the images and files; raises InvalidPart unless these are such, and not too many."""
@@ -205,7 +219,13 @@ def _check_ids(session_id: str | None, subject_id: str | None) -> None:
         check_session_id(session_id)
     if subject_id is not None:
         check_is_text("subject_id", subject_id)
-        check_caller(subject_id, session_id)
+        if not (subject_id.startswith(_ANONYMOUS) and _is_of_caller(subject_id)):
+            check_caller(subject_id, session_id)
+
+
+def _is_of_caller(subject_id: str) -> bool:
+    """Whether a tool calls for the anonymous subject of a session whose turn waits for it."""
+    return any(subject_id == anonymous_subject(each) for each in calling_chain())
 
 
 def check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, ...]:
@@ -273,6 +293,7 @@ def check_not_inside(session_id: str, what: str) -> None:
         raise ReentrantTurn(f"session {session_id!r} runs the turn whose tool {what}; do it after the turn, from outside of it")
 
 
+_ANONYMOUS = anonymous_subject("")
 MAX_DEADLINE_S = 86_400
 """Longest deadline of a call, seconds: one day, the same as for all settings."""
 _BESIDE_THE_TEXT = 8_192

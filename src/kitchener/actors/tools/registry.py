@@ -5,31 +5,40 @@ If a tool raises, hangs, or is called with wrong arguments, the model gets an er
 and no model. Explained in `docs/tools.md`.
 """
 
-import importlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextvars import copy_context
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial, update_wrapper
-from threading import Lock, current_thread
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
+from types import MappingProxyType
+from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import RunVar
+from pydantic import ValidationError
 
-from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
+from kitchener.actors.tools.progress_queue import last_of
+from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.schema import code_of, read_signature, summary
+from kitchener.actors.tools.tool_gates import ToolGates, refusal
+from kitchener.actors.tools.tool_job import ToolJob
+from kitchener.actors.tools.tool_threads import ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
-from kitchener.cancellation import is_scope_cancelled
+from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
-from kitchener.lanes.askers import ASKERS_CONTEXT
-from kitchener.lanes.calling_chain import enter_tool
-from kitchener.plain_names import counted, is_plain_name, origin_of, quoted
+from kitchener.plain_names import quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
+from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools import (
+    RunnableTool,
+    ToolIdentity,
+    ToolSource,
+    definition_of,
+    function_source,
+    function_traits,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,22 +46,12 @@ R = TypeVar("R")
 _TOOL_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """The facts of a tool call. The runtime fills a parameter of this type; the model does not see it."""
+class DeclaredLimits(TypedDict, total=False):
+    """Limits that the author of a tool sets, see `kitchener.config.ToolLimits`."""
 
-    idempotency_key: str
-    """Equal for equal turn, position, tool and arguments. Pass it to services that accept an idempotency key."""
-    session_id: str
-    """The session."""
-    subject_id: str
-    """The subject of the conversation."""
-    turn_id: str
-    """The turn."""
-    wo_id: str
-    """The work order."""
-    deadline: float
-    """On the event loop's clock, seconds. A later result is discarded."""
+    concurrency: int
+    rate_per_minute: int
+    max_result_bytes: int
 
 
 class Tool(Generic[P, R]):
@@ -66,9 +65,14 @@ class Tool(Generic[P, R]):
         timeout_s: longest run, seconds; None: the registry's limit
         acceptance: criteria that the reply must meet if its turn runs this tool
         closes_intent: whether a successful call closes the intent of its turn
+        limits: how often it may run, and how large its results may be
+        source: where its results come from
+        traits: what its author says of its effects
+        policy_name: its name in rules of approval
+        requires_approval: whether its author wants each call approved by a person
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as `tool`
         self,
         function: Callable[P, R],
         *,
@@ -78,6 +82,9 @@ class Tool(Generic[P, R]):
         timeout_s: float | None = None,
         acceptance: Sequence[str] = (),
         closes_intent: bool = False,
+        requires_approval: bool = False,
+        trusted: bool = True,
+        **limits: Unpack[DeclaredLimits],
     ) -> None:
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
         if not _TOOL_ID.fullmatch(self.tool_id):
@@ -85,15 +92,21 @@ class Tool(Generic[P, R]):
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ToolError(f"tool {self.tool_id!r}: timeout_s: expected seconds above 0, found {timeout_s!r}")
         self.acceptance = _checked_criteria(self.tool_id, acceptance)
+        self.limits = _checked_limits(self.tool_id, limits)
         called = code_of(function)
-        if inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
-            raise ToolError(f"tool {self.tool_id!r}: is a generator; return a list instead")
+        if inspect.isgeneratorfunction(called):
+            raise ToolError(
+                f"tool {self.tool_id!r}: is a generator; return a list, or make it `async def` to yield its progress"
+            )
         docstring = inspect.getdoc(function) or ""
         self.description = summary(docstring) if description is None else description
         self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
-        self._signature = read_signature(function, self.tool_id, ToolCall)
+        self.policy_name, self.source = self.tool_id, function_source(self.tool_id)
+        self.traits, self.requires_approval = function_traits(read_only=read_only, is_trusted=trusted), requires_approval
+        self._signature = read_signature(function, self.tool_id, ToolContext)
         self.parameters = self._signature.parameters
-        self._is_async = inspect.iscoroutinefunction(called)
+        self._has_steps = inspect.isasyncgenfunction(called)
+        self._is_async = self._has_steps or inspect.iscoroutinefunction(called)
         self._function = function
         update_wrapper(self, function, updated=())
 
@@ -115,11 +128,15 @@ class Tool(Generic[P, R]):
         """Returns the arguments, converted and completed by defaults, or a text that says what is wrong with them."""
         return self._signature.bind(self.tool_id, arguments)
 
-    def prepared(self, bound: Mapping[str, object], call: ToolCall) -> Callable[[], object]:
-        """Returns the function with its bound arguments, and with `call` if the function has a parameter for it."""
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
+        """Returns the function with its bound arguments, and with `context` if the function has a parameter for it.
+
+        Of an async generator, it returns a coroutine function that runs it to its end.
+        """
         injected = self._signature.injected
-        given = bound if injected is None else {**bound, injected: call}
-        return partial(cast(Callable[..., object], self._function), **given)
+        given = bound if injected is None else {**bound, injected: context}
+        run = partial(cast(Callable[..., Any], self._function), **given)
+        return run if not self._has_steps else lambda: last_of(run(), context)
 
 
 @overload
@@ -133,8 +150,11 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    requires_approval: bool = False,
+    trusted: bool = True,
+    **limits: Unpack[DeclaredLimits],
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-def tool(
+def tool(  # noqa: PLR0913  what an author may say of a tool; all by keyword
     function: Callable[..., object] | None = None,
     /,
     *,
@@ -144,6 +164,9 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    requires_approval: bool = False,
+    trusted: bool = True,
+    **limits: Unpack[DeclaredLimits],
 ) -> Any:
     """Turns a function into a tool. Use the decorator with or without arguments.
 
@@ -154,9 +177,13 @@ def tool(
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
         acceptance: criteria that the reply must meet if its turn runs the tool, such as `contains:EUR`
         closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
+        requires_approval: True: each call waits for a person, unless a rule of `approval` says otherwise
+        trusted: False: what it returns was written by strangers, such as a web page; it is shown as data and marked as such
+        **limits: `concurrency`: calls that run at a time; `rate_per_minute`: calls that start within any minute;
+            `max_result_bytes`: the largest result. The setting `tool_limits` overrides them
 
     Raises:
-        ToolError: the name, a parameter, the timeout or a criterion is invalid
+        ToolError: the name, a parameter, the timeout, a criterion or a limit is invalid
     """
     declare = partial(
         Tool,
@@ -166,8 +193,20 @@ def tool(
         timeout_s=timeout_s,
         acceptance=acceptance,
         closes_intent=closes_intent,
+        requires_approval=requires_approval,
+        trusted=trusted,
+        **limits,
     )
     return declare if function is None else declare(function)
+
+
+def _checked_limits(tool_id: str, limits: Mapping[str, object]) -> ToolLimits:
+    try:
+        return ToolLimits.model_validate(limits, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ToolError(f"tool {tool_id!r}: {name} = {quoted(limits.get(name))}: {first['msg']}") from None
 
 
 def _checked_criteria(tool_id: str, acceptance: Sequence[str]) -> tuple[str, ...]:
@@ -190,40 +229,85 @@ class ToolRegistry:
         max_threads: synchronous tools that run at the same time; others wait, within their own time limit. One subject can
             use at most seven eighths of the threads, rounded up
         builtin: tools that a work order can allow by name, but that are not listed
+        limits: limits of single tools, by name or pattern
+        replaceable: sources whose tools come and change later, in the order of their tools. See `replace`
 
     Raises:
         ToolError: two tools have the same name
     """
 
+    generation: int = 0
+    """Rises with each `replace`."""
+
     def __init__(
         self,
-        tools: Iterable[Tool[..., object] | Callable[..., object]] = (),
+        tools: Iterable[RunnableTool | Callable[..., object]] = (),
         *,
         timeout_s: float = 30.0,
         max_result_bytes: int = 65_536,
         max_threads: int = 32,
-        builtin: Iterable[Tool[..., object]] = (),
+        builtin: Iterable[RunnableTool] = (),
+        limits: Mapping[str, ToolLimits] = MappingProxyType({}),
+        replaceable: Iterable[ToolSource] = (),
     ) -> None:
-        self._tools: dict[str, Tool[..., object]] = {}
-        for each in tools:
-            declared = each if isinstance(each, Tool) else Tool(each)
-            if declared.tool_id in self._tools:
-                raise ToolError(f"two tools are called {declared.tool_id!r}; give one of them another name=…")
-            self._tools[declared.tool_id] = declared
-        self._listed = tuple(self._tools)
-        for each in builtin:
-            if each.tool_id in self._tools:
+        self._gates = ToolGates(limits)
+        self._functions = tuple(_as_tool(each) for each in tools)
+        self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
+        self._builtin = tuple(builtin)
+        self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
+        self._in_tasks: set[ToolJob] = set()
+        self._held: dict[str, ToolRegistry] = {}
+        """The tools of turns that hold theirs, by turn id."""
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        listed = (*self._functions, *(each for tools in self._replaceable.values() for each in tools))
+        found: dict[str, RunnableTool] = {}
+        for each in listed:
+            if each.tool_id in found:
+                raise ToolError(f"two tools are called {each.tool_id!r}; give one of them another name=…")
+            found[each.tool_id] = each
+        listed_ids = tuple(found)
+        for each in self._builtin:
+            if each.tool_id in found:
                 raise ToolError(f"tool {each.tool_id!r} has the name of a built-in one; give it another name=…")
-            self._tools[each.tool_id] = each
-        self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
-        # Each event loop has its own limiter, so that one registry can serve several event loops.
-        self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
-        self._share = max_threads - max_threads // 8
-        self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
-        """The thread limiter of each subject that uses threads now, by event loop."""
-        self._left_behind: set[_Job] = set()
-        self._in_tasks: set[_Job] = set()
+            found[each.tool_id] = each
+        self._tools, self._listed = found, listed_ids
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
+
+    def replace(self, source: ToolSource, tools: Iterable[RunnableTool]) -> None:
+        """Puts tools in place of those of a replaceable source, for the turns that begin from now on.
+
+        Raises:
+            ToolError: another tool has the same name, and nothing has changed; or the source is not replaceable
+        """
+        before = self._replaceable
+        if source not in before:
+            raise ToolError(f"the tools of {source!r} cannot be replaced; these can: {', '.join(before) or 'none'}")
+        self._replaceable = {**before, source: tuple(tools)}
+        try:
+            self._put_in_place()
+        except ToolError:
+            self._replaceable = before
+            raise
+        self.generation += 1
+
+    def present(self) -> "ToolRegistry":
+        """The tools that are in place now, which no `replace` changes. Threads and their limits are shared."""
+        return copy(self)
+
+    def hold(self, turn_id: str, tools: "ToolRegistry") -> None:
+        """Gives a turn these tools until `release`, whatever is replaced meanwhile."""
+        if self._replaceable:
+            self._held[turn_id] = tools
+
+    def release(self, turn_id: str) -> None:
+        """Ends `hold`. The turn may not have held any."""
+        self._held.pop(turn_id, None)
+
+    def in_turn(self, turn_id: str) -> "ToolRegistry":
+        """The tools of a turn: those that it holds, else those in place."""
+        return self._held.get(turn_id, self) if self._held else self
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -262,23 +346,19 @@ class ToolRegistry:
         """The descriptions of the existing tools among `allowed`, for a model."""
         return self.toolset(allowed).specs
 
+    def identity(self, tool_id: str) -> ToolIdentity | None:
+        """The facts by which permission to call the tool is given; None for an unknown tool."""
+        found = self._tools.get(tool_id)
+        return ToolIdentity.of(definition_of(found, built_in=tool_id not in self._listed)) if found is not None else None
+
+    def untrusted_source(self, tool_id: str) -> str | None:
+        """Where the results of a tool come from, if that is not trusted; None: it is, or there is no such tool."""
+        found = self._tools.get(tool_id)
+        return found.source if found is not None and not found.traits.is_trusted else None
+
     def definitions(self) -> list[ToolDefinition]:
         """All tools as sources of requests, in the order given, then the built-in ones."""
-        found: list[ToolDefinition] = [
-            {
-                "tool_id": each.tool_id,
-                "description": each.description,
-                "parameters": each.parameters,
-                "read_only": each.is_read_only,
-                "acceptance": each.acceptance,
-                "built_in": each.tool_id not in self._listed,
-            }
-            for each in self._tools.values()
-        ]
-        for definition in found:
-            if self.closes_intent(definition["tool_id"]):
-                definition["closes_intent"] = True
-        return found
+        return [definition_of(each, built_in=each.tool_id not in self._listed) for each in self._tools.values()]
 
     def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""
@@ -287,7 +367,7 @@ class ToolRegistry:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolCall) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
@@ -299,169 +379,38 @@ class ToolRegistry:
         if isinstance(bound, str):
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
-        limit_s = found.timeout_s if found.timeout_s is not None else self._timeout_s
-        job = _Job(found.prepared(bound, call), self._max_result_bytes, call.subject_id, found.tool_id)
+        limits = self._gates.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
+        limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
+        max_bytes = limits.max_result_bytes or self._max_result_bytes
+        job = ToolJob(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
+        deadline = min(anyio.current_time() + limit_s, call.deadline)
+        has_place = False
         try:
-            with anyio.CancelScope(deadline=min(anyio.current_time() + limit_s, call.deadline)):
-                if found.is_async:
+            with anyio.CancelScope(deadline=deadline):
+                async with self._gates.pass_through(tool_id, limits, deadline) as problem:
+                    has_place = True
+                    if problem is not None:
+                        return ToolOutcome(error=problem)
+                    if not found.is_async:
+                        return job.with_cost(await self._threads.run(job))
                     self._in_tasks.add(job)
                     return job.with_cost(await job.run_async())
-                return job.with_cost(await self._run_in_thread(job, found.tool_id))
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
-        return job.with_cost(ToolOutcome(error=_late(found, limit_s, started=found.is_async or job.has_begun)))
-
-    async def _run_in_thread(self, job: "_Job", tool_id: str) -> ToolOutcome:
-        threads = self._threads.get(None)
-        if threads is None:
-            threads = anyio.CapacityLimiter(self._max_threads)
-            self._threads.set(threads)
-        place = (threads, job.subject_id)
-        own = self._threads_of.setdefault(place, anyio.CapacityLimiter(self._share))
-        try:
-            async with own:
-                if (problem := self._stuck_threads(tool_id, job.subject_id, own.borrowed_tokens)) is not None:
-                    return ToolOutcome(error=problem)
-                return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
-        finally:
-            if own.borrowed_tokens == 0 and own.statistics().tasks_waiting == 0:
-                self._threads_of.pop(place, None)
-            if job.is_left_behind():
-                self._left_behind.add(job)
-
-    def _stuck_threads(self, tool_id: str, subject_id: str, running: int) -> str | None:
-        """Returns why no thread may be started for this subject, or None.
-
-        Args:
-            tool_id: the tool, for the error text
-            subject_id: the subject
-            running: the subject's running tools, including this one
-        """
-        self._left_behind = {each for each in self._left_behind if not each.has_ended}
-        stuck = len(self._left_behind)
-        held = running + sum(each.subject_id == subject_id for each in self._left_behind)
-        if stuck < self._max_threads and (held <= self._share or self._share == self._max_threads):
-            return None
-        return f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
+        waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
+        return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
 
 
-class _Job:
-    """One run of a tool, in its own task or in a thread that may outlive the call.
-
-    The tool runs with a copy of the asker's context variables, so its changes to them end with the run. In its own task, it
-    cannot harm the next work order by a cancel scope or task group that it never leaves, or by cancelling itself.
-    """
-
-    def __init__(self, work: Callable[[], object], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
-        self.subject_id, self.tool_id = subject_id, tool_id
-        self._work, self._max_result_bytes = work, max_result_bytes
-        asker = ASKERS_CONTEXT.get()
-        self._context = asker.copy() if asker is not None else copy_context()
-        self.tool_run = enter_tool(self._context)
-        self._lock = Lock()
-        self._is_given_up = False
-        self.has_begun = self.has_ended = False
-        self._outcome: ToolOutcome | None = None
-        self._interrupt: BaseException | None = None
-
-    def with_cost(self, outcome: ToolOutcome) -> ToolOutcome:
-        """The outcome with the cost of the turns that the tool ran."""
-        cost = self.tool_run.cost
-        return outcome if cost is None else replace(outcome, nested_cost=cost)
-
-    async def run_async(self) -> ToolOutcome:
-        """Runs a coroutine function and returns its outcome."""
-        try:
-            async with anyio.create_task_group() as own:
-                self._context.run(own.start_soon, self._finish)
-        except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
-            if is_scope_cancelled():
-                raise
-            self._outcome = self._outcome or failure(group)
-        if self._interrupt is not None:
-            raise self._interrupt
-        return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
-
-    async def _finish(self) -> None:
-        try:
-            self._outcome = outcome_of(await cast(Awaitable[object], self._work()), self._max_result_bytes)
-        except BaseException as error:  # any error of a tool is its outcome, for the model
-            if _is_interrupt(error):
-                self._interrupt = error  # raised here, it would end the event loop at once
-            elif is_scope_cancelled():
-                raise
-            else:
-                self._outcome = failure(error)
-
-    def run(self) -> ToolOutcome:
-        """Runs a synchronous function in the worker thread and returns its outcome. Does nothing after the caller gave up."""
-        with self._lock:
-            if self._is_given_up:
-                return ToolOutcome(error="not started")
-            self.has_begun = True
-        thread = current_thread()
-        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # whoever looks for what still runs finds it
-        try:
-            return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
-        except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
-            return failure(error)
-        finally:
-            thread.name = idle_name
-            self.has_ended = True
-
-    def is_left_behind(self) -> bool:
-        """Gives up the job and returns whether its function still runs. A job that has not begun never starts afterwards."""
-        with self._lock:
-            self._is_given_up = True
-            return self.has_begun and not self.has_ended
+def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:
+    return cast(RunnableTool, given) if hasattr(given, "tool_id") else Tool(given)
 
 
-def _is_interrupt(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)
-
-
-def load_tools(names: Iterable[str]) -> tuple[Tool[..., object], ...]:
-    """Loads tools by names of the form `module:attribute`. It imports modules, so call it at start.
-
-    Raises:
-        ToolError: a name has another form, the module or attribute does not exist, or it is neither a tool nor a function
-    """
-    return tuple(_load(name) for name in names)
-
-
-def _load(name: str) -> Tool[..., object]:
-    module_name, colon, attribute = name.partition(":")
-    is_plain = is_plain_name(name)  # otherwise it may be a secret in the wrong place, which no error quotes
-    shown = repr(name) if is_plain else f"of {counted(len(name), 'character')}"
-    if not (module_name and colon and attribute):
-        raise ToolError(f"tool {shown}: expected module:attribute, such as my_bot.tools:list_packages")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        if not is_plain:
-            raise ToolError(f"tool {shown}: its module cannot be imported") from None
-        raise ToolError(f"tool {shown}: module {module_name!r} cannot be imported: {error}") from error
-    except Exception as error:  # the module's own code
-        raise ToolError(f"tool {shown}: its module fails while it is imported: {origin_of(error)}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            absent = f"{module_name!r} has no attribute {attribute!r}" if is_plain else "its module has no such attribute"
-            raise ToolError(f"tool {shown}: {absent}")
-        found = getattr(found, part)
-    if isinstance(found, Tool):
-        return found
-    if not callable(found):
-        raise ToolError(f"tool {shown}: expected a tool or a function, found {type(found).__name__}")
-    return Tool(found)
-
-
-def _late(found: Tool[..., object], limit_s: float, *, started: bool) -> str:
+def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:
+    """What a model is told of a call that ran out of time; `waited_for`: why it did not even start."""
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
-    if not started:
-        return f"tool {found.tool_id!r} was not started: no thread was free for it {within}"
+    if waited_for is not None:
+        return refusal(found.tool_id, f"{waited_for} {within}")
     what = "was stopped" if found.is_async else "may still be running, but nobody waits for it any longer"
     effect = "" if found.is_read_only else " Its effect may or may not have happened: check before you repeat it."
     return f"tool {found.tool_id!r} did not end {within}; it {what}.{effect}"

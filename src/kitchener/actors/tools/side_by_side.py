@@ -4,10 +4,12 @@
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import anyio
 
+from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.results import ToolOutcome
 
 _CUT_OFF: Final = ToolOutcome(error="the tool's task was cancelled by something other than the turn")
@@ -28,19 +30,24 @@ def groups_of(uses: Sequence[ToolRequested], limit: int, is_read_only: Callable[
         yield group
 
 
-async def run_all(runs: Sequence[Callable[[], Awaitable[ToolOutcome]]]) -> list[ToolOutcome]:
-    """Runs the calls at the same time and returns when all of them have ended.
+async def run_all(
+    runs: Sequence[Callable[[], Awaitable[ToolOutcome]]], progress: ProgressQueue | None = None
+) -> list[ToolOutcome]:
+    """Runs the calls at the same time and returns when all of them have ended, and their progress was delivered.
 
     A call's failure is its outcome and ends no other call. A cancellation of the caller, and an exception of one call such as
     KeyboardInterrupt, cancel all of them and pass through.
     """
-    if len(runs) == 1:
+    if len(runs) == 1 and progress is None:
         return [await runs[0]()]
     outcomes, failures = [_CUT_OFF] * len(runs), list[BaseException]()
 
     async def run(place: int) -> None:
+        outcomes[place] = await runs[place]()
+
+    async def kept(work: Callable[[], Awaitable[None]]) -> None:
         try:
-            outcomes[place] = await runs[place]()
+            await work()
         except BaseException as error:  # raised below: asyncio ends its event loop at once on a KeyboardInterrupt in a task
             if isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
@@ -48,8 +55,13 @@ async def run_all(runs: Sequence[Callable[[], Awaitable[ToolOutcome]]]) -> list[
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for place in range(len(runs)):
-            tasks.start_soon(run, place)
+        if progress is not None:
+            tasks.start_soon(kept, progress.deliver)
+        async with anyio.create_task_group() as calls:
+            for place in range(len(runs)):
+                calls.start_soon(kept, partial(run, place))
+        if progress is not None:
+            progress.end()
     if failures:
         raise failures[0]
     return outcomes

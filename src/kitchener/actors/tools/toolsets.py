@@ -23,5 +23,10 @@ def toolset_of(offered: Iterable[ToolSpec]) -> Toolset:
     return Toolset(specs, canonical_digest(shown, at="tools"))
 
 
+def chosen_digest(digest: str, tool_choice: str | None) -> str:
+    """The digest of a toolset from which the model must call something, for a request's hash; None: it chooses itself."""
+    return digest if tool_choice is None else f"{digest} {tool_choice}"
+
+
 NO_TOOLS: Final = toolset_of(())
 """The toolset without tools."""

@@ -13,6 +13,8 @@ class Reply(NamedTuple):
     """What the user is told."""
     error: TurnError | None
     """Why the turn could not do what was asked; None if it could."""
+    pending: tuple[str, ...] = ()
+    """The requests for approval that the turn ends with."""
 
 
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."
@@ -25,6 +27,10 @@ APOLOGIES: Final[Mapping[str, str]] = {
     ),
 }
 """Replies by the reason of a failure; `APOLOGY` for other reasons."""
+SPENDING_LIMIT: Final = (
+    "What model calls may cost here is used up for now, so I could not give you a reply. Your message is recorded. A daily"
+    " limit begins anew at midnight, UTC."
+)
 MESSAGE_TOO_LARGE: Final = (
     "Your message, with what has to be read along with it, needs more tokens than one turn may use, so no model was asked for a"
     " reply. A shorter message may help."

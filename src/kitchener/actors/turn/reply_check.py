@@ -3,13 +3,13 @@
 The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes the attempts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.turn.chain import WorkOrderChain
-from kitchener.actors.turn.reply import APOLOGY, Reply, apology_for
+from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
@@ -114,6 +114,8 @@ async def apology_after(
     last = rejected[-1]
     if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
         reason = last.error.reason
+        if last.error.provider_reason == "spending_limit":
+            return Reply(SPENDING_LIMIT, TurnError("BUDGET", last.error.detail, last.wo_id))
         return Reply(apology_for(reason, services.constants.policy_version), TurnError(reason, last.error.detail, last.wo_id))
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
@@ -127,7 +129,18 @@ def results_of(trace: Iterable[StoredEntry], wo_id: str) -> list[Mapping[str, ob
     """The results of the tools that the model called in one attempt, for the next one, which may call none."""
     calls = [entry.payload for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo_id]
     found = [payload_as(ToolCallPayload, each) for each in calls]
-    return [{"tool_id": each["tool_id"], "result": opened(each.get("result"))} for each in found if "error" not in each]
+    return [{"tool_id": each["tool_id"], "result": opened(each.get("result"))} for each in found if "result" in each]
+
+
+def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str | None:
+    """The last tool of a turn that succeeded and may close the intent.
+
+    Args:
+        trace: the executor's entries of the turn
+        closing: the tools that may
+    """
+    calls = [payload_as(ToolCallPayload, e.payload) for e in reversed(trace) if closing and e.entry_type == events.TOOL_CALL]
+    return next((each["tool_id"] for each in calls if each["tool_id"] in closing and "result" in each), None)
 
 
 async def _ask_verifier(

@@ -12,7 +12,7 @@ import anyio
 from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
-from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.turn import Turn, TurnOutcome
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import (
@@ -36,15 +36,15 @@ class TurnRunner:
     """Runs the admitted turns of one agent class.
 
     Args:
-        services: the components that all turns of the agent class share
+        tools: gives each turn its tools, with the components that all turns of the agent class share
         sessions: knows which subjects are being erased
         limiter: the limit of running turns, which a shutdown closes
         abort_grace_s: how long a turn that is cut off may take to record its end, seconds
     """
 
-    def __init__(self, services: TurnServices, sessions: SessionDirectory, limiter: TurnLimiter, abort_grace_s: float) -> None:
-        self._services, self._sessions, self._limiter = services, sessions, limiter
-        self._ledgers, self._abort_grace_s = services.ledgers, abort_grace_s
+    def __init__(self, tools: PresentTools, sessions: SessionDirectory, limiter: TurnLimiter, abort_grace_s: float) -> None:
+        self._tools, self._sessions, self._limiter = tools, sessions, limiter
+        self._ledgers, self._abort_grace_s = tools.services.ledgers, abort_grace_s
 
     async def run(
         self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, listener: UpdateListener | None
@@ -58,13 +58,17 @@ class TurnRunner:
             call: the options of the call
             listener: receives the updates of a streamed turn; None: the turn is not streamed
         """
-        services = self._services
+        services = self._tools.services
         started = services.loop_time()
         deadline = call.deadline if call.deadline is not None else started + services.config.turn_deadline_s
+        if self._tools.are_replaced:
+            with services.scope(deadline=deadline):  # past it, the turn begins with the tools before, and ends at once
+                services = await self._tools.renew()
         turn = Turn(services, session, message, deadline, listener)
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
+        self._tools.registry.hold(turn.turn_id, services.constants.tools)
         waiting = WaitingTurn(deadline)
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
@@ -80,6 +84,7 @@ class TurnRunner:
             raise
         finally:
             WAITING_TURN.reset(token)
+            self._tools.registry.release(turn.turn_id)
             self._limiter.untrack(scope)
             self._ledgers.leave_turn()
         if outcome is not None:

@@ -15,10 +15,11 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sources import RequestSources
+from kitchener.actors.tools.approval import policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
+from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
@@ -49,11 +50,15 @@ class TurnConstants:
     def __init__(
         self, config: HO2Config, tools: ToolRegistry, sources: RequestSources, ruleset_hash: str, policy_version: int
     ) -> None:
+        self.tools, self.tools_generation = tools.present(), tools.generation
+        """The tools of the turns that begin with these constants, and which generation of the registry they are."""
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
-        self.allowed_tools = tools.tool_ids
+        identities = [own for each in tools.tool_ids if (own := tools.identity(each)) is not None]
+        self.approval = policy_of(config.approval, identities)
+        self.allowed_tools = self.approval.offered
         # Of the class, not of the turn, so that the system message stays equal from turn to turn.
-        is_told = bool(tools.tool_ids) and policy_version > 3 and sources.shows_history
+        is_told = bool(self.allowed_tools) and policy_version > 3 and sources.shows_history
         self.told_of_tools = {"has_tools": True} if is_told else {}
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [
@@ -75,9 +80,21 @@ class TurnConstants:
         rounds = self.synthesize.replaced(
             turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
         )
-        self.with_tools = rounds.replaced(allowed_tools=self.allowed_tools)
+        if policy_version > 4:
+            rounds = rounds.replaced(
+                max_tool_calls=config.max_tool_calls,
+                max_equal_calls=config.max_equal_calls,
+                result_page_tokens=config.result_page_tokens,
+            )
+        asking = rounds.replaced(
+            ask_tools=tuple(self.approval.asks),
+            ask_after_untrusted=self.approval.asks_later,
+            deny_after_untrusted=self.approval.refused_later,
+            most_requests=config.approval.max_pending,
+        )
+        self.with_tools = asking.replaced(allowed_tools=self.allowed_tools)
         self.with_items = rounds.replaced(allowed_tools=(ITEM_TOOL,))
-        self.with_both = rounds.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
+        self.with_both = asking.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
         self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
         self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (
@@ -91,11 +108,18 @@ class TurnConstants:
         )
         self._mappings = {id(each): constraints_mapping(each) for each in known}
 
-    def synthesis(self, *, offers_tools: bool, offers_items: bool) -> Constraints:
-        """The constraints of a synthesize work order that may use these tools."""
+    def synthesis(self, plan: ChainPlan, *, offers_items: bool) -> Constraints:
+        """The constraints of a synthesize work order.
+
+        Args:
+            plan: says whether the model may or must call tools
+            offers_items: whether it may read stubs of its context
+        """
         if offers_items:
-            return self.with_both if offers_tools else self.with_items
-        return self.with_tools if offers_tools else self.synthesize
+            found = self.with_both if plan.offers_tools else self.with_items
+        else:
+            found = self.with_tools if plan.offers_tools else self.synthesize
+        return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
         """The acceptance criteria of a reply with those of the tools that the model called for it."""

@@ -28,6 +28,11 @@ UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity
 CONTINUES: Final[Mapping[str, object]] = {"intent_relation": "continue", "confidence": 1.0}
 """The classification of every turn with `classify = "off"`."""
 
+NO_TOOL_CHOICE: Final = "none"
+"""As `tool_choice`: no tool may be called."""
+ANY_TOOL_CHOICE: Final = "required"
+"""As `tool_choice`: some tool must be called."""
+
 _DEFAULTS: Final = Constraints()
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
 _TOOL_AND_REPLY: Final = 2
@@ -51,6 +56,22 @@ class ChainPlan(NamedTuple):
     """Whether the model may ask for tools while it writes the reply."""
     offers_items: bool = False
     """Whether the model may read stubs of its context in full."""
+    tool_choice: str | None = None
+    """What the first answer must call: `required` or the id of a tool; None: the model chooses."""
+
+    def choosing(self, choice: str | None) -> "ChainPlan":
+        """The plan under the caller's choice: `none`, `required` or the id of a tool; None: this plan.
+
+        A tool that the classification asks for runs only if it fits the choice, and then it is what had to be called.
+        """
+        if choice is None:
+            return self
+        if choice == NO_TOOL_CHOICE:
+            return ChainPlan(None, offers_tools=False)
+        asked = self.tool_request
+        if asked is not None and choice in (ANY_TOOL_CHOICE, asked.tool_id):
+            return self
+        return ChainPlan(None, offers_tools=True, offers_items=self.offers_items, tool_choice=choice)
 
 
 def plan_chain(
@@ -59,6 +80,7 @@ def plan_chain(
     allowed: Collection[str],
     read_only: Collection[str],
     room: int,
+    held_back: Collection[str] = (),
     policy_version: int = POLICY_VERSION,
 ) -> ChainPlan:
     """Plans the rest of a turn's chain after the classification.
@@ -73,13 +95,16 @@ def plan_chain(
         allowed: tools that this agent class may use
         read_only: the tools without effects among them
         room: work orders that still fit into the chain, including the reply
+        held_back: the tools that only the replying model may ask for, because a person may have to be asked about them
         policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
     if speech_act in _NO_TOOLS or not allowed:
         return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
     request = _tool_request(classification.get("tool_request"))
-    may_run = request is not None and request.tool_id in allowed and room >= _TOOL_AND_REPLY
+    may_run = (
+        request is not None and request.tool_id in allowed and request.tool_id not in held_back and room >= _TOOL_AND_REPLY
+    )
     if request is not None and may_run and (speech_act in _COMMANDS or request.tool_id in read_only):
         return ChainPlan(request, offers_tools=policy_version > 1, offers_items=True)
     return ChainPlan(None, offers_tools=True, offers_items=True)
@@ -199,6 +224,7 @@ def tighter(constraints: Constraints, attempt: int) -> Constraints:
         temperature=0.0,
         token_budget=min(constraints.token_budget, max(256, constraints.token_budget * 3 // 4)),
         turn_limit=0,
+        tool_choice=None,
         allowed_tools=() if attempt > 1 else constraints.allowed_tools,
     )
 
@@ -310,7 +336,7 @@ def signals_of(
     for wo in chain:
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
         # The budget did not cover an attempt that was abandoned. Version 1 counted it as failed.
-        if wo.wo_type == "synthesize" and (wo.state != "abandoned" or policy_version == 1):
+        if wo.wo_type == "synthesize" and wo.state != "deferred" and (wo.state != "abandoned" or policy_version == 1):
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)
     found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]

@@ -11,6 +11,7 @@ from kitchener.records.entries import WorkOrderType
 from kitchener.records.turn import (
     TextDelta,
     TextRetracted,
+    ToolProgress,
     ToolRan,
     TurnResult,
     TurnUpdate,
@@ -19,6 +20,8 @@ from kitchener.records.turn import (
 
 _WIDEST: Final = 100
 """Cells of a line of a reply: longer lines are hard to read."""
+_PROGRESS_CELLS: Final = 60
+"""Characters of a tool's own words on the status line."""
 _DOING: Final[Mapping[WorkOrderType, str]] = {
     "classify": "reading the message",
     "tool_call": "using a tool",
@@ -54,6 +57,8 @@ class ShownTurn:
                 self._end_line()
                 print_text("(taken back, another attempt follows)", style="pale")
             self._said.clear()
+        elif isinstance(update, ToolProgress) and self._lines is None:
+            self._status.show(_progress(update))
         elif isinstance(update, ToolRan):
             print_text(f"({update.tool_id}{' failed' if update.is_error else ''})", style="pale")
 
@@ -88,3 +93,12 @@ class ShownTurn:
         if self._lines is not None:
             print_text(self._lines.end())
         self._lines = None
+
+
+def _progress(update: ToolProgress) -> str:
+    """How far a tool is, in one short line."""
+    done = "" if update.value is None else f" {update.value:g}"
+    if update.value is not None and update.total:
+        done = f" {max(0.0, min(1.0, update.value / update.total)):.0%}"
+    said = "" if update.message is None else f": {' '.join(harmless(update.message).split()):.{_PROGRESS_CELLS}}"
+    return f"{update.tool_id}{done}{said}"

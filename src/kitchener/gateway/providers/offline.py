@@ -95,8 +95,15 @@ def _classified(request: PromptRequest) -> RuleClassification:
 
 
 def _tool_use(request: PromptRequest) -> ToolUse | None:
-    found = classify(str(request.variables.get("user_message") or ""), tools=request.tools).get("tool_request")
-    return None if found is None else ToolUse(f"offline-{request.call}", found["tool_id"], found["arguments"])
+    """The tool call that the message asks for, or that the request demands; None: there is none."""
+    choice, message = request.tool_choice, str(request.variables.get("user_message") or "")
+    tools = [each for each in request.tools if choice in (None, "required", each.tool_id)]
+    found = classify(message, tools=tools).get("tool_request")
+    if found is not None:
+        return ToolUse(f"offline-{request.call}", found["tool_id"], found["arguments"])
+    if choice is None or not tools:
+        return None
+    return ToolUse(f"offline-{request.call}", tools[0].tool_id, filled(tools[0].parameters, message))
 
 
 def _tool_results(request: PromptRequest) -> list[tuple[str | None, object]]:

@@ -24,6 +24,17 @@ class SourceRecordedPayload(CommonPayload):
     """Number of pieces. A text has several where one entry cannot hold it."""
 
 
+class ToolTraitsMapping(TypedDict):
+    """What is believed about a tool's effects."""
+
+    read_only: bool
+    destructive: bool
+    idempotent: bool
+    open_world: bool
+    trusted: bool
+    """Whether its results are trusted."""
+
+
 class ToolDefinition(TypedDict):
     """A tool as the source of a request: what the model is told of it, and what the turn decides by."""
 
@@ -37,6 +48,14 @@ class ToolDefinition(TypedDict):
     """Whether Kitchener brings it along, so that the tools of a class do not list it."""
     closes_intent: NotRequired[bool]
     """Absent: False."""
+    source: NotRequired[str]
+    """Where it and its results come from, such as `mcp:files`. Absent: a function of the process, `tool:<tool_id>`."""
+    traits: NotRequired[ToolTraitsMapping]
+    """Absent: those of a trusted function that says only whether it is read-only."""
+    policy_name: NotRequired[str]
+    """Its name in rules of approval. Absent: its `tool_id`."""
+    requires_approval: NotRequired[bool]
+    """Whether its author wants each call approved by a person. Absent: False."""
 
 
 class NamedSource(TypedDict):

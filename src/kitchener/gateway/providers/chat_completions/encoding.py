@@ -10,7 +10,7 @@ from kitchener.media import IMAGES
 from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import Message, PromptRequest, ToolSpec
 
-OptionalField = Literal["response_format", "temperature", "max_tokens", "stream_options", "prompt_cache_key"]
+OptionalField = Literal["response_format", "temperature", "max_tokens", "stream_options", "prompt_cache_key", "tool_choice"]
 """A field that some endpoints or models refuse."""
 
 _STRICT_KEYWORDS: Final = frozenset(
@@ -36,7 +36,8 @@ def request_body(request: PromptRequest, model: str, *, streams: bool, without: 
         body["stream_options"] = {"include_usage": True}
     if request.tools:
         body["tools"] = [_tool(each) for each in request.tools]
-        body["tool_choice"] = "auto"
+        if "tool_choice" not in without:
+            body["tool_choice"] = _tool_choice(request.tool_choice)
     if request.output_schema is not None and "response_format" not in without:
         body["response_format"] = _response_format(request.output_schema)
     if "prompt_cache_key" not in without:
@@ -87,6 +88,12 @@ def _part(part: MessagePart) -> dict[str, object]:
 def _tool(tool: ToolSpec) -> dict[str, object]:
     function = {"name": tool.tool_id, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str | None) -> str | dict[str, object]:
+    if choice is None or choice == "required":
+        return choice or "auto"
+    return {"type": "function", "function": {"name": choice}}
 
 
 def _response_format(schema: Mapping[str, object]) -> dict[str, object]:

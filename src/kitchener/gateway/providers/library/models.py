@@ -151,6 +151,8 @@ class ModelProvider:
 
     def _settings_for(self, request: PromptRequest) -> ModelSettings:
         asked: ModelSettings = {**self._settings, "max_tokens": request.max_tokens, "temperature": request.temperature}
+        if request.tool_choice is not None and request.tools:
+            asked["tool_choice"] = "required" if request.tool_choice == "required" else [request.tool_choice]
         if self._caching == "key":
             return cast(ModelSettings, {**asked, "openai_prompt_cache_key": request.session_id})
         if self._caching == "marks":

@@ -1,0 +1,89 @@
+"""Bounds how many calls of one tool run at a time, and how many start in a minute. A call waits within its own time limit.
+
+`registry.py` asks it before it runs a tool that has such limits. Explained in `docs/tools.md`.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from fnmatch import fnmatchcase
+from typing import Final
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from kitchener.config import ToolLimits
+
+_MINUTE_S: Final = 60.0
+
+
+class ToolGates:
+    """The limits of the tools of one registry.
+
+    Args:
+        rules: limits by name or pattern, of which the first that fits a tool counts before what its author has set
+    """
+
+    def __init__(self, rules: Mapping[str, ToolLimits]) -> None:
+        self._rules = rules
+        # Each event loop has its own gates, so that one registry can serve several event loops.
+        self._gates = RunVar[dict[str, _Gate]]("kitchener tool gates")
+
+    def limits_of(self, own: ToolLimits, *names: str) -> ToolLimits:
+        """The limits of a tool: those set for one of its names, and where they leave one out, its author's own."""
+        for pattern, given in self._rules.items():
+            if any(fnmatchcase(name, pattern) for name in names):
+                return own.model_copy(update={name: value for name, value in given if value is not None})
+        return own
+
+    def pass_through(self, tool_id: str, limits: ToolLimits, deadline: float) -> AbstractAsyncContextManager[str | None]:
+        """Waits until the tool may run, and keeps its place while it runs. Gives why it must not run, or None.
+
+        The wait for a place has no end of its own: the caller's scope ends it at the deadline.
+
+        Args:
+            tool_id: the tool
+            limits: its limits
+            deadline: of the call, on the event loop's clock, seconds
+        """
+        if limits.concurrency is None and limits.rate_per_minute is None:
+            return nullcontext()
+        gates = self._gates.get(None)
+        if gates is None:
+            gates = dict[str, _Gate]()
+            self._gates.set(gates)
+        gate = gates.get(tool_id)
+        if gate is None or gate.limits != limits:
+            gate = gates[tool_id] = _Gate(tool_id, limits)
+        return gate.pass_through(deadline)
+
+
+class _Gate:
+    """The calls of one tool that run, and when the last ones started."""
+
+    def __init__(self, tool_id: str, limits: ToolLimits) -> None:
+        self._tool_id, self.limits = tool_id, limits
+        self._places = anyio.Semaphore(limits.concurrency) if limits.concurrency is not None else nullcontext()
+        self._starts: deque[float] = deque(maxlen=limits.rate_per_minute or 0)
+
+    @asynccontextmanager
+    async def pass_through(self, deadline: float) -> AsyncGenerator[str | None]:
+        """See `ToolGates`."""
+        async with self._places:
+            yield await self._wait_for_start(deadline)
+
+    async def _wait_for_start(self, deadline: float) -> str | None:
+        rate, now = self.limits.rate_per_minute, anyio.current_time()
+        if rate is None:
+            return None
+        start = now if len(self._starts) < rate else max(now, self._starts[0] + _MINUTE_S)
+        if start >= deadline:
+            return refusal(self._tool_id, f"it may start {rate} times a minute, next in {start - now:.0f} s")
+        self._starts.append(start)  # before the wait, so that nobody else takes it
+        await anyio.sleep_until(start)
+        return None
+
+
+def refusal(tool_id: str, why: str) -> str:
+    """What a model is told of a call that had to wait too long."""
+    return f"tool {tool_id!r} was not started: {why}. Call it again later, or go on without it."

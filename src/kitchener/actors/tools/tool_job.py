@@ -1,0 +1,92 @@
+"""One run of a tool: in a task of its own, or in a thread that may outlive the call. `registry.py` limits its time."""
+
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from dataclasses import replace
+from threading import Lock, current_thread
+from typing import cast
+
+import anyio
+
+from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
+from kitchener.cancellation import is_scope_cancelled
+from kitchener.lanes.askers import ASKERS_CONTEXT
+from kitchener.lanes.calling_chain import enter_tool
+
+
+class ToolJob:
+    """One run of a tool, in its own task or in a thread that may outlive the call.
+
+    The tool runs with a copy of the asker's context variables, so its changes to them end with the run. In its own task, it
+    cannot harm the next work order by a cancel scope or task group that it never leaves, or by cancelling itself.
+    """
+
+    def __init__(self, work: Callable[[], object], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
+        self.subject_id, self.tool_id = subject_id, tool_id
+        self._work, self._max_result_bytes = work, max_result_bytes
+        asker = ASKERS_CONTEXT.get()
+        self._context = asker.copy() if asker is not None else copy_context()
+        self.tool_run = enter_tool(self._context)
+        self._lock = Lock()
+        self._is_given_up = False
+        self.has_begun = self.has_ended = False
+        self._outcome: ToolOutcome | None = None
+        self._interrupt: BaseException | None = None
+
+    def with_cost(self, outcome: ToolOutcome) -> ToolOutcome:
+        """The outcome with the cost of the turns that the tool ran."""
+        run = self.tool_run
+        return outcome if run.cost is None else replace(outcome, nested_cost=run.cost, nested_turns=tuple(run.turns))
+
+    async def run_async(self) -> ToolOutcome:
+        """Runs a coroutine function and returns its outcome."""
+        self.has_begun = True
+        try:
+            async with anyio.create_task_group() as own:
+                self._context.run(own.start_soon, self._finish)
+        except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
+            if is_scope_cancelled():
+                raise
+            self._outcome = self._outcome or failure(group)
+        if self._interrupt is not None:
+            raise self._interrupt
+        return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
+
+    async def _finish(self) -> None:
+        try:
+            self._outcome = outcome_of(await cast(Awaitable[object], self._work()), self._max_result_bytes)
+        except BaseException as error:  # any error of a tool is its outcome, for the model
+            if _is_interrupt(error):
+                self._interrupt = error  # raised here, it would end the event loop at once
+            elif is_scope_cancelled():
+                raise
+            else:
+                self._outcome = failure(error)
+
+    def run(self) -> ToolOutcome:
+        """Runs a synchronous function in the worker thread and returns its outcome. Does nothing after the caller gave up."""
+        with self._lock:
+            if self._is_given_up:
+                return ToolOutcome(error="not started")
+            self.has_begun = True
+        thread = current_thread()
+        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # whoever looks for what still runs finds it
+        try:
+            return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
+        except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread
+            return failure(error)
+        finally:
+            thread.name = idle_name
+            self.has_ended = True
+
+    def is_left_behind(self) -> bool:
+        """Gives up the job and returns whether its function still runs. A job that has not begun never starts afterwards."""
+        with self._lock:
+            self._is_given_up = True
+            return self.has_begun and not self.has_ended
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)

@@ -1,0 +1,81 @@
+"""What a tool may learn about its call, and how it tells of its progress. Plain values; how a tool runs stands elsewhere."""
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+from anyio.lowlevel import checkpoint
+
+from kitchener.errors import ToolError
+from kitchener.plain_names import quoted
+from kitchener.records.entries.common import Json
+from kitchener.records.tool_question import ToolAnswer
+
+MAX_PROGRESS_CHARS: Final = 500
+"""Longest message of progress. What goes beyond is cut."""
+
+Report = Callable[[float | None, float | None, str | None], None]
+"""Takes value, total and message of a progress, in any thread, and never waits."""
+
+ReadPage = Callable[[str, int], Json]
+"""Takes the id of a result and the offset of a page. Returns the page; None: there is no such result."""
+
+
+class _Reported:
+    """What `progress` returns: an async tool awaits it to let others run, a sync tool ignores it."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[object, None, None]:
+        return checkpoint().__await__()
+
+
+_REPORTED: Final = _Reported()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """The facts of a tool call. The runtime fills a parameter of this type; the model does not see it."""
+
+    idempotency_key: str
+    """Equal for equal turn, position, tool and arguments. Pass it to services that accept an idempotency key."""
+    session_id: str
+    """The session."""
+    subject_id: str
+    """The subject of the conversation."""
+    turn_id: str
+    """The turn."""
+    wo_id: str
+    """The work order."""
+    deadline: float
+    """On the event loop's clock, seconds. A later result is discarded."""
+    report: Report | None = None
+    """Takes the progress; None: nobody watches the turn."""
+    answer: ToolAnswer | None = None
+    """A person's answer to the question that this call asked before; None: it has asked none."""
+    read_page: ReadPage | None = None
+    """Reads on in a long result of this work order, for the built-in tool that does so; None: there is none."""
+
+    def progress(self, value: float | None = None, total: float | None = None, message: str | None = None) -> _Reported:
+        """Tells those who watch the turn how far the tool is, as a `ToolProgress`. It is not recorded.
+
+        It never waits for a reader: of what waits for a slow one, the oldest is dropped. An `async def` tool awaits it
+        (`await context.progress(3, 10)`), so that other tasks run; a tool in a thread calls it without `await`.
+
+        Args:
+            value: how much is done; None: unknown
+            total: how much there is to do, in the unit of `value`; None: unknown
+            message: what is being done, for people; cut after 500 characters
+
+        Raises:
+            ToolError: `value` or `total` is no finite number, or `message` is no text
+        """
+        for name, number in (("value", value), ("total", total)):
+            if number is not None and (type(number) not in (int, float) or not math.isfinite(number)):
+                raise ToolError(f"progress: {name} = {quoted(number)}: expected a finite number")
+        if message is not None and not isinstance(message, str):
+            raise ToolError(f"progress: message = {quoted(message)}: expected text")
+        if self.report is not None:
+            self.report(value, total, message[:MAX_PROGRESS_CHARS] if message is not None else None)
+        return _REPORTED

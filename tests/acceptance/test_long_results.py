@@ -1,0 +1,150 @@
+"""A long result of a tool is whole on record, and a model reads it page by page. The claims stand in docs/tools.md."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from kitchener.actors.tools.registry import tool
+from kitchener.records import events
+from kitchener.records.prompt import Message, PromptRequest, ToolUse
+from kitchener.records.turn import ToolRan
+from kitchener.replaying import read_prompts, replay_session
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.conftest import OpenRuntime
+from tests.acceptance.stack import QUESTION, read_all, scripted_config
+
+LINES = "".join(f"line {number}: é\n" for number in range(2_000))
+OFF, ENFORCE = {"result_page_tokens": 2_000}, {"result_page_tokens": 2_000, "context_mode": "enforce"}
+
+
+@tool(read_only=True)
+def read_file(name: str) -> Any:
+    """Reads a file."""
+    return {"lines": LINES.splitlines()} if name == "object" else LINES if name == "long" else "short"
+
+
+class Reader:
+    """A model that reads a file to its end, and keeps what it was sent."""
+
+    def __init__(self, name: str = "long") -> None:
+        self.requests: list[PromptRequest] = []
+        self.pages: list[Any] = []
+        self._name = name
+        self.provider = ScriptedProvider(self._answer)
+
+    def _answer(self, request: PromptRequest) -> Any:
+        if request.wo_type == "classify":
+            return QUESTION
+        self.requests.append(request)
+        last: Message = request.messages[-1]
+        if last.role != "tool":
+            return ToolUse("u1", "read_file", {"name": self._name})
+        self.pages.append(orjson.loads(last.content))
+        page = self.pages[-1]
+        if isinstance(page, dict) and "next_offset" in page:
+            arguments = {"item_id": page["item_id"], "offset": page["next_offset"]}
+            return ToolUse(f"u{len(self.requests)}", "read_context_item", arguments)
+        return "read to the end"
+
+    @property
+    def text(self) -> str:
+        return "".join(page["text"] for page in self.pages)
+
+
+@pytest.mark.parametrize("config", [OFF, ENFORCE], ids=["off", "enforce"])
+async def test_a_model_reads_a_long_result_page_by_page_in_any_context_mode(
+    tmp_path: Path, scripted: OpenRuntime, config: dict[str, Any]
+) -> None:
+    model = Reader()
+    async with scripted(model.provider, tools=[read_file], **config) as runtime:
+        result = await runtime.supervisor().handle_turn("read it")
+        calls = await read_all(runtime.ledgers().ho1m, entry_type=events.TOOL_CALL)
+    assert result.response == "read to the end"
+    assert calls[0].payload["result"] == LINES
+    assert model.text == LINES
+    assert len(model.pages) > 2
+    assert all(len(orjson.dumps(page)) <= 3 * 2_000 for page in model.pages)
+    offered = [[spec.tool_id for spec in request.tools] for request in model.requests]
+    assert offered[0] == ["read_file"]  # no word about pages before there are some
+    assert offered[1:] == [["read_file", "read_context_item"]] * (len(offered) - 1)
+    report = await replay_session(result.session_id, config=scripted_config(tmp_path, **config), tools=[read_file])
+    assert report.is_identical, report.text()
+    prompts = await read_prompts(result.turn_id, config=scripted_config(tmp_path, **config))
+    assert prompts.problem is None
+    assert all(call.is_verified for call in prompts.calls)
+
+
+async def test_an_object_is_read_as_the_text_of_its_json(scripted: OpenRuntime) -> None:
+    model = Reader("object")
+    async with scripted(model.provider, tools=[read_file], **OFF) as runtime:
+        updates = [each async for each in runtime.supervisor().stream_turn("read it")]
+    assert orjson.loads(model.text) == {"lines": LINES.splitlines()}
+    ran = [each for each in updates if isinstance(each, ToolRan)]
+    assert ran[0].result == {"lines": LINES.splitlines()}  # who watches the turn gets all of it
+    assert {each.tool_id for each in ran[1:]} == {"read_context_item"}
+
+
+async def test_a_short_result_is_shown_whole(scripted: OpenRuntime) -> None:
+    model = Reader("short")
+    async with scripted(model.provider, tools=[read_file], **OFF) as runtime:
+        await runtime.supervisor().handle_turn("read it")
+    assert model.pages == ["short"]
+    assert [len(request.tools) for request in model.requests] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"item_id": "WO-nowhere.1"}, "there is no item 'WO-nowhere.1' in this context"),
+        ({"item_id": "{item}", "offset": 10_000_000}, "expected an offset below that, found 10000000"),
+        ({"item_id": "{item}", "offset": -1}, "offset: Input should be greater than or equal to 0"),
+    ],
+)
+async def test_a_page_that_does_not_exist_is_an_error_for_the_model(
+    scripted: OpenRuntime, arguments: dict[str, Any], told: str
+) -> None:
+    said = list[str]()
+
+    def answer(request: PromptRequest) -> Any:
+        if request.wo_type == "classify":
+            return QUESTION
+        tools = [message for message in request.messages if message.role == "tool"]
+        if not tools:
+            return ToolUse("u1", "read_file", {"name": "long"})
+        if len(tools) == 1:
+            item_id = orjson.loads(tools[0].content)["item_id"]
+            own = {**arguments, "item_id": arguments["item_id"].format(item=item_id)}
+            return ToolUse("u2", "read_context_item", own)
+        said.append(tools[1].content)
+        return "done"
+
+    async with scripted(ScriptedProvider(answer), tools=[read_file], **OFF) as runtime:
+        await runtime.supervisor().handle_turn("read it")
+    assert told in said[0]
+
+
+async def test_nobody_reads_a_result_of_another_turn_or_subject(scripted: OpenRuntime) -> None:
+    """The pages belong to the work order that made the call."""
+    seen = list[str]()
+
+    def answer(request: PromptRequest) -> Any:
+        if request.wo_type == "classify":
+            return QUESTION
+        tools = [message for message in request.messages if message.role == "tool"]
+        if not tools:
+            return ToolUse("u1", "read_file", {"name": "long"})
+        if len(tools) == 1 and seen:
+            return ToolUse("u2", "read_context_item", {"item_id": seen[0]})
+        if len(tools) == 1:
+            seen.append(orjson.loads(tools[0].content)["item_id"])
+            return "kept its name"
+        seen.append(tools[1].content)
+        return "done"
+
+    async with scripted(ScriptedProvider(answer), tools=[read_file], **OFF) as runtime:
+        supervisor = runtime.supervisor()
+        await supervisor.handle_turn("read it", subject_id="ada")
+        await supervisor.handle_turn("read it", subject_id="eve")
+    assert "there is no item" in seen[1]
