@@ -7,6 +7,7 @@
     │   ├── UnknownSession, SessionEnded, SessionExists, SessionMismatch, SessionBusy, ReentrantTurn
     │   ├── SubjectErased, UnknownSubject
     │   ├── IdempotencyConflict, OutcomeUnknown
+    │   ├── UnknownApproval, ApprovalAnswered, ApprovalVoid
     │   ├── InvalidTransition, InvalidLifecycle
     │   ├── InvalidSignal, InvalidTimestamp, UnknownArtifact
     │   └── OverlayRefused
@@ -170,6 +171,34 @@ class OutcomeUnknown(CallerError):
             f"turn {turn_id} of idempotency key {key!r} stopped while tool {tool_id!r} was running, so its effect may"
             " or may not have happened; check it, then send the message with a new key"
         )
+
+
+class UnknownApproval(CallerError):
+    """No tool call waits, or has waited, under this id."""
+
+    def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"approval {approval_id!r} is not on record; `kitchener approval list` shows what waits")
+
+
+class ApprovalAnswered(CallerError):
+    """The request has another answer already, and the first one counts; or nobody can answer it any more."""
+
+    def __init__(self, approval_id: str, decision: str) -> None:
+        self.approval_id, self.decision = approval_id, decision
+        super().__init__(f"approval {approval_id!r} is {decision}; ask the agent again if the call is still wanted")
+
+
+class ApprovalVoid(CallerError):
+    """The tool has changed since its call was asked for, so the approval would be for something else. The call was not made.
+
+    Attributes:
+        result: of the turn in which the model was told; None: other requests of the work order are still open
+    """
+
+    def __init__(self, approval_id: str, tool_id: str, result: object = None) -> None:
+        self.approval_id, self.tool_id, self.result = approval_id, tool_id, result
+        super().__init__(f"approval {approval_id!r} is void: tool {tool_id!r} has changed since; ask the agent again")
 
 
 class InvalidTransition(CallerError):

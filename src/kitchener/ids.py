@@ -28,6 +28,7 @@ EntryId = NewType("EntryId", str)
 
 _SESSION = re.compile(r"SES-[0-9a-f]{8,32}")
 _TURN = re.compile(r"T-([0-9a-f]{8,32})-\d{6,}")
+_APPROVAL = re.compile(r"(WO-(SES-[0-9a-f]{8,32})-\d{3,9})(\.\d{1,6})?")
 _ANONYMOUS = "anon-SES-"
 _MAX_SUBJECT = 256
 _MAX_RECORDED_SUBJECT = 1_024
@@ -100,6 +101,23 @@ def session_of_valid_turn(turn: str, option: str = "") -> SessionId:
 def work_order_id(session_id: str, number: int) -> WorkOrderId:
     """The id of a session's n-th work order."""
     return WorkOrderId(f"WO-{session_id}-{number:03d}")
+
+
+def approval_id(wo_id: str, call: int) -> str:
+    """The id of the request to approve the n-th tool call of a work order."""
+    return f"{wo_id}.{call}"
+
+
+def split_approval_id(text: str) -> tuple[SessionId, str, str | None]:
+    """Returns the session and the work order of a request, and the request; None: the text names the work order itself.
+
+    Raises:
+        CallerError: the text is neither the id of a request nor of a work order
+    """
+    found = _APPROVAL.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise CallerError(f"approval_id = {text!r:.80}: expected WO-SES-…-001.1, or WO-SES-…-001 for all its requests")
+    return SessionId(found[2]), found[1], text if found[3] else None
 
 
 def intent_id(session_id: str, turn: str, ordinal: int) -> IntentId:

@@ -7,6 +7,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from kitchener.actors.approval.answers import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
@@ -115,6 +116,8 @@ class Components:
     """What shapes requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
+    approvals: Approvals
+    """Takes answers to tool calls that wait for a person."""
 
 
 def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
@@ -195,6 +198,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         authority=authority,
         sources=sources,
         content=content,
+        approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
     )
 
 

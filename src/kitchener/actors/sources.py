@@ -22,7 +22,7 @@ from kitchener.config import HO2Config, HO3MemoryConfig, described
 from kitchener.criteria import criterion_problem
 from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader
+from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader, ReadableLedger
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
 from kitchener.records.output_schema import OutputSchema
@@ -180,7 +180,7 @@ def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSou
     yield from ((each, "tool") for each in configuration["tools"])
 
 
-async def read_source(ho2m: LedgerReader, kind: SourceKind, source_hash: str) -> Source | None:
+async def read_source(ho2m: ReadableLedger, kind: SourceKind, source_hash: str) -> Source | None:
     """Returns a recorded source; None: it is not on record.
 
     Raises:

@@ -13,6 +13,7 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
+from kitchener.actors.approval.answers import GivenAnswer
 from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.directory import SessionManager
@@ -32,6 +33,7 @@ from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.lanes.calling_chain import CALLING_CHAIN, live_links
 from kitchener.ledger import LedgerGroup
+from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import OutputT, TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener, as_asked
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
@@ -97,6 +99,7 @@ class HO2Supervisor:
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
+        self._approvals = parts.approvals
         self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model, tools=tools)
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
@@ -200,9 +203,61 @@ class HO2Supervisor:
             call = self._checks.call(
                 session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
             )
-            outcome = await self._handle(message, call, None)
+            outcome = await self.handle_call(message, call)
         self._consolidate_after(outcome)
         return as_asked(outcome.result, call.output)
+
+    async def approve(
+        self,
+        approval_id: str,
+        *,
+        arguments: Mapping[str, object] | None = None,
+        answer: Json = None,
+        scope: ApprovalScope = "once",
+        answered_by: str | None = None,
+        message: str | None = None,
+    ) -> TurnResult | None:
+        """Allows a tool call that waits. Returns the result of the turn that makes it; None: other calls beside it still wait.
+
+        The answer is durable before the call is made. The same answer given again returns the same result.
+
+        Args:
+            approval_id: of `TurnResult.pending_approval`; or the id of its work order, for all its open requests
+            arguments: used in place of the model's; None: the model's
+            answer: to the question that the tool asks, by its `response_schema`; None: yes
+            scope: `session` also allows later calls of the tool in this session, with any arguments
+            answered_by: who answered, for the record
+            message: what to tell the model about it
+
+        Raises:
+            UnknownApproval, ApprovalAnswered, ApprovalVoid, CallerError: nothing can be done with this answer
+            OutcomeUnknown: the turn was cut off while the tool ran, so its effect may or may not have happened
+            Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same answer again
+        """
+        return await self._answer(
+            approval_id,
+            GivenAnswer(
+                decision="approved",
+                arguments=arguments,
+                answer=answer,
+                scope=scope,
+                answered_by=answered_by,
+                message=message,
+            ),
+        )
+
+    async def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
+        """Refuses a tool call that waits, like `approve`. The model is told the reason and replies."""
+        return await self._answer(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
+
+    async def _answer(self, approval_id: str, given: GivenAnswer) -> TurnResult | None:
+        await self._ready()
+        with raises_cut_off("the turn"):
+            outcome = await self._approvals.answer(approval_id, given, self.handle_call)
+        if outcome is None:
+            return None
+        self._consolidate_after(outcome)
+        return outcome.result
 
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
@@ -319,7 +374,7 @@ class HO2Supervisor:
         )
 
         async def run(tell: UpdateListener) -> None:
-            outcome = await self._handle(message, call, tell)
+            outcome = await self.handle_call(message, call, tell)
             await tell(TurnCompleted(as_asked(outcome.result, call.output)))
             self._consolidate_after(outcome)
 
@@ -327,8 +382,8 @@ class HO2Supervisor:
             async for update in updates:
                 yield update
 
-    async def _handle(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
-        """Runs the turn of a message: checks, idempotency, session, admission, turn."""
+    async def handle_call(self, message: str, call: TurnCall, listener: UpdateListener | None = None) -> TurnOutcome:
+        """Runs the turn of a message with checked options: idempotency, session, admission, turn. A replay calls it too."""
         message, key = self._checks.message(message), call.idempotency_key
         if call.parts:
             call = await self._content.read(call)
@@ -377,6 +432,8 @@ class HO2Supervisor:
             try:
                 session.check_open()  # an earlier call in the session's queue may have ended the session
                 self._sessions.check(session.subject_id)
+                if session.state.approvals is not None:
+                    await self._approvals.expire(session)
                 return await self._runner.run(session, queue, message, call, listener)
             finally:
                 self._admission.leave(session, nested=nested)

@@ -23,6 +23,8 @@ from kitchener.cli.terminal.output import StandardError, say, say_traceback
 from kitchener.errors import (
     AdminRefused,
     AdminUnavailable,
+    ApprovalAnswered,
+    ApprovalVoid,
     CallerError,
     ConfigError,
     FolderDamaged,
@@ -38,6 +40,7 @@ from kitchener.errors import (
     SigningError,
     SubjectErased,
     ToolError,
+    UnknownApproval,
     UnknownArtifact,
     UnknownSession,
     UnknownSubject,
@@ -49,6 +52,7 @@ _EXIT_CODES: Final = (
     ((LedgerLocked, AdminUnavailable), LOCKED),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
+    ((UnknownApproval, ApprovalAnswered, ApprovalVoid), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
 
@@ -75,6 +79,7 @@ _COMMANDS: Final = (
     ("context", "context.context:app", "Show what the model sees, and why."),
     ("intent", "intent.intent:app", "List and change the intents of sessions."),
     ("session", "session.session:app", "List, show, end, repair and move sessions."),
+    ("approval", "approval.approval:app", "Allow or refuse tool calls that wait for a person."),
     ("memory", "memory.memory:app", "Show what was learned about subjects, and withdraw it."),
     ("content", "content.content:app", "Check and save the images and files of messages."),
     ("subject", "session.subject:app", "Erase what a person said."),

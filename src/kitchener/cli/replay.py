@@ -47,6 +47,10 @@ def replay(
         Path | None,
         Parameter(help="Settings of another policy: show what the model would have seen under it. Calls no model."),
     ] = None,
+    nested: Annotated[
+        bool,
+        Parameter(negative="", help="Also replay the sessions in which tools of SESSION ran turns, and so on."),
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Run recorded turns again, and report where they differ from the record.
@@ -61,6 +65,7 @@ def replay(
         kitchener replay --all --json
         kitchener replay --all --same-policy
         kitchener replay --all --with-config other.toml
+        kitchener replay last --nested
     """
     if (session is None) != is_all:
         raise CallerError("replay: expected either SESSION (SES-… or `last`) or --all")
@@ -70,7 +75,7 @@ def replay(
                 "replay: --same-policy asks for the recorded policy and --with-config for another one; leave one out"
             )
         return run_to_end(partial(_what_if, options, session, tools, with_config, is_json=json))
-    return run_to_end(partial(_replay, options, session, tools, same_policy=same_policy, is_json=json))
+    return run_to_end(partial(_replay, options, session, tools, same_policy=same_policy, nested=nested, is_json=json))
 
 
 class _ReplayJob(NamedTuple, Generic[R]):
@@ -82,9 +87,18 @@ class _ReplayJob(NamedTuple, Generic[R]):
     """A report for a reader."""
 
 
-async def _replay(options: Options, session: str | None, tools: Sequence[str], *, same_policy: bool, is_json: bool) -> int:
+async def _replay(
+    options: Options, session: str | None, tools: Sequence[str], *, same_policy: bool, nested: bool, is_json: bool
+) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     reports = [report async for report in _reports(config, options.first_agent, session, given, is_json=is_json)]
+    done = {report.session_id for report in reports}
+    for report in reports if nested else ():  # grows, because a nested session may have nested ones
+        for turn in report.nested_turns:
+            if turn["session_id"] not in done:
+                done.add(turn["session_id"])
+                again = _reports(config, turn["agent_class"], turn["session_id"], given, is_json=is_json)
+                reports += [each async for each in again]
     erased = sum(report.erased for report in reports if not report.is_of_memory)
     ok = all(report.is_identical and not (same_policy and report.policy) for report in reports)
     if is_json:

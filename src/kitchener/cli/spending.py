@@ -9,7 +9,7 @@ from kitchener.cli.terminal.output import amount_of_money, counted, one_line
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, payload_as
+from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.tuning import OWN_MODELS
 from kitchener.tuning.routes import Tokens, cost_of
@@ -33,6 +33,8 @@ class Spending:
     """The cost of the calls with a known price, in the currency of the configured prices."""
     unpriced: set[str] = field(default_factory=set)
     """Models without a price."""
+    nested_turns: list[NestedTurn] = field(default_factory=list)
+    """Turns that tools ran in other sessions. What they used is in those sessions."""
 
     @property
     def cost(self) -> float | None:
@@ -62,6 +64,7 @@ class Spending:
         self.tool_calls += other.tool_calls
         self.known_cost += other.known_cost
         self.unpriced |= other.unpriced
+        self.nested_turns += other.nested_turns
 
     def as_json(self) -> dict[str, object]:
         """All of it, as JSON types."""
@@ -85,6 +88,10 @@ class Spending:
             "tool_calls": self.tool_calls,
         }
         return f"{used_text(used, self.cached_tokens)}; {self.cost_text()}"
+
+    def nested_lines(self) -> list[str]:
+        """The turns that tools ran in other sessions, for a reader."""
+        return [f"a tool ran {each['turn_id']} in {each['session_id']} of {each['agent_class']}" for each in self.nested_turns]
 
     def cost_text(self) -> str:
         """The cost, for a reader."""
@@ -112,6 +119,7 @@ async def read_spending(paths: LedgerPaths, agent_class: str, session_id: str, s
                 spending = found[payload_as(CommonPayload, entry.payload).get("turn_id", "")]
                 if entry.entry_type == events.TOOL_CALL:
                     spending.tool_calls += 1
+                    spending.nested_turns += payload_as(ToolCallPayload, entry.payload).get("nested_turns", ())
                 else:
                     spending.add(payload_as(ModelCallPayload, entry.payload), paths.config.router.prices)
     return dict(found)

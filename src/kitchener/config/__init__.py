@@ -1,6 +1,7 @@
 """Every setting, and how settings are read. Explained in `docs/configuration.md`."""
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, condition_terms
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.knobs import (
     INHERITED,
@@ -8,7 +9,6 @@ from kitchener.config.knobs import (
     LedgerConfig,
     ModelChoice,
     RuntimeConfig,
-    ToolLimits,
 )
 from kitchener.config.limits import LimitsConfig
 from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
@@ -37,12 +37,16 @@ from kitchener.config.shown import (
     shown_reference,
 )
 from kitchener.config.spending import SpendingConfig
+from kitchener.config.tool_limits import ToolLimits
 
 __all__ = [
     "INHERITED",
     "REFERENCE",
     "SIGNAL_KINDS",
     "AdminConfig",
+    "ApprovalConfig",
+    "ApprovalRule",
+    "Decision",
     "EmbeddingsConfig",
     "GateThresholds",
     "HO2Config",
@@ -62,6 +66,7 @@ __all__ = [
     "address_problem",
     "annotation_at",
     "check_values",
+    "condition_terms",
     "described",
     "described_key",
     "described_name",

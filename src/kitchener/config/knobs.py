@@ -11,12 +11,14 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from kitchener.config.admin_socket import AdminConfig
+from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.limits import LimitsConfig
 from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.config.spending import SpendingConfig
+from kitchener.config.tool_limits import ToolLimits
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -84,8 +86,8 @@ class PersonaConfig(Settings):
     standing_rules: tuple[str, ...] = ()
     """Rules that hold in every turn. The model sees them as instructions."""
     tools: tuple[str, ...] | None = None
-    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, or `module:attribute` to import.
-    None: no tools."""
+    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, `module:attribute` to import, or
+    `agent:CLASS` to ask another class. None: no tools."""
     prompt_dir: str | None = None
     """Directory of prompt packs and contracts, with their manifest, that replace shipped ones by id. None: the shipped ones."""
     attention_templates: str | None = None
@@ -167,20 +169,6 @@ class TurnConfig(Settings):
         return self
 
 
-class ToolLimits(Settings):
-    """`[agents.<class>.tool_limits.<name>]`: the limits of the tools of one name, where they are not those of the class."""
-
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Calls of the tool that run at a time, over all sessions. Further ones wait within their time limit. None: no limit."""
-    rate_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Calls of the tool that start within any minute, over all sessions. Further ones wait, or are refused where the wait is
-    longer than their time limit. None: no limit."""
-    timeout_s: Seconds | None = None
-    """Longest run of a call, with its waits, seconds. None: the tool's own limit, or `tool_timeout_s`."""
-    max_result_bytes: Positive | None = None
-    """Largest result, bytes of its JSON. A larger one is cut and marked as cut. None: `tool_result_max_bytes`."""
-
-
 class ToolsConfig(Settings):
     """Tools: how often and how long they run in one reply, and how much of their results the model is shown."""
 
@@ -206,6 +194,8 @@ class ToolsConfig(Settings):
     results_budget: Positive = 40_000
     """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
     the model then replies without further tools."""
+    approval: ApprovalConfig = Field(default_factory=ApprovalConfig)
+    """`[agents.<class>.approval]`"""
 
 
 class SessionConfig(Settings):
@@ -320,8 +310,8 @@ class ContextConfig(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: TokenCount = 2_400
-    """Tokens of context that the Authority shows in one turn."""
+    context_budget: TokenCount = 3_000
+    """Tokens of context that the Authority shows in one turn. In chat layout, three fifths of them are for chat messages."""
     recall_scope: Literal["intent", "session", "subject"] | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""

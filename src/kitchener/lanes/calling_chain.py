@@ -5,22 +5,30 @@ waits for it any more, and it counts as a caller of its own. Neighbours: the mai
 worker, the supervisor adds sessions, the tool registry adds calls of tools. Explained in `docs/actors.md`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar
+from typing import Final
 
-from kitchener.records.entries import CostSummary
+from kitchener.records.entries import CostSummary, NestedTurn
 from kitchener.records.work_order import Cost
+
+MOST_TURNS: Final = 100
+"""Turns of one tool call that are named on record. What further ones use counts all the same."""
 
 
 class ToolRun:
     """One call of a tool, as a link of the chain."""
 
-    __slots__ = ("cost", "has_ended")
+    __slots__ = ("cost", "has_ended", "turns")
 
     def __init__(self) -> None:
         self.has_ended = False
         """The tool has returned, or nobody waits for it any longer."""
         self.cost: Cost | None = None
         """What the turns used that the tool ran so far; None: it ran none."""
+        self.turns: list[NestedTurn] = []
+        """Those turns, the first `MOST_TURNS`."""
 
 
 Links = tuple[str | ToolRun, ...]
@@ -40,16 +48,28 @@ def live_links() -> Links:
     return links
 
 
+@contextmanager
+def called_by(session_id: str) -> Iterator[None]:
+    """Runs the block as if a tool of this session ran it."""
+    token = CALLING_CHAIN.set((session_id,))
+    try:
+        yield
+    finally:
+        CALLING_CHAIN.reset(token)
+
+
 def calling_chain() -> tuple[str, ...]:
     """The sessions whose turns wait for what runs here, outermost first."""
     return tuple([link for link in live_links() if isinstance(link, str)])
 
 
-def charge_tool(spent: CostSummary) -> None:
-    """Adds what the running turn used to the tool call that runs the turn, if one does and still waits."""
+def charge_tool(turn: NestedTurn, spent: CostSummary) -> None:
+    """Adds the running turn and what it used to the tool call that runs the turn, if one does and still waits."""
     links = CALLING_CHAIN.get()
     if len(links) > 1 and isinstance(tool := links[-2], ToolRun) and not tool.has_ended:
         tool.cost = Cost.of(spent).plus(tool.cost)
+        if len(tool.turns) < MOST_TURNS:
+            tool.turns.append(turn)
 
 
 def enter_tool(context: Context) -> ToolRun:

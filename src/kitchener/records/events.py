@@ -41,6 +41,8 @@ ATTEMPT_FAILED: Final = "ATTEMPT_FAILED"
 LLM_CALL: Final = "LLM_CALL"
 TOOL_STARTED: Final = "TOOL_STARTED"
 TOOL_CALL: Final = "TOOL_CALL"
+APPROVAL_REQUESTED: Final = "APPROVAL_REQUESTED"
+APPROVAL_RESOLVED: Final = "APPROVAL_RESOLVED"
 INTENT_DECLARED: Final = "INTENT_DECLARED"
 INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
 INTENT_REOPENED: Final = "INTENT_REOPENED"
@@ -87,7 +89,9 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     ATTEMPT_FAILED: ("detail",),
     LLM_CALL: ("response",),
     TOOL_STARTED: ("arguments",),
-    TOOL_CALL: ("result", "error"),
+    TOOL_CALL: ("result", "error", "question"),
+    APPROVAL_REQUESTED: ("message", "arguments", "response_schema"),
+    APPROVAL_RESOLVED: ("override_args", "answer", "message", "answered_by"),
     INTENT_DECLARED: ("objective", "targets"),
     INTENT_SUPERSEDED: ("reason",),
     INTENT_REOPENED: ("reason",),
@@ -128,7 +132,14 @@ SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
 SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
-_KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
+APPROVALS_KEY: Final = "approvals"
+"""The index key of every request for approval and of every answer to one."""
+_FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    SIGNER_DECLARED: (SIGNERS_KEY,),
+    SEALING_CHANGED: (SEALING_KEY,),
+    APPROVAL_REQUESTED: (APPROVALS_KEY,),
+    APPROVAL_RESOLVED: (APPROVALS_KEY,),
+}
 
 POLICY_VERSION: Final = 5
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
@@ -230,7 +241,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
     There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
     for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject;
-    for sources by their hash.
+    for sources by their hash; for requests for approval and their answers.
     Keys contain ids only and nothing that is sealed, because an index is not encrypted.
     """
     if entry_type not in _KEYED_TYPES:
@@ -254,8 +265,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
-    if entry_type in _KEYS_OF_ROOT:
-        return _KEYS_OF_ROOT[entry_type]
+    if entry_type in _FIXED_KEYS:
+        return _FIXED_KEYS[entry_type]
     if entry_type == SOURCE_RECORDED:
         return (source_index_key(str(payload.get("hash"))),)
     if entry_type in _OF_SHARED_INTENTS:
@@ -294,8 +305,7 @@ _KEYED_TYPES: Final = frozenset(
         *_OF_SUBJECT,
         WO_PLANNED,
         SUBJECT_ERASED,
-        SIGNER_DECLARED,
-        SEALING_CHANGED,
+        *_FIXED_KEYS,
         SESSION_END,
         *_OF_SHARED_INTENTS,
         *IMPORTED_TYPES,

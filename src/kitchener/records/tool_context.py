@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from kitchener.errors import ToolError
 from kitchener.plain_names import quoted
 from kitchener.records.entries.common import Json
+from kitchener.records.tool_question import ToolAnswer
 
 MAX_PROGRESS_CHARS: Final = 500
 """Longest message of progress. What goes beyond is cut."""
@@ -51,6 +52,8 @@ class ToolContext:
     """On the event loop's clock, seconds. A later result is discarded."""
     report: Report | None = None
     """Takes the progress; None: nobody watches the turn."""
+    answer: ToolAnswer | None = None
+    """A person's answer to the question that this call asked before; None: it has asked none."""
     read_page: ReadPage | None = None
     """Reads on in a long result of this work order, for the built-in tool that does so; None: there is none."""
 

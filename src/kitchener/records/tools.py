@@ -7,13 +7,13 @@ Explained in `docs/tools.md`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NewType, Protocol
+from typing import Any, NewType, Protocol
 
 from kitchener.canonical import canonical_digest
-from kitchener.records.entries.common import Json
 from kitchener.records.entries.sources import ToolDefinition, ToolTraitsMapping
 from kitchener.records.prompt import ToolSpec
 from kitchener.records.tool_context import ToolContext
+from kitchener.records.tool_question import ToolAnswer, ToolQuestion
 
 ToolSource = NewType("ToolSource", str)
 """Where a tool and its results come from: `tool:<name>` for a function, `mcp:<label>` for a server."""
@@ -68,30 +68,6 @@ class ToolTraits:
 def function_traits(*, read_only: bool, is_trusted: bool = True) -> ToolTraits:
     """The traits of a function whose author says no more than this."""
     return ToolTraits(read_only=read_only, destructive=not read_only, idempotent=read_only, is_trusted=is_trusted)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolQuestion:
-    """What a tool returns in place of a result when it needs a person's answer first."""
-
-    message: str
-    """The question, for a person."""
-    response_schema: Mapping[str, object] | None = None
-    """JSON schema of the answer; None: yes or no."""
-    state: Json = None
-    """What the tool gets back with the answer, to continue. It never reaches a model."""
-    reason: Literal["input_required", "confirmation"] = "confirmation"
-    """Whether the tool lacks a value, or only permission."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """A person's answer to a question of a tool. The call that asked is made again with it."""
-
-    state: Json
-    """The state of the question."""
-    answer: Json
-    """The answer, which fits the question's `response_schema`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from kitchener.canonical import parse_json
 from kitchener.errors import InvalidOutput
 from kitchener.ids import memory_namespace
+from kitchener.records.entries.approvals import ResumesMapping
 from kitchener.records.entries.common import opened, payload_as, text_of
 from kitchener.records.entries.turns import (
     CostSummary,
@@ -82,6 +83,8 @@ class TurnCall(NamedTuple):
     """The object that the caller wants in place of a reply's text; None: text."""
     tool_choice: str | None = None
     """What the first answer of the reply must call: `none`, `required` or the id of a tool; None: the model chooses."""
+    resumes: ResumesMapping | None = None
+    """The deferred work order that the turn goes on with; None: the message is one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class TurnResult(Generic[OutputT]):
     degraded: bool = False
     """Whether the turn has an `error`, so its reply is an apology, a question, or that of the degraded call."""
     pending_approval: tuple[str, ...] = ()
-    """Ids of the work orders that wait for a person."""
+    """Ids of the requests for approval that the turn ended with; see `approve` and `deny` of a supervisor."""
     error: TurnError | None = None
     """Why the turn could not do what it was asked; None: it could."""
     trace_hash: str | None = None

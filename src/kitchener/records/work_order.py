@@ -6,13 +6,14 @@ the table of legal transitions. `docs/work-orders.md` explains the states.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
+from kitchener.records.approval import ApprovalRequest, Resumption
 from kitchener.records.entries.work_orders import FailureReason, NestedCost, WorkOrderState, WorkOrderType
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
@@ -29,6 +30,11 @@ TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
 }
 """State to the states that may follow it. Only HO2 uses `completed → failed`, when its quality gate rejects the output."""
 
+
+if TYPE_CHECKING:
+    _Resumed = Resumption
+else:
+    _Resumed = object  # pydantic would follow the recursive type of a JSON value without end
 
 _STRICT: Final = ConfigDict(extra="forbid")
 
@@ -95,6 +101,18 @@ class Constraints(_Replaceable):
     """Sampling temperature; None: that of the contract."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Longest answer, tokens; None: that of the contract."""
+    ask_tools: tuple[str, ...] = ()
+    """Tools whose calls wait for a person."""
+    ask_after_untrusted: tuple[str, ...] = ()
+    """Tools whose calls wait for a person once the work order has read text of an untrusted source."""
+    deny_after_untrusted: tuple[str, ...] = ()
+    """Tools whose calls are refused once the work order has read text of an untrusted source."""
+    has_read_untrusted: bool = False
+    """Whether such text is among what the work order is given."""
+    most_requests: Annotated[int, Field(ge=0)] = 16
+    """Calls of the work order that may wait for a person; a further one is refused."""
+    grants: tuple[str, ...] = ()
+    """The approvals for the session by which further tools need not ask."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -190,6 +208,10 @@ class WorkOrder(_Replaceable):
     """The work order that this one retries or verifies; None: there is none."""
     planned_ref: Ref | None = None
     """The `WO_PLANNED` entry, which has references to all input; None: it was not recorded yet."""
+    requests: tuple[ApprovalRequest, ...] = ()
+    """The calls that wait for a person, if the work order is deferred."""
+    resumption: "_Resumed | None" = None
+    """The deferred work order that this one goes on with; None: it begins anew."""
     output_result: dict[str, Any] | None = None
     """The output; validated by the contract's output schema; None: there is none."""
     error: WorkOrderError | None = None
@@ -254,9 +276,9 @@ class WorkOrder(_Replaceable):
         cost, at = cost or self.cost, at or self.completed_at
         return self._moved("failed", error=error, cost=cost, completed_at=at)
 
-    def deferred(self, cost: Cost | None = None) -> Self:
-        """Returns the work order as waiting for a person."""
-        return self._moved("deferred", cost=cost or self.cost)
+    def deferred(self, cost: Cost | None = None, requests: tuple[ApprovalRequest, ...] = ()) -> Self:
+        """Returns the work order as waiting for a person, with the calls that wait."""
+        return self._moved("deferred", cost=cost or self.cost, requests=requests)
 
     def superseded(self) -> Self:
         """Returns the failed work order as replaced by a successful retry."""

@@ -26,11 +26,13 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, opened, payload_as
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tool_context import ToolContext
+from kitchener.records.tool_question import ToolQuestion
+from kitchener.records.tools import ToolIdentity
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes
@@ -193,6 +195,14 @@ class RecordedTools(ToolRegistry):
             return found
         return toolset_of([items.spec if each.tool_id == items.tool_id else each for each in found.specs])
 
+    def identity(self, tool_id: str) -> ToolIdentity | None:
+        """See `ToolRegistry`."""
+        return self._registry.identity(tool_id)
+
+    def untrusted_source(self, tool_id: str) -> str | None:
+        """See `ToolRegistry`."""
+        return self._registry.untrusted_source(tool_id)
+
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""
         if self._items is not None and tool_id == self._items.tool_id:
@@ -210,7 +220,14 @@ class RecordedTools(ToolRegistry):
                 payload = entry.payload
                 nested = payload.get("nested_cost")
                 cost = Cost.of(nested) if nested is not None else None
-                return ToolOutcome(result=payload.get("result"), error=payload.get("error"), nested_cost=cost)
+                asked = opened(payload.get("question"))
+                return ToolOutcome(
+                    result=payload.get("result"),
+                    error=payload.get("error"),
+                    question=ToolQuestion.of(asked) if asked is not None else None,
+                    nested_cost=cost,
+                    nested_turns=payload.get("nested_turns", ()),
+                )
         return ToolOutcome(error="the call has no recorded result")
 
 

@@ -7,6 +7,7 @@ from typing import Final, TypeGuard
 
 import orjson
 
+from kitchener.records.entries import NestedTurn
 from kitchener.replaying.recorded.sources import SourceChange
 
 _SHOWN: Final = 600
@@ -92,6 +93,8 @@ class ReplayReport:
     """What shapes requests otherwise now than in the first turn with another configuration, with diffs of the texts."""
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of the turns, intents, rules and learned lines that the model was shown, by id of an identical turn."""
+    nested_turns: tuple[NestedTurn, ...] = ()
+    """The turns that its tools ran in other sessions, which have replays of their own."""
 
     def then(self, later: "ReplayReport") -> "ReplayReport":
         """The report of the imported turns of a session, with that of the turns after the import."""
@@ -102,6 +105,7 @@ class ReplayReport:
             unreadable=self.unreadable or later.unreadable,
             policy=self.policy or later.policy,
             visible={**self.visible, **later.visible},
+            nested_turns=(*self.nested_turns, *later.nested_turns),
         )
 
     def without_key(self, why: str) -> "ReplayReport":
@@ -140,6 +144,7 @@ class ReplayReport:
             "divergence": self.divergence.as_json() if self.divergence is not None else None,
             "policy": None if policy is None else asdict(policy),
             "changes": [asdict(each) for each in self.changes],
+            "nested_turns": list(self.nested_turns),
             "visible": {turn: list(items) for turn, items in self.visible.items()},
         }
 
@@ -159,6 +164,9 @@ class ReplayReport:
                 f"{self.session_id}  was recorded under another policy: from {self.policy.turn_id} on its ruleset_hash is"
                 f" {self.policy.recorded}, now {self.policy.now}"
             )
+        if self.nested_turns:
+            sessions = dict.fromkeys(f"{each['session_id']} of {each['agent_class']}" for each in self.nested_turns)
+            rows.append(f"{self.session_id}  its tools ran turns in {', '.join(sessions)}; --nested replays these too")
         if self.unreadable:
             rows.append(f"{self.session_id}  not readable: {self.unreadable}")
         for each in self.changes:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import anyio
 import anyio.to_thread
 
 from kitchener.actors.assembly import SharedResources
@@ -29,7 +30,8 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.gateway.providers.recorded import RecordedProvider
-from kitchener.ids import memory_namespace
+from kitchener.ids import anonymous_subject, memory_namespace
+from kitchener.lanes.calling_chain import called_by
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
@@ -37,6 +39,7 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
+from kitchener.records.turn import TurnCall
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -61,6 +64,7 @@ from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
+_ANONYMOUS: Final = anonymous_subject("")
 DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
@@ -291,7 +295,7 @@ class Replays:
         version = policy_version_of(tape)
         agent = of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
-        tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
+        tools = RecordedTools(self._unnamed_tools if tape.offers(self._unnamed_tools.tool_ids) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
@@ -354,6 +358,17 @@ class Replays:
 async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
     """Runs a recorded turn again, with its message and options."""
     started = turn.start
+    if (resumes := started.get("resumes")) is not None:
+        call = TurnCall(
+            session_id=tape.session_id,
+            deadline=anyio.current_time() + DEADLINE_S,
+            memory=started.get("memory", True),
+            acceptance=tuple(opened(started.get("acceptance", ())) or ()),
+            output=recorded_output(tape, turn),
+            resumes=resumes,
+        )
+        await supervisor.handle_call(text_of(started["user_message"]), call)
+        return
     await supervisor.handle_turn(
         text_of(started["user_message"]),
         session_id=tape.session_id,
@@ -409,12 +424,6 @@ def _known(agent: HO2Config, tools: Sequence[Callable[..., object]]) -> tuple[Ca
     return tuple(each for each in tools if not (isinstance(each, Tool) and each.tool_id in loaded))
 
 
-def _was_offered(tape: Tape, tools: ToolRegistry) -> bool:
-    """Whether any work order of the session may use one of these tools."""
-    planned = (entry.payload for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
-    return any(not set(tools.tool_ids).isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
-
-
 class _Replay:
     """One session's replay."""
 
@@ -455,6 +464,7 @@ class _Replay:
             policy=self._policy,
             changes=self._changes,
             visible=self._done,
+            nested_turns=tuple(tape.nested_turns()),
         )
 
     async def _open(self) -> None:
@@ -468,9 +478,12 @@ class _Replay:
         self._clock.put_to(first.timestamp)
         self._note_policy(self._tape.turns[0] if self._tape.turns else None)
         started = payload_as(SessionStartPayload, first.payload)
-        await self._fresh().start_session(
-            self._tape.session_id, subject_id=started["subject_id"], external_id=started.get("external_id")
-        )
+        subject_id = started["subject_id"]
+        # A tool starts a session for the anonymous subject of its own one, which nobody else may name.
+        with called_by(subject_id.removeprefix(_ANONYMOUS)):
+            await self._fresh().start_session(
+                self._tape.session_id, subject_id=subject_id, external_id=started.get("external_id")
+            )
 
     async def _run(self, turn: TurnTape) -> None:
         tape = self._tape

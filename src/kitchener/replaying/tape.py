@@ -5,7 +5,7 @@ ends the replay. Differences are therefore found in the order in which a turn de
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -23,7 +23,9 @@ from kitchener.records import events
 from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
     AttemptStartedPayload,
+    NestedTurn,
     ProjectionPayload,
+    ToolCallPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
@@ -185,6 +187,18 @@ class Tape:
         """The entries of HO2m before the first turn."""
         entries = self.entries.get(self.ho2m, ())
         return [entry for entry in entries if not self.turns or entry.seq < self.turns[0].started.seq]
+
+    def nested_turns(self) -> Iterator[NestedTurn]:
+        """The turns that tools ran in other sessions."""
+        for turn in self.turns:
+            for entry in turn.of_type(events.TOOL_CALL):
+                yield from payload_as(ToolCallPayload, entry.payload).get("nested_turns", ())
+
+    def offers(self, tool_ids: Iterable[str]) -> bool:
+        """Whether any work order of the session may use one of these tools."""
+        planned = (each.payload for each in self.entries.get(self.ho2m, ()) if each.entry_type == events.WO_PLANNED)
+        wanted = frozenset(tool_ids)
+        return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a turn, or with None to the start of the session."""

@@ -1,5 +1,6 @@
 """Opens everything in order and closes it in the order of the flow."""
 
+from kitchener.runtime.agent_tools import agent_tool
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.runtime.portable.conversations import ConversationsImport, ImportedConversation, import_conversations
@@ -19,6 +20,7 @@ __all__ = [
     "SessionImport",
     "SessionInfo",
     "SyncRuntime",
+    "agent_tool",
     "erase_subject",
     "export_session",
     "import_conversations",

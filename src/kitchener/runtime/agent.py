@@ -4,7 +4,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 `RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -32,7 +32,7 @@ from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, RuntimeConfig, described_key, dotted_key
 from kitchener.content_store import ContentStore
-from kitchener.errors import ConfigError, KitchenerError, RuntimeClosed, ToolError
+from kitchener.errors import CallerError, ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
@@ -42,7 +42,9 @@ from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
+from kitchener.runtime.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
+from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
@@ -101,14 +103,16 @@ class _OpeningAttempt:
 class Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
-    def __init__(self, config: HO2Config, shared: RuntimeParts) -> None:
+    def __init__(self, config: HO2Config, shared: RuntimeParts, supervisor_of: SupervisorOf) -> None:
         config = with_reply_contract(config)
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems()
-        self.tools = tools = tools_of(config, injected.tools, items, is_configured=bool(shared.config.classes))
+        self.tools = tools = tools_of(
+            config, injected.tools, items, is_configured=bool(shared.config.classes), supervisor_of=supervisor_of
+        )
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -243,13 +247,26 @@ def check_tools(config: RuntimeConfig, source: str) -> None:
     """
     for agent_class, agent in config.agents.items():
         try:
-            load_tools(name for name in agent.tools or () if ":" in name)
-        except ToolError as error:
+            load_tools(name for name in agent.tools or () if ":" in name and not name.startswith(AGENT_PREFIX))
+            for asked in _agents_in(agent.tools or ()):
+                agent_tool(asked)
+                check_is_configured(config, asked)
+        except (ToolError, CallerError) as error:
             raise ConfigError(source, dotted_key(("agents", agent_class, "tools")), "", str(error)) from error
 
 
+def _agents_in(names: Iterable[str]) -> list[str]:
+    """The agent classes that the setting `tools` names."""
+    return [name.removeprefix(AGENT_PREFIX) for name in names if name.startswith(AGENT_PREFIX)]
+
+
 def tools_of(
-    config: HO2Config, given: Sequence[Callable[..., object]], items: ContextItems, *, is_configured: bool
+    config: HO2Config,
+    given: Sequence[Callable[..., object]],
+    items: ContextItems,
+    *,
+    is_configured: bool,
+    supervisor_of: SupervisorOf | None = None,
 ) -> ToolRegistry:
     """The tools of an agent class.
 
@@ -258,6 +275,7 @@ def tools_of(
         given: the tools given to `open_runtime`
         items: the built-in tool, which needs no permission; left out where nothing can be read with it
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
+        supervisor_of: the supervisors that its tools may ask; None: tools do not run
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
@@ -268,7 +286,10 @@ def tools_of(
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)
-    chosen = [*load_tools(name for name in wanted if ":" in name), *(known[name] for name in named)]
+    modules = [name for name in wanted if ":" in name and not name.startswith(AGENT_PREFIX)]
+    chosen = [*load_tools(modules), *map(agent_tool, _agents_in(wanted)), *(known[name] for name in named)]
+    if supervisor_of is not None:
+        chosen = [each.bound(supervisor_of) if isinstance(each, AgentTool) else each for each in chosen]
     return ToolRegistry(
         chosen,
         timeout_s=config.tool_timeout_s,

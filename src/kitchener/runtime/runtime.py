@@ -204,7 +204,7 @@ class Runtime:
             if not is_on_record:
                 check_is_configured(self.config, agent_class)
                 self._check_room(agent_class)
-            agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared)
+            agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared, self.supervisor)
             agent.open()
         return agent
 

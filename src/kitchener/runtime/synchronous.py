@@ -39,6 +39,7 @@ class SyncRuntime:
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
+        tool_choice: str = "auto",
     ) -> TurnResult[OutputT]:
         """Sends a message of the conversation and returns the result when its record is durable.
 
@@ -51,6 +52,7 @@ class SyncRuntime:
             parts: images and files of the message, see `ImagePart` and `FilePart`
             speaker: the name of the person who says the message, where several talk; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit; None: the reply is text
+            tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
 
         Raises:
             CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
@@ -69,6 +71,7 @@ class SyncRuntime:
                 parts=parts,
                 speaker=speaker,
                 output=output,
+                tool_choice=tool_choice,
             )
 
         return self.call(turn)

@@ -135,6 +135,21 @@ async def test_tools_go_out_and_their_requests_and_results_go_both_ways() -> Non
     assert (sent["messages"][2]["tool_call_id"], sent["messages"][2]["content"]) == ("c-0", '"nothing"')
 
 
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        (None, "auto"),
+        ("required", "required"),
+        ("look", {"type": "function", "function": {"name": "look"}}),
+    ],
+)
+async def test_what_must_be_called_goes_out_with_the_tools(choice: str | None, sent: object) -> None:
+    tools = tuple(ToolSpec(name, "Looks", {"type": "object", "properties": {}}) for name in ("look", "listen"))
+    async with served(completion(None, tool_calls=[("c-1", "look", "{}")])) as (server, gateway):
+        await gateway.complete(ask(tools=tools, tool_choice=choice), on_attempt=Told())
+    assert server.hits[0].body["tool_choice"] == sent
+
+
 async def test_a_schema_goes_out_and_the_answer_comes_back_as_an_object() -> None:
     schema = {
         "type": "object",

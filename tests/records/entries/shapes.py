@@ -37,6 +37,8 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
     events.LLM_CALL: entries.ModelCallPayload,
     events.TOOL_STARTED: entries.ToolStartedPayload,
     events.TOOL_CALL: entries.ToolCallPayload,
+    events.APPROVAL_REQUESTED: entries.ApprovalRequestedPayload,
+    events.APPROVAL_RESOLVED: entries.ApprovalResolvedPayload,
     events.INTENT_DECLARED: entries.IntentDeclaredPayload,
     events.INTENT_SUPERSEDED: entries.IntentSupersededPayload,
     events.INTENT_REOPENED: entries.IntentReopenedPayload,
@@ -67,6 +69,7 @@ _EVERYWHERE: Final[dict[str, Shape]] = {
 _IN_HO1M: Final[dict[str, Shape]] = {
     events.WO_COMPLETED: entries.ExecutionCompletedPayload,
     events.WO_FAILED: entries.ExecutionFailedPayload,
+    events.WO_DEFERRED: entries.ExecutionDeferredPayload,
 }
 
 

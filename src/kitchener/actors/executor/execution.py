@@ -14,7 +14,8 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
-from kitchener.actors.executor.call_limits import CallLimits
+from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
+from kitchener.actors.executor.call_budget import CallBudget
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.result_pages import ResultPages
@@ -33,6 +34,7 @@ from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerE
 from kitchener.ids import tool_idempotency_key
 from kitchener.ledger import LedgerEntry, LedgerGroup
 from kitchener.records import events
+from kitchener.records.approval import ApprovalAnswer
 from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (
     AttemptStartedPayload,
@@ -99,13 +101,16 @@ class Execution:
     """
 
     __slots__ = (
+        "_answers",
         "_attempt",
         "_base",
         "_deadline",
+        "_gate",
         "_ledger",
         "_model_calls_begun",
         "_output_ref",
         "_parts",
+        "_refused",
         "_reply",
         "_subject_id",
         "_surroundings",
@@ -126,7 +131,7 @@ class Execution:
     """What the work order has used so far."""
     limits: Constraints
     """The limits of the work order."""
-    calls: CallLimits
+    calls: CallBudget
     """Whether the model may call further tools."""
     pages: ResultPages
     """The results that the model was shown only the beginning of."""
@@ -149,7 +154,7 @@ class Execution:
         self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
-        self.calls = CallLimits(self.limits)
+        self.calls = CallBudget(self.limits)
         self.pages = ResultPages(self._wo_id, self.limits.result_page_tokens)
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
@@ -171,6 +176,16 @@ class Execution:
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
         self._model_calls_begun, self.tool_calls = direct_after or 0, 0
+        resumption = work_order.resumption
+        self._gate = CallGate(self.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
+        self._answers: Mapping[int, ApprovalAnswer] = {}
+        self._refused: Mapping[int, str] = {}
+        """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
+
+    @property
+    def work_order(self) -> WorkOrder:
+        """The work order."""
+        return self._wo
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -234,7 +249,7 @@ class Execution:
             request = request._replace(tool_choice=tool_choice)
         opening, rest = contract.request_parts(
             request.messages,
-            tools_digest=chosen_digest(tools.digest, tool_choice),
+            tools_digest=tools.digest if tool_choice is None else chosen_digest(tools.digest, tool_choice),
             model_id=request.model_id,
             temperature=request.temperature,
             max_tokens=request.max_tokens,
@@ -266,25 +281,46 @@ class Execution:
         self._keep(ref)
         return response
 
-    async def run_tools(self, uses: Sequence[ToolRequested]) -> list[ToolOutcome]:
+    async def run_tools(
+        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
+    ) -> list[ToolOutcome]:
         """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
 
         Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
+
+        Args:
+            uses: the calls
+            answers: what a person answered about some of them, by their places; None: nobody was asked
+
+        Raises:
+            WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
         """
-        outcomes = list[ToolOutcome]()
-        for group in groups_of(uses, self.limits.parallel_tools, self.tools.is_read_only):
+        first, answers, outcomes = self.tool_calls + 1, answers or {}, list[ToolOutcome]()
+        waiting, refused = self._gate.judge(uses, answers, self._tool_problem)
+        refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
+        self._answers = {first + place: each for place, each in answers.items()}
+        self._refused = {first + place: reason for place, reason in refused.items()}
+        runs = uses[: min(waiting)] if waiting else uses
+        for group in groups_of(runs, self.limits.parallel_tools, self.tools.is_read_only):
             progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
             begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
                 outcomes.append(await self._end_tool(call, outcome))
+            if questions_in(outcomes):
+                break
+        if requests := requests_for(uses, first, waiting, questions_in(outcomes)):
+            raise WorkOrderDeferred(requests)
         return outcomes
 
     async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
         """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
         self.tool_calls += 1
         call, tools = self.tool_calls, self.tools
-        problem = self.calls.refusal() or self._tool_problem(tool_id, arguments)
+        answer = self._answers.get(call)
+        if answer is not None and answer.arguments is not None:
+            arguments = answer.arguments
+        problem = self._refused.get(call) or self.calls.refusal() or self._tool_problem((tool_id, arguments))
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
             problem = self.calls.equal_refusal(tool_id, plain)
@@ -299,6 +335,8 @@ class Execution:
                 "idempotency_key": key,
                 "read_only": read_only,
             }
+            if answer is not None:
+                started["approval_id"] = answer.approval_id
             try:
                 await self.record(events.TOOL_STARTED, started)
             except EntryTooLarge as error:
@@ -312,12 +350,13 @@ class Execution:
         if self._reply is not None:
             await self._reply.tool_started(tool_id, call, arguments)
         report = partial(progress.add, self._wo_id, tool_id, call) if progress is not None else None
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report)))
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
 
     async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
+        outcome = self._gate.checked(outcome, self.tools.untrusted_source(named), may_ask=self.makes_reply)
         try:
             ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
@@ -330,9 +369,9 @@ class Execution:
             await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
 
-    def shown(self, call: int, tool_id: str, outcome: ToolOutcome) -> str:
+    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> str:
         """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
-        return self.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome))
+        return self.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome, wo_id))
 
     async def on_attempt(self, attempt: Attempt) -> None:
         """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
@@ -434,8 +473,9 @@ class Execution:
                 fields["requested_model_id"] = attempt.model_id
         return fields
 
-    def _tool_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
+    def _tool_problem(self, use: ToolRequested) -> str | None:
         """Returns why this call must not run, or None."""
+        tool_id, arguments = use
         if not self._may_use(tool_id):
             return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self.limits.allowed_tools)}"
         try:
@@ -448,7 +488,7 @@ class Execution:
     def _may_use(self, tool_id: str) -> bool:
         return tool_id in self.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
 
-    def _context(self, key: str, report: Report | None) -> ToolContext:
+    def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:
         wo = self._wo
         return ToolContext(
             idempotency_key=key,
@@ -458,6 +498,7 @@ class Execution:
             wo_id=wo.wo_id,
             deadline=self._deadline,
             report=report,
+            answer=answer.given if answer is not None else None,
             read_page=self.pages.read,
         )
 
@@ -485,8 +526,15 @@ def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCall
     fields: ToolCallPayload = {"call": call, "tool_id": tool_id}
     if outcome.error is not None:
         fields["error"] = outcome.error
+    elif outcome.question is not None:
+        fields["question"] = question_mapping(outcome.question)
     else:
         fields["result"] = outcome.result
+    if outcome.untrusted_source is not None:
+        fields["source"] = outcome.untrusted_source
+        fields["untrusted"] = True
     if outcome.nested_cost is not None:
         fields["nested_cost"] = nested_mapping(outcome.nested_cost)
+    if outcome.nested_turns:
+        fields["nested_turns"] = [*outcome.nested_turns]
     return fields

@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
+from kitchener.actors.executor.asking import WorkOrderDeferred
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.tool_messages import resumed_messages, tool_message
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
+from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config, LimitsConfig
@@ -24,7 +27,8 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import LedgerGroup
 from kitchener.records import events
-from kitchener.records.entries import ExecutingPayload, ExecutionFailedPayload, WorkOrderErrorMapping
+from kitchener.records.approval import ApprovalRequest
+from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
 from kitchener.records.prompt import Message, PromptGateway, PromptResponse
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -76,7 +80,7 @@ class HO1Executor:
         self._timestamps = TimestampText()
 
     async def execute(self, work_order: WorkOrder) -> WorkOrder:
-        """Returns the work order, completed or failed. Every step is in HO1's ledger, but not yet durable.
+        """Returns the work order, completed, failed or deferred. Every step is in HO1's ledger, but not yet durable.
 
         Failures of models, tools and outputs are results. Cancellation passes through and keeps the entries written so far.
 
@@ -99,6 +103,10 @@ class HO1Executor:
             if reply is not None:
                 await reply.void()
             return await self._failed(run, work_order, failure.error)
+        except WorkOrderDeferred as deferral:
+            if reply is not None:
+                await reply.void()
+            return await self._deferred(run, work_order, deferral.requests)
         value, output_bytes = output
         if reply is not None and run.makes_reply:
             text = value.get(REPLY_KEY)
@@ -138,7 +146,7 @@ class HO1Executor:
             messages[-1] = await run.with_parts(messages[-1])
         rounds = wo.constraints.turn_limit if run.makes_reply else 0
         tools = run.tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
-        if tools.specs:
+        if tools.specs or wo.resumption is not None:
             response = await self._converse(run, contract, variables, messages, tools, rounds)
         else:
             response = await run.call_model(contract, variables, messages, tools)
@@ -175,6 +183,10 @@ class HO1Executor:
         Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls,
         or when the budgets leave no room for another, the model is called once more without tools.
         """
+        resumption = run.work_order.resumption
+        if resumption is not None:
+            messages += await resumed_messages(run, resumption)
+            rounds = rounds if tools.specs and run.tally.has_room else 0
         choice = run.limits.tool_choice
         for _ in range(rounds):
             response = await run.call_model(contract, variables, messages, tools, choice)
@@ -185,13 +197,18 @@ class HO1Executor:
             before = run.tool_calls
             outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
             for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
-                shown = run.shown(call, use.tool_id, outcome)
-                messages.append(Message("tool", shown, tool_use_id=use.use_id, tool_id=use.tool_id))
+                messages.append(tool_message(run, use, outcome, call))
             if run.calls.is_over or not run.tally.has_room:
                 break
             if run.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
                 tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
         return await run.call_model(contract, variables, messages, NO_TOOLS)
+
+    async def _deferred(self, run: Execution, wo: WorkOrder, requests: tuple[ApprovalRequest, ...]) -> WorkOrder:
+        cost = run.tally.cost(self._clock.time_us())
+        waiting = [each.call for each in requests]
+        await run.record(events.WO_DEFERRED, ExecutionDeferredPayload(waiting=waiting, cost=cost_mapping(cost)))
+        return wo.deferred(cost, requests)
 
     async def _failed(self, run: Execution, wo: WorkOrder, error: WorkOrderError) -> WorkOrder:
         now_us = self._clock.time_us()

@@ -25,6 +25,8 @@ class ResultPages:
         page_tokens: tokens of one page; None: all of a result is shown at once
     """
 
+    __slots__ = ("_page_bytes", "_texts", "_wo_id")
+
     def __init__(self, wo_id: str, page_tokens: int | None) -> None:
         self._wo_id = wo_id
         self._page_bytes = page_tokens * BYTES_PER_TOKEN if page_tokens is not None else None
@@ -35,17 +37,18 @@ class ResultPages:
         """Whether the model was shown less than all of some result."""
         return bool(self._texts)
 
-    def first(self, call: int, outcome: ToolOutcome) -> ToolOutcome:
+    def first(self, call: int, outcome: ToolOutcome, wo_id: str | None = None) -> ToolOutcome:
         """Returns the outcome of a call as the model is shown it: whole, or the first page of its result.
 
         Args:
             call: number of the call within the work order, from 1
             outcome: of the call
+            wo_id: the work order that made the call; None: this one
         """
         most = self._page_bytes
         if most is None or outcome.error is not None or len(whole := canonical_bytes(outcome.result)) <= most:
             return outcome
-        item_id = result_id(self._wo_id, call)
+        item_id = result_id(wo_id or self._wo_id, call)
         self._texts[item_id] = outcome.result if isinstance(outcome.result, str) else whole.decode()
         return ToolOutcome(result=page_of(self._texts[item_id], item_id, 0, most))
 

@@ -42,6 +42,11 @@ class SessionResults:
         """The characters of the results in memory."""
         return sum([len(each.text) for each in self._held.values() if each is not None])
 
+    @property
+    def has_untrusted(self) -> bool:
+        """Whether the turn was offered a result of an untrusted source. Known once `items` was called."""
+        return any(each is not None and each.untrusted_source is not None for each in self._held.values())
+
     def keep(self, trace: Iterable[StoredEntry], reply: str) -> KeptResults:
         """Chooses the results of a turn that later turns may be shown, and holds them. Returns them for `TURN_COMPLETED`.
 
@@ -106,14 +111,15 @@ def read_result(entry: StoredEntry) -> ToolResult | None:
     """The result in a `TOOL_CALL` entry; None: it is an error, or was erased."""
     payload = payload_as(ToolCallPayload, entry.payload)
     result = opened(payload.get("result"))
-    if "error" in payload or "turn_id" not in payload or result is None:
+    if "error" in payload or "question" in payload or "turn_id" not in payload or result is None:
         return None
     call, tool_id, turn_id = payload["call"], payload["tool_id"], payload["turn_id"]
-    return ToolResult(entry.ref, entry.timestamp, turn_id, entry.entity_id, call, tool_id, result_text(result))
+    source = payload.get("source") if payload.get("untrusted") else None
+    return ToolResult(entry.ref, entry.timestamp, turn_id, entry.entity_id, call, tool_id, result_text(result), source)
 
 
 def _is_fact(entry: StoredEntry, reply: str) -> bool:
     payload = payload_as(ToolCallPayload, entry.payload)
-    if "error" in payload or payload["tool_id"] == ITEM_TOOL:
+    if "result" not in payload or payload["tool_id"] == ITEM_TOOL:
         return False
     return not is_repeated(opened(payload.get("result")), reply)

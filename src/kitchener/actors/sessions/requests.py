@@ -16,7 +16,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
-from kitchener.ids import check_caller
+from kitchener.ids import anonymous_subject, check_caller
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media import MEDIA_TYPES
 from kitchener.plain_names import quoted
@@ -219,7 +219,13 @@ def _check_ids(session_id: str | None, subject_id: str | None) -> None:
         check_session_id(session_id)
     if subject_id is not None:
         check_is_text("subject_id", subject_id)
-        check_caller(subject_id, session_id)
+        if not (subject_id.startswith(_ANONYMOUS) and _is_of_caller(subject_id)):
+            check_caller(subject_id, session_id)
+
+
+def _is_of_caller(subject_id: str) -> bool:
+    """Whether a tool calls for the anonymous subject of a session whose turn waits for it."""
+    return any(subject_id == anonymous_subject(each) for each in calling_chain())
 
 
 def check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, ...]:
@@ -287,6 +293,7 @@ def check_not_inside(session_id: str, what: str) -> None:
         raise ReentrantTurn(f"session {session_id!r} runs the turn whose tool {what}; do it after the turn, from outside of it")
 
 
+_ANONYMOUS = anonymous_subject("")
 MAX_DEADLINE_S = 86_400
 """Longest deadline of a call, seconds: one day, the same as for all settings."""
 _BESIDE_THE_TEXT = 8_192

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
+from kitchener.actors.sessions.pending import ASKED_CHARS, DeferredWork, PendingApprovals
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
+    ApprovalRequestedPayload,
+    ApprovalResolvedPayload,
     CostMapping,
     CostSummary,
     MessageImportedPayload,
@@ -23,6 +26,7 @@ from kitchener.records.entries import (
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderCompletedPayload,
+    WorkOrderDeferredPayload,
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
 )
@@ -75,6 +79,8 @@ class OpenTurn:
     """Types of the open work orders, by id."""
     speaker: str | None = None
     """The name of the person who said the message; None: the subject."""
+    resumed: tuple[str, DeferredWork] | None = None
+    """The deferred work order that the turn goes on with; None: it begins anew."""
 
 
 @dataclass(slots=True)
@@ -105,6 +111,8 @@ class SessionState:
     """The newest results of tools that later turns may be shown, oldest first: the turn, and the `TOOL_CALL` entry."""
     has_parts: bool = False
     """Whether a message of the session brought an image or a file."""
+    approvals: PendingApprovals | None = None
+    """Tool calls that wait for a person, and tools allowed for the session; None: no person was ever asked."""
     open_turn: OpenTurn | None = None
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
@@ -134,6 +142,10 @@ def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> Non
     speaker = payload.get("speaker")
     named = None if speaker is None else _text(speaker)
     state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]), speaker=named)
+    resumes = payload.get("resumes")
+    if resumes is not None and state.approvals is not None:
+        deferred = state.approvals.deferred.get(resumes["wo_id"])
+        state.open_turn.resumed = (resumes["wo_id"], deferred) if deferred is not None else None
 
 
 def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> None:
@@ -145,8 +157,10 @@ def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> N
 def _plan_work_order(state: SessionState, payload: WorkOrderPlannedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
     state.wo_count = max(state.wo_count, _number(wo_id) or state.wo_count + 1)
-    if state.open_turn is not None:
-        state.open_turn.work_orders[wo_id] = payload["wo_type"]
+    if (turn := state.open_turn) is not None:
+        turn.work_orders[wo_id] = payload["wo_type"]
+        if turn.resumed is not None and turn.resumed[0] == payload.get("parent_wo_id"):
+            turn.resumed[1].loop.append(wo_id)
 
 
 def _fail_work_order(state: SessionState, payload: WorkOrderFailedPayload, ref: Ref) -> None:
@@ -161,8 +175,35 @@ def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | Wo
         state.open_turn.work_orders.pop(wo_id, None)
     if wo_id in state.failed_work_orders:
         state.failed_work_orders.remove(wo_id)
+    if state.approvals is not None:
+        state.approvals.deferred.pop(wo_id, None)
     if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
         state.tokens_used += _tokens(cost)  # an aborted turn's tokens count too
+
+
+def _defer_work_order(state: SessionState, payload: WorkOrderDeferredPayload, _: Ref) -> None:
+    """The work order stays open until its turn completes: a turn that is cut off abandons it, with its requests."""
+    cost = payload.get("cost")
+    if not cost or state.open_turn is None:  # another program wrote it
+        return
+    state.tokens_used += _tokens(cost)
+    state.approvals = state.approvals or PendingApprovals()
+    turn, wo_id = state.open_turn, payload["wo_id"]
+    if turn.resumed is None:
+        state.approvals.deferred[wo_id] = DeferredWork(turn.turn_id, turn.user_message[:ASKED_CHARS], [wo_id])
+    else:
+        before = turn.resumed[1]
+        state.approvals.deferred[wo_id] = DeferredWork(turn.turn_id, before.asked_for, list(before.loop))
+
+
+def _request_approval(state: SessionState, payload: ApprovalRequestedPayload, _: Ref) -> None:
+    if state.approvals is not None:
+        state.approvals.request(payload)
+
+
+def _resolve_approval(state: SessionState, payload: ApprovalResolvedPayload, _: Ref) -> None:
+    if state.approvals is not None:
+        state.approvals.resolve(payload)
 
 
 def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref) -> None:
@@ -217,6 +258,9 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.WO_FAILED: _fail_work_order,
     events.WO_ABANDONED: _end_work_order,
     events.WO_SUPERSEDED: _end_work_order,
+    events.WO_DEFERRED: _defer_work_order,
+    events.APPROVAL_REQUESTED: _request_approval,
+    events.APPROVAL_RESOLVED: _resolve_approval,
     events.TURN_COMPLETED: _complete_turn,
     events.TURN_ABORTED: _abort_turn,
     events.MESSAGE_IMPORTED: _import_message,

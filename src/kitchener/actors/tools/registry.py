@@ -15,7 +15,6 @@ from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, c
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import RunVar
 from pydantic import ValidationError
 
 from kitchener.actors.tools.progress_queue import last_of
@@ -23,6 +22,7 @@ from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.tool_gates import ToolGates, refusal
 from kitchener.actors.tools.tool_job import ToolJob
+from kitchener.actors.tools.tool_threads import ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem
@@ -72,9 +72,7 @@ class Tool(Generic[P, R]):
         requires_approval: whether its author wants each call approved by a person
     """
 
-    requires_approval: bool = False
-
-    def __init__(
+    def __init__(  # noqa: PLR0913  as `tool`
         self,
         function: Callable[P, R],
         *,
@@ -84,6 +82,8 @@ class Tool(Generic[P, R]):
         timeout_s: float | None = None,
         acceptance: Sequence[str] = (),
         closes_intent: bool = False,
+        requires_approval: bool = False,
+        trusted: bool = True,
         **limits: Unpack[DeclaredLimits],
     ) -> None:
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
@@ -102,7 +102,7 @@ class Tool(Generic[P, R]):
         self.description = summary(docstring) if description is None else description
         self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
         self.policy_name, self.source = self.tool_id, function_source(self.tool_id)
-        self.traits = function_traits(read_only=read_only)
+        self.traits, self.requires_approval = function_traits(read_only=read_only, is_trusted=trusted), requires_approval
         self._signature = read_signature(function, self.tool_id, ToolContext)
         self.parameters = self._signature.parameters
         self._has_steps = inspect.isasyncgenfunction(called)
@@ -150,9 +150,11 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    requires_approval: bool = False,
+    trusted: bool = True,
     **limits: Unpack[DeclaredLimits],
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-def tool(
+def tool(  # noqa: PLR0913  what an author may say of a tool; all by keyword
     function: Callable[..., object] | None = None,
     /,
     *,
@@ -162,6 +164,8 @@ def tool(
     timeout_s: float | None = None,
     acceptance: Sequence[str] = (),
     closes_intent: bool = False,
+    requires_approval: bool = False,
+    trusted: bool = True,
     **limits: Unpack[DeclaredLimits],
 ) -> Any:
     """Turns a function into a tool. Use the decorator with or without arguments.
@@ -173,6 +177,8 @@ def tool(
         timeout_s: longest run, seconds; default: the agent class's `tool_timeout_s`
         acceptance: criteria that the reply must meet if its turn runs the tool, such as `contains:EUR`
         closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
+        requires_approval: True: each call waits for a person, unless a rule of `approval` says otherwise
+        trusted: False: what it returns was written by strangers, such as a web page; it is shown as data and marked as such
         **limits: `concurrency`: calls that run at a time; `rate_per_minute`: calls that start within any minute;
             `max_result_bytes`: the largest result. The setting `tool_limits` overrides them
 
@@ -187,6 +193,8 @@ def tool(
         timeout_s=timeout_s,
         acceptance=acceptance,
         closes_intent=closes_intent,
+        requires_approval=requires_approval,
+        trusted=trusted,
         **limits,
     )
     return declare if function is None else declare(function)
@@ -246,13 +254,7 @@ class ToolRegistry:
         self._functions = tuple(_as_tool(each) for each in tools)
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self._builtin = tuple(builtin)
-        self._timeout_s, self._max_result_bytes, self._max_threads = timeout_s, max_result_bytes, max_threads
-        # Each event loop has its own limiter, so that one registry can serve several event loops.
-        self._threads = RunVar[anyio.CapacityLimiter]("kitchener tool threads")
-        self._share = max_threads - max_threads // 8
-        self._threads_of: dict[tuple[object, str], anyio.CapacityLimiter] = {}
-        """The thread limiter of each subject that uses threads now, by event loop."""
-        self._left_behind: set[ToolJob] = set()
+        self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
         self._held: dict[str, ToolRegistry] = {}
         """The tools of turns that hold theirs, by turn id."""
@@ -349,6 +351,11 @@ class ToolRegistry:
         found = self._tools.get(tool_id)
         return ToolIdentity.of(definition_of(found, built_in=tool_id not in self._listed)) if found is not None else None
 
+    def untrusted_source(self, tool_id: str) -> str | None:
+        """Where the results of a tool come from, if that is not trusted; None: it is, or there is no such tool."""
+        found = self._tools.get(tool_id)
+        return found.source if found is not None and not found.traits.is_trusted else None
+
     def definitions(self) -> list[ToolDefinition]:
         """All tools as sources of requests, in the order given, then the built-in ones."""
         return [definition_of(each, built_in=each.tool_id not in self._listed) for each in self._tools.values()]
@@ -384,52 +391,15 @@ class ToolRegistry:
                     has_place = True
                     if problem is not None:
                         return ToolOutcome(error=problem)
-                    return job.with_cost(await self._run_job(job, found))
+                    if not found.is_async:
+                        return job.with_cost(await self._threads.run(job))
+                    self._in_tasks.add(job)
+                    return job.with_cost(await job.run_async())
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
         waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
-
-    async def _run_job(self, job: ToolJob, found: RunnableTool) -> ToolOutcome:
-        if not found.is_async:
-            return await self._run_in_thread(job, found.tool_id)
-        self._in_tasks.add(job)
-        job.has_begun = True
-        return await job.run_async()
-
-    async def _run_in_thread(self, job: ToolJob, tool_id: str) -> ToolOutcome:
-        threads = self._threads.get(None)
-        if threads is None:
-            threads = anyio.CapacityLimiter(self._max_threads)
-            self._threads.set(threads)
-        place = (threads, job.subject_id)
-        own = self._threads_of.setdefault(place, anyio.CapacityLimiter(self._share))
-        try:
-            async with own:
-                if (problem := self._stuck_threads(tool_id, job.subject_id, own.borrowed_tokens)) is not None:
-                    return ToolOutcome(error=problem)
-                return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
-        finally:
-            if own.borrowed_tokens == 0 and own.statistics().tasks_waiting == 0:
-                self._threads_of.pop(place, None)
-            if job.is_left_behind():
-                self._left_behind.add(job)
-
-    def _stuck_threads(self, tool_id: str, subject_id: str, running: int) -> str | None:
-        """Returns why no thread may be started for this subject, or None.
-
-        Args:
-            tool_id: the tool, for the error text
-            subject_id: the subject
-            running: the subject's running tools, including this one
-        """
-        self._left_behind.difference_update([each for each in self._left_behind if each.has_ended])
-        stuck = len(self._left_behind)
-        held = running + sum(each.subject_id == subject_id for each in self._left_behind)
-        if stuck < self._max_threads and (held <= self._share or self._share == self._max_threads):
-            return None
-        return f"tool {tool_id!r} was not started: {stuck} tools that ran out of time still occupy their threads"
 
 
 def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:

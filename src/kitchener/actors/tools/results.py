@@ -5,7 +5,7 @@
 
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
@@ -15,7 +15,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
-from kitchener.records.tools import ToolQuestion
+from kitchener.records.entries import NestedTurn
+from kitchener.records.tool_question import ConfirmationRequired, ToolQuestion
 from kitchener.records.work_order import Cost
 
 _MAX_ERROR_CHARS: Final = 2_000
@@ -40,8 +41,12 @@ class ToolOutcome:
     """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
     """What went wrong, for the model and the ledger; None: no error."""
+    untrusted_source: str | None = None
+    """Where the outcome comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
     nested_cost: Cost | None = None
     """What the turns used that the tool ran in other sessions; None: it ran none."""
+    nested_turns: Sequence[NestedTurn] = ()
+    """These turns."""
     question: ToolQuestion | None = None
     """What the tool needs to know from a person before it goes on; None: it asks nothing. `error` says so to a model."""
 
@@ -53,7 +58,7 @@ class ToolOutcome:
 def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
     if isinstance(value, ToolQuestion):
-        return ToolOutcome(error=storable(f"the tool asks a person, and has done nothing yet: {value.message}"), question=value)
+        return _asked(value)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -69,16 +74,23 @@ def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     return ToolOutcome(result=result if size <= max_bytes else _cut(result, size, max_bytes))
 
 
+def _asked(question: ToolQuestion) -> ToolOutcome:
+    problem = f"the tool asks a person, and has done nothing yet: {question.message}"
+    return ToolOutcome(error=storable(problem), question=question)
+
+
 def cut_text(text: str, max_bytes: int) -> str:
     """Shortens an outcome's JSON text to a JSON text with a note, of `max_bytes` bytes or, if that is less, the note alone."""
     return canonical_bytes(_cut(text, len(text.encode()), max_bytes)).decode()
 
 
 def failure(error: BaseException) -> ToolOutcome:
-    """Converts an exception of a tool to an error with its type and message, without a traceback.
+    """Converts an exception of a tool to an error with its type and message, without a traceback, or to its question.
 
     A traceback would tell the model about this machine.
     """
+    if isinstance(error, ConfirmationRequired):
+        return _asked(error.question)
     if type(error).__name__ in _CANCELLATIONS:
         return ToolOutcome(error=f"{type(error).__name__}: something that the tool waited for was cancelled")
     return ToolOutcome(error=storable(words_of(error)))

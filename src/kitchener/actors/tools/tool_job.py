@@ -35,11 +35,12 @@ class ToolJob:
 
     def with_cost(self, outcome: ToolOutcome) -> ToolOutcome:
         """The outcome with the cost of the turns that the tool ran."""
-        cost = self.tool_run.cost
-        return outcome if cost is None else replace(outcome, nested_cost=cost)
+        run = self.tool_run
+        return outcome if run.cost is None else replace(outcome, nested_cost=run.cost, nested_turns=tuple(run.turns))
 
     async def run_async(self) -> ToolOutcome:
         """Runs a coroutine function and returns its outcome."""
+        self.has_begun = True
         try:
             async with anyio.create_task_group() as own:
                 self._context.run(own.start_soon, self._finish)

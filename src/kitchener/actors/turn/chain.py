@@ -4,7 +4,7 @@
 `Reply` that ends the turn, even if the executor fails. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
@@ -24,6 +24,7 @@ from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
+from kitchener.records.approval import Resumption
 from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,
@@ -144,8 +145,9 @@ class WorkOrderChain:
         context: AttentionContext | None = None,
         acceptance: tuple[str, ...] = (),
         output_schema: Mapping[str, object] | None = None,
+        resumption: Resumption | None = None,
     ) -> WorkOrder | Reply:
-        """Executes one work order and returns it, completed or failed. A failure is already recorded.
+        """Executes one work order and returns it, completed, failed or deferred. A failure is already recorded.
 
         Returns a reply if the chain cannot go on: the budget does not cover the work order, its input cannot be recorded, or
         HO1 is broken.
@@ -163,6 +165,7 @@ class WorkOrderChain:
         needed = (
             tokens_of_bytes(len(data))
             + sum(each.tokens for each in parts)
+            + (resumption.tokens if resumption is not None else 0)
             + (0 if wo_type == "tool_call" else services.config.reply_reserve)
         )
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
@@ -185,6 +188,7 @@ class WorkOrderChain:
             constraints=constraints.replaced(timeout_ms=left_ms, **changes),
             parent_wo_id=parent,
             acceptance=acceptance,
+            resumption=resumption,
         )
         wo_id = wo.wo_id
         planned = await self._plan(wo, limits, data, input_refs, context)
@@ -241,6 +245,11 @@ class WorkOrderChain:
             "reason": "retry succeeded",
         }
         await self.write(events.WO_SUPERSEDED, failed.wo_id, superseded)
+
+    async def defer(self, wo: WorkOrder, made: Iterable[tuple[str, str, Mapping[str, object]]]) -> None:
+        """Writes the entries of a deferred work order and of its requests in one commit."""
+        self.work_orders[wo.wo_id] = wo
+        await self._session.write_all(made, turn=self.turn_id)
 
     async def record_failure(self, wo: WorkOrder) -> None:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
@@ -387,7 +396,7 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
     """
     if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
         has_output = done.state == "completed" and done.output_result is not None
-        if has_output or done.state == "failed":
+        if has_output or done.state in ("failed", "deferred"):
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
-    raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, or failed")
+    raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")

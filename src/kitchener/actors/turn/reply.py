@@ -13,6 +13,8 @@ class Reply(NamedTuple):
     """What the user is told."""
     error: TurnError | None
     """Why the turn could not do what was asked; None if it could."""
+    pending: tuple[str, ...] = ()
+    """The requests for approval that the turn ends with."""
 
 
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."

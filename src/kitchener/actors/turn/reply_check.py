@@ -3,7 +3,7 @@
 The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes the attempts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY
@@ -129,7 +129,18 @@ def results_of(trace: Iterable[StoredEntry], wo_id: str) -> list[Mapping[str, ob
     """The results of the tools that the model called in one attempt, for the next one, which may call none."""
     calls = [entry.payload for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo_id]
     found = [payload_as(ToolCallPayload, each) for each in calls]
-    return [{"tool_id": each["tool_id"], "result": opened(each.get("result"))} for each in found if "error" not in each]
+    return [{"tool_id": each["tool_id"], "result": opened(each.get("result"))} for each in found if "result" in each]
+
+
+def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str | None:
+    """The last tool of a turn that succeeded and may close the intent.
+
+    Args:
+        trace: the executor's entries of the turn
+        closing: the tools that may
+    """
+    calls = [payload_as(ToolCallPayload, e.payload) for e in reversed(trace) if closing and e.entry_type == events.TOOL_CALL]
+    return next((each["tool_id"] for each in calls if each["tool_id"] in closing and "result" in each), None)
 
 
 async def _ask_verifier(

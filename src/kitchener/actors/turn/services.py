@@ -15,6 +15,7 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sources import RequestSources
+from kitchener.actors.tools.approval import policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
@@ -53,9 +54,11 @@ class TurnConstants:
         """The tools of the turns that begin with these constants, and which generation of the registry they are."""
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
-        self.allowed_tools = tools.tool_ids
+        identities = [own for each in tools.tool_ids if (own := tools.identity(each)) is not None]
+        self.approval = policy_of(config.approval, identities)
+        self.allowed_tools = self.approval.offered
         # Of the class, not of the turn, so that the system message stays equal from turn to turn.
-        is_told = bool(tools.tool_ids) and policy_version > 3 and sources.shows_history
+        is_told = bool(self.allowed_tools) and policy_version > 3 and sources.shows_history
         self.told_of_tools = {"has_tools": True} if is_told else {}
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [
@@ -83,9 +86,15 @@ class TurnConstants:
                 max_equal_calls=config.max_equal_calls,
                 result_page_tokens=config.result_page_tokens,
             )
-        self.with_tools = rounds.replaced(allowed_tools=self.allowed_tools)
+        asking = rounds.replaced(
+            ask_tools=tuple(self.approval.asks),
+            ask_after_untrusted=self.approval.asks_later,
+            deny_after_untrusted=self.approval.refused_later,
+            most_requests=config.approval.max_pending,
+        )
+        self.with_tools = asking.replaced(allowed_tools=self.allowed_tools)
         self.with_items = rounds.replaced(allowed_tools=(ITEM_TOOL,))
-        self.with_both = rounds.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
+        self.with_both = asking.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
         self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
         self.verify = limits("verify", contract_id=config.verify_contract_id)
         known = (

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from kitchener.actors.approval.asking import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
@@ -17,7 +18,7 @@ from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
-from kitchener.actors.turn.reply_check import apology_after, instructions_of, judge_reply, results_of
+from kitchener.actors.turn.reply_check import apology_after, closing_tool, instructions_of, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -44,10 +45,9 @@ from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
-    ToolCallPayload,
+    NestedTurn,
     TurnCompletedPayload,
     TurnStartedPayload,
-    payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import StoredPart
@@ -82,6 +82,7 @@ class Turn:
 
     __slots__ = (
         "_acceptance",
+        "_approval",
         "_asked",
         "_authority",
         "_chain",
@@ -122,6 +123,7 @@ class Turn:
         self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
         self._asked: OutputSchema | None = None
+        self._approval = ApprovalInTurn(services.ledgers, session, services.constants.approval, services.config.approval)
         self._tool_choice: str | None = None
 
     async def start(self, call: TurnCall) -> None:
@@ -158,6 +160,9 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.output is not None:
             fields["output_schema"] = call.output.hash
+        if call.resumes is not None:
+            fields["resumes"] = call.resumes
+            await self._approval.resume(call.resumes)
         if call.tool_choice is not None:
             fields["tool_choice"] = self._tool_choice = call.tool_choice
         if call.parts or self._session.state.has_parts:
@@ -197,6 +202,7 @@ class Turn:
             allowed=constants.allowed_tools,
             read_only=constants.read_only_tools,
             room=self._chain.room,
+            held_back=self._approval.held_back,
             policy_version=constants.policy_version,
         ).choosing(self._tool_choice)
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
@@ -212,14 +218,14 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        charge_tool(total_cost(self._chain.work_orders.values()))
+        charge_tool(self._as_nested(), total_cost(self._chain.work_orders.values()))
         self._chain.close()
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
     async def _classify(self) -> Mapping[str, object] | Reply:
         """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
-        if self._services.config.classify == "off":
+        if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
         wo = await self._chain.dispatch(
@@ -346,6 +352,7 @@ class Turn:
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
+        constraints = self._approval.limits(constraints, results)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
@@ -356,21 +363,24 @@ class Turn:
             **constants.told_of_tools,
         }
         prior = given_results(classification, results, inputs, is_chat=context.history is not None)
-        rejected: list[WorkOrder] = []
+        rejected, parent, resumption = list[WorkOrder](), self._approval.resumed_id, self._approval.resumed
         while True:
-            parent = rejected[-1].wo_id if rejected else None
             wo = await self._chain.dispatch(
                 "synthesize",
                 inputs,
                 constraints,
                 prior_results=prior,
                 parent=parent,
+                input_refs=self._approval.refs,
                 context=context,
                 acceptance=acceptance,
                 output_schema=self._asked.schema if self._asked is not None else None,
+                resumption=resumption,
             )
             if isinstance(wo, Reply):
                 return wo
+            if wo.state == "deferred":
+                return await self._defer(wo)
             acceptance = constants.with_criteria_of(wo.cost.tool_ids_used, acceptance)
             verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance, self._asked)
             if isinstance(verdict, Reply):
@@ -387,25 +397,33 @@ class Turn:
             if self._update is not None:
                 await self._update(TextRetracted(wo.wo_id))
             rejected.append(wo)
+            parent, resumption = wo.wo_id, None
             apology = await apology_after(self._services, self._chain, rejected, verdict)
             if apology is not None:
                 return apology
             constraints = tighter(constraints, len(rejected))
-            if constants.policy_version > 2 and wo.cost.tool_calls:
-                prior = [*prior, *results_of(self._chain.trace, wo.wo_id)]
-            if self._asked is not None or acceptance:
-                told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
-                inputs = {**inputs, "instructions": told}
+            if constants.policy_version > 2:
+                prior = [*prior, *self._approval.earlier_results(wo), *results_of(self._chain.trace, wo.wo_id)]
+            told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
+            inputs = {**inputs, "instructions": told}
+
+    async def _defer(self, wo: WorkOrder) -> Reply:
+        """Records the calls that wait for a person, and returns the reply that says so."""
+        entries, response, pending = self._approval.defer(wo, self._turn_ts)
+        await self._chain.defer(wo, entries)
+        return Reply(response, None, pending)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
-        response, error = reply
+        response, error, pending = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
         authority, earlier = self._authority, self._earlier_failures
         done_with = earlier if authority is None else authority.done_with(earlier, self._chain.work_orders)
         for wo_id in done_with:  # otherwise the context would show an old outage forever
             await self._chain.abandon(wo_id, "turn_over")
+        if (resumed_id := self._approval.resumed_id) is not None:
+            await self._chain.abandon(resumed_id, "answered")
         fields: ChainCompletePayload = {
             "wo_ids": list(self._chain.work_orders),
             "wo_count": len(chain),
@@ -414,9 +432,8 @@ class Turn:
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
         if authority is not None:
-            await self._in_shadow(
-                authority.finish(self._output, is_failed=error is not None, closing_tool=self._closing_tool())
-            )
+            closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not pending else None
+            await self._in_shadow(authority.finish(self._output, is_failed=error is not None, closing_tool=closing))
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
             response=response,
@@ -428,6 +445,7 @@ class Turn:
             quality_gate_passed=error is None,
             consolidation_candidates=gates.candidates if gates is not None else NO_CANDIDATES,
             degraded=error is not None,
+            pending_approval=pending,
             error=error,
             trace_hash=trace_hash,
             projection_ref=authority.projection_ref if authority is not None else None,
@@ -445,19 +463,13 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        charge_tool(cost)
+        charge_tool(self._as_nested(), cost)
         self._chain.close()
         return TurnOutcome(result, gates)
 
-    def _closing_tool(self) -> str | None:
-        """The last tool of the turn that succeeded and may close the intent."""
-        closing = self._services.constants.closing_tools
-        if not closing:
-            return None
-        calls = (payload_as(ToolCallPayload, e.payload) for e in self._chain.trace if e.entry_type == events.TOOL_CALL)
-        return next(
-            (each["tool_id"] for each in reversed([*calls]) if each["tool_id"] in closing and "error" not in each), None
-        )
+    def _as_nested(self) -> NestedTurn:
+        agent_class = self._services.config.agent_class
+        return {"agent_class": agent_class, "session_id": self._session.session_id, "turn_id": self.turn_id}
 
     @property
     def session_id(self) -> SessionId:

@@ -80,6 +80,7 @@ def plan_chain(
     allowed: Collection[str],
     read_only: Collection[str],
     room: int,
+    held_back: Collection[str] = (),
     policy_version: int = POLICY_VERSION,
 ) -> ChainPlan:
     """Plans the rest of a turn's chain after the classification.
@@ -94,13 +95,16 @@ def plan_chain(
         allowed: tools that this agent class may use
         read_only: the tools without effects among them
         room: work orders that still fit into the chain, including the reply
+        held_back: the tools that only the replying model may ask for, because a person may have to be asked about them
         policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
     if speech_act in _NO_TOOLS or not allowed:
         return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
     request = _tool_request(classification.get("tool_request"))
-    may_run = request is not None and request.tool_id in allowed and room >= _TOOL_AND_REPLY
+    may_run = (
+        request is not None and request.tool_id in allowed and request.tool_id not in held_back and room >= _TOOL_AND_REPLY
+    )
     if request is not None and may_run and (speech_act in _COMMANDS or request.tool_id in read_only):
         return ChainPlan(request, offers_tools=policy_version > 1, offers_items=True)
     return ChainPlan(None, offers_tools=True, offers_items=True)
@@ -332,7 +336,7 @@ def signals_of(
     for wo in chain:
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
         # The budget did not cover an attempt that was abandoned. Version 1 counted it as failed.
-        if wo.wo_type == "synthesize" and (wo.state != "abandoned" or policy_version == 1):
+        if wo.wo_type == "synthesize" and wo.state != "deferred" and (wo.state != "abandoned" or policy_version == 1):
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)
     found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]

@@ -17,7 +17,7 @@ from kitchener.cli.context.remade_projection import rebuild
 from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.prefix_breaks import read_breaks
-from kitchener.cli.spending import Spending
+from kitchener.cli.spending import Spending, read_spending
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.context import (
     ContextState,
@@ -165,6 +165,7 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     view = await _viewed(paths, past, past.entries[begun], cut, decided)
     calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
     spent = spent_on(calls, paths.config.router.prices)
+    spent.nested_turns += (await read_spending(paths, past.agent_class, past.session_id)).get(turn_id, Spending()).nested_turns
     breaks = (await read_breaks(paths, past.agent_class, session_id)).get(turn_id)
     return replace(view, calls=calls, spent=spent, breaks=breaks, end=end_of(turn_id, past.entries, waited_for))
 

@@ -55,6 +55,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "gathered": list(view.gathered),
         "calls": [each.as_json() for each in view.calls],
         "usage": view.spent.as_json(),
+        "nested_turns": view.spent.nested_turns,
         "prefix_break": view.breaks if view.breaks is None else list(view.breaks),
         "flags": [{"kind": flag.get("kind"), "detail": flag.get("detail")} for flag in view.flags],
         "explanations": [explanation_json(each) for each in found],
@@ -65,6 +66,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
     """Which turn it is, and under which intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
     yield totals_line(view.spent, view.turn_id)
+    yield from (f"  {line}" for line in view.spent.nested_lines())
     if view.breaks:
         yield f"  {break_text(view.breaks)}"
     if view.end.completed is None or view.end.completed.get("error") is not None:

@@ -250,6 +250,7 @@ class _TurnRow:
             "waited_for": self.waited_for or None,
             "cost": result and result.get("cost_summary"),
             "usage": self.spent.as_json(),
+            "nested_turns": self.spent.nested_turns,
             "prefix_break": self.breaks if self.breaks is None else list(self.breaks),
             "work_orders": list(self.work_orders.values()),
         }
@@ -351,6 +352,7 @@ class _History:
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
             if turn.spent.llm_calls:
                 yield f"    {turn.spent.text()}"
+            yield from (f"    {line}" for line in turn.spent.nested_lines())
             if turn.breaks:
                 yield f"    {break_text(turn.breaks)}"
         for rejected in self.rejected:

@@ -42,6 +42,8 @@ class ToolResult(NamedTuple):
     tool_id: str
     text: str
     """The result as text, see `result_text`."""
+    untrusted_source: str | None = None
+    """Where it comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
 
     @property
     def result_id(self) -> str:
@@ -93,7 +95,9 @@ def result_item(
         estimate: counts the tokens of a text
         intent_id: the intent of the turn that made the call; None: it has none
     """
-    head = f"Work order {result.wo_id} (tool {result.tool_id}) gave: "
+    source = result.untrusted_source
+    named = f"tool {result.tool_id}" if source is None else f"tool {result.tool_id}, from {source}, not trusted"
+    head = f"Work order {result.wo_id} ({named}) gave: "
     over, room, text = estimate(head + SEPARATOR), most_tokens, head
     while over > 0 and room > 0:  # again where marks of lines that imitate another speaker take tokens too
         room -= over

@@ -103,6 +103,27 @@ class ToolStartedPayload(CommonPayload):
     arguments: Mapping[str, object] | Sealed
     idempotency_key: str
     read_only: bool
+    approval_id: NotRequired[str]
+    """The approval that allowed this call; absent: nobody was asked."""
+
+
+class QuestionMapping(TypedDict):
+    """What a tool asks a person before it gives its result."""
+
+    message: str
+    reason: Literal["input_required", "confirmation"]
+    response_schema: NotRequired[Mapping[str, object]]
+    """JSON schema of the answer; absent: yes or no."""
+    state: NotRequired[Json]
+    """What the tool wants back with the answer; absent: nothing."""
+
+
+class NestedTurn(TypedDict):
+    """A turn that a tool ran in another session."""
+
+    agent_class: str
+    session_id: str
+    turn_id: str
 
 
 class ToolCallPayload(CommonPayload):
@@ -112,8 +133,16 @@ class ToolCallPayload(CommonPayload):
     tool_id: str
     result: NotRequired[Json | Sealed]
     error: NotRequired[SealedText]
+    question: NotRequired[QuestionMapping | Sealed]
+    """What the tool asks in place of a result; absent: it asks nothing."""
+    source: NotRequired[str]
+    """Where the result comes from, such as `mcp:fs`; absent: a function of the program."""
+    untrusted: NotRequired[Literal[True]]
+    """The source is not trusted: its text is data and no instruction; absent: it is trusted."""
     nested_cost: NotRequired[NestedCost]
     """What the turns used that the tool ran in other sessions; absent: it ran none."""
+    nested_turns: NotRequired[list[NestedTurn]]
+    """These turns, at most 100; absent: it ran none, or an earlier version recorded it."""
 
 
 class ExecutionCompletedPayload(CommonPayload):

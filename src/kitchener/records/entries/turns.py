@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
+from kitchener.records.entries.approvals import ResumesMapping
 from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderState, WorkOrderType
 from kitchener.records.ref import ListedRefMapping, RefMapping
@@ -85,6 +86,9 @@ class TurnStartedPayload(CommonPayload):
     """What the first answer of the reply had to call: `none`, `required` or the id of a tool; absent: the model chose."""
     media_types: NotRequired[list[str]]
     """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
+    resumes: NotRequired[ResumesMapping]
+    """The deferred work order that the turn goes on with, once all its requests have an answer; absent: the turn is a message
+    of its own."""
 
 
 class PartAttachedPayload(CommonPayload):

@@ -9,7 +9,9 @@ from kitchener.records.ref import RefMapping
 WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
 WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
 FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
-AbandonReason = Literal["BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late"]
+AbandonReason = Literal[
+    "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late", "answered", "expired", "unknown"
+]
 LaneName = Literal["interactive", "background"]
 GateDecision = Literal["accept", "reject"]
 CutReason = Literal["tokens", "queries", "time", "error"]
@@ -68,6 +70,12 @@ class ConstraintsMapping(TypedDict, total=False):
     allowed_tools: list[str]
     temperature: float
     max_tokens: int
+    ask_tools: list[str]
+    ask_after_untrusted: list[str]
+    deny_after_untrusted: list[str]
+    has_read_untrusted: bool
+    most_requests: int
+    grants: list[str]
 
 
 class GatheredContext(TypedDict):
@@ -159,10 +167,13 @@ class WorkOrderRetiredPayload(CommonPayload):
 
 
 class WorkOrderDeferredPayload(CommonPayload):
-    """`WO_DEFERRED`: the work order waits, and is shown as a stub at most. Kitchener reads it and does not write it."""
+    """`WO_DEFERRED` in HO2m: the work order waits, and is shown as a stub at most."""
 
     wo_id: NotRequired[str]
     reason: str
+    """`approval`: it waits for a person. Other programs may write others."""
+    cost: NotRequired[CostMapping]
+    """What it used before it stopped; absent: another program wrote it."""
     blocked_by: NotRequired[list[str]]
     """Ids of the work orders that it waits for."""
 

@@ -22,7 +22,7 @@ from kitchener.memory import HO3Memory, Overlay
 from kitchener.memory.timestamps import iso_of
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, IntentScope, LifecycleVoidedPayload
+from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.portable.conversations import ConversationsImport
@@ -223,6 +223,63 @@ class ChangeIntent(IntentOperation):
         return IntentOutcome(intent_id=self.intent_id, status=status)
 
 
+class ApprovalOutcome(BaseModel):
+    """What an answer to a waiting tool call led to."""
+
+    model_config = ConfigDict(frozen=True)
+    approval_id: str
+    decision: Literal["approved", "denied"]
+    turn_id: str | None = None
+    """The turn that went on; None: other calls beside this one still wait."""
+    response: str | None = None
+    """Its reply."""
+    pending_approval: tuple[str, ...] = ()
+    """What it asks for in turn."""
+    error: str | None = None
+    """Why it could not do what was asked."""
+
+
+class AnswerApproval(Operation[ApprovalOutcome]):
+    """Allows or refuses a tool call that waits."""
+
+    op = "approval.answer"
+    result = TypeAdapter(ApprovalOutcome)
+    agent_class: str
+    approval_id: str
+    decision: Literal["approved", "denied"]
+    arguments: dict[str, object] | None = None
+    answer: Any = None  # any JSON value
+    scope: ApprovalScope = "once"
+    answered_by: str | None = None
+    message: str | None = None
+
+    async def run(self, root: AdminRoot) -> ApprovalOutcome:
+        async with root.open_supervisor(self.agent_class) as supervisor:
+            if self.decision == "denied":
+                found = await supervisor.deny(self.approval_id, self.message, answered_by=self.answered_by)
+            else:
+                found = await supervisor.approve(
+                    self.approval_id,
+                    arguments=self.arguments,
+                    answer=self.answer,
+                    scope=self.scope,
+                    answered_by=self.answered_by,
+                    message=self.message,
+                )
+        done = ApprovalOutcome(approval_id=self.approval_id, decision=self.decision)
+        if found is None:
+            return done
+        error = f"{found.error.kind}: {found.error.message}" if found.error is not None else None
+        return done.model_copy(
+            update={
+                "turn_id": found.turn_id,
+                "response": found.response,
+                "pending_approval": found.pending_approval,
+                "error": error,
+            }
+        )
+
+
 class EndSession(Operation[None]):
     """Ends a session."""
 
@@ -420,6 +477,7 @@ _KINDS: Final[tuple[type[Operation[Any]], ...]] = (
     DeclareIntent,
     ForkIntent,
     ChangeIntent,
+    AnswerApproval,
     EndSession,
     VoidEntries,
     ImportSession,

@@ -99,6 +99,7 @@ async def test_no_vendors_library_is_imported() -> None:
         ({"message": "'temperature' does not support 0 with this model"}, "temperature", None),
         ({"message": "no", "param": "max_tokens"}, "max_tokens", "max_completion_tokens"),
         ({"message": "Extra inputs are not permitted: prompt_cache_key"}, "prompt_cache_key", None),
+        ({"message": "tool_choice: only 'auto' is supported by this server"}, "tool_choice", None),
     ],
 )
 async def test_a_request_is_sent_again_without_an_optional_field_that_the_endpoint_refuses(
@@ -108,7 +109,8 @@ async def test_a_request_is_sent_again_without_an_optional_field_that_the_endpoi
     script = (Answer(orjson.dumps({"error": refusal}), 400), *[completion('{"n": 1}')] * 3)
     async with endpoint(*script, prompt_cache="on") as (server, provider):
         for model in ("m", "m", "other"):
-            response = await provider.complete(ask(output_schema=SCHEMA, model_id=model))
+            request = ask(output_schema=SCHEMA, model_id=model, tools=(TOOL,), tool_choice="required")
+            response = await provider.complete(request)
             assert response.structured == {"n": 1}
     assert [gone in hit.body for hit in server.hits] == [True, False, False, True]
     if instead is not None:

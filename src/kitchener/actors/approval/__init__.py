@@ -1,0 +1,1 @@
+"""Tool calls that wait for a person: what is asked, who answers, and how the tool loop goes on afterwards."""

@@ -1,0 +1,331 @@
+"""Takes a person's answers to tool calls that wait, and runs the turn that goes on once all calls of a work order have one.
+
+`actors/supervisor.py` calls it. An answer is durable before anything runs. The turn that goes on has an idempotency key, so
+an answer given again finds the finished turn. Explained in `docs/approval.md`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeVar
+
+from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
+from kitchener.actors.approval.wording import resumed_message
+from kitchener.actors.sessions.admission import Admission
+from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
+from kitchener.actors.sessions.requests import check_name, check_not_inside, check_text
+from kitchener.actors.sources import read_source
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import (
+    ApprovalAnswered,
+    ApprovalVoid,
+    CallerError,
+    EntryRefused,
+    OutcomeUnknown,
+    UnknownApproval,
+)
+from kitchener.ids import split_approval_id
+from kitchener.json_schema import JsonSchema
+from kitchener.ledger import LedgerGroup
+from kitchener.plain_names import quoted
+from kitchener.records import events
+from kitchener.records.entries import (
+    AbandonReason,
+    ApprovalRequestedPayload,
+    ApprovalResolvedPayload,
+    ApprovalScope,
+    Json,
+    ResumesMapping,
+    TurnStartedPayload,
+    WorkOrderAbandonedPayload,
+    opened,
+    payload_as,
+)
+from kitchener.records.output_schema import OutputSchema
+from kitchener.records.turn import TurnCall, TurnResult
+
+
+class HasResult(Protocol):
+    """What running a turn gives."""
+
+    @property
+    def result(self) -> TurnResult:
+        """The result of the turn."""
+        ...
+
+
+Ran = TypeVar("Ran", bound=HasResult)
+HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
+"""Runs the turn of a message."""
+_KEY: Final = "approval:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenAnswer:
+    """What a person answered."""
+
+    decision: Literal["approved", "denied"]
+    arguments: Mapping[str, object] | None = None
+    """The arguments to use in place of the model's; None: those of the model."""
+    answer: Json = None
+    """The answer to the tool's own question; None: yes."""
+    scope: ApprovalScope = "once"
+    answered_by: str | None = None
+    message: str | None = None
+
+    def check(self) -> None:
+        """Raises CallerError unless the answer can be recorded."""
+        if self.scope not in ("once", "session"):
+            raise CallerError(f"scope = {quoted(self.scope)}: expected 'once' or 'session'")
+        if self.answered_by is not None:
+            check_name("answered_by", self.answered_by)
+        if self.message is not None:
+            check_text("message", self.message)
+        if self.arguments is not None and not isinstance(self.arguments, Mapping):
+            raise CallerError(f"arguments = {quoted(self.arguments)}: expected an object with the arguments of the tool")
+        for name, value in (("arguments", self.arguments), ("answer", self.answer)):
+            try:
+                canonical_bytes(value, at=name)
+            except EntryRefused as error:
+                raise CallerError(str(error)) from None
+
+    def payload(self, approval_id: str, wo_id: str) -> ApprovalResolvedPayload:
+        """The answer to one request, for the ledger."""
+        found: ApprovalResolvedPayload = {
+            "approval_id": approval_id,
+            "wo_id": wo_id,
+            "decision": self.decision,
+            "scope": self.scope,
+        }
+        if self.arguments is not None:
+            found["override_args"] = dict(self.arguments)
+        if self.answer is not None:
+            found["answer"] = self.answer
+        if self.message is not None:
+            found["message"] = self.message
+        if self.answered_by is not None:
+            found["answered_by"] = self.answered_by
+        return found
+
+    def is_same(self, recorded: ApprovalResolvedPayload) -> bool:
+        """Whether the same answer is on record; who gave it does not matter."""
+        now = self.payload(recorded["approval_id"], recorded["wo_id"])
+        return all(now.get(each) == recorded.get(each) for each in ("decision", "scope", "override_args", "answer", "message"))
+
+
+class Approvals:
+    """The answers to waiting tool calls of one agent class.
+
+    Args:
+        sessions: finds the session of a request
+        admission: an answer waits for its session like a turn
+        ledgers: the ledgers of the agent class
+        tools: the tools in place; an answer about another definition is void
+        is_recording: False: a replay, which finds on record what has expired
+    """
+
+    def __init__(
+        self,
+        sessions: SessionDirectory,
+        admission: Admission,
+        ledgers: LedgerGroup,
+        tools: ToolRegistry,
+        *,
+        is_recording: bool,
+    ) -> None:
+        self._sessions, self._admission, self._ledgers = sessions, admission, ledgers
+        self._tools, self._is_recording = tools, is_recording
+
+    async def answer(self, approval_id: str, given: GivenAnswer, handle: HandleMessage[Ran]) -> Ran | None:
+        """Records an answer, and runs the turn that goes on if no request of the work order is open any more.
+
+        Args:
+            approval_id: the request; or its work order, for all its open requests
+            given: the answer
+            handle: runs the turn
+
+        Raises:
+            UnknownApproval: there is no such request
+            ApprovalAnswered: it has another answer, or has expired
+            ApprovalVoid: the tool has changed since it was asked for
+            OutcomeUnknown: the turn that went on was cut off while a tool with effects ran
+        """
+        session_id, wo_id, wanted = split_approval_id(approval_id)
+        given.check()
+        check_not_inside(session_id, "answers its request")
+        session = await self._sessions.find_open(session_id)
+        changed: list[str] = []
+        async with self._admission.call(session):
+            await self.expire(session)
+            work = session.state.approvals.deferred.get(wo_id) if session.state.approvals is not None else None
+            requests = await read_requests(self._ledgers, session_id, wo_id)
+            chosen = [each for each in requests if wanted in (None, each.request["approval_id"])]
+            if not chosen:
+                raise UnknownApproval(approval_id)
+            if work is None:
+                return await self._again(session, wo_id, chosen, given, handle)
+            changed = await self._settle(session, work, chosen, given)
+            if work.open:
+                if changed:
+                    raise ApprovalVoid(changed[0], work.requests[changed[0]].tool_id)
+                return None
+        outcome = await self._resume(session, wo_id, work, handle)
+        if changed:
+            raise ApprovalVoid(changed[0], work.requests[changed[0]].tool_id, outcome.result)
+        return outcome
+
+    async def expire(self, session: SessionManager) -> None:
+        """Records which requests of a session have waited for too long. The caller holds the session.
+
+        A work order of which the last open request expires is abandoned, also where others of its requests were approved.
+        """
+        approvals = session.state.approvals
+        if approvals is None or not self._is_recording:
+            return
+        now, written = session.now(), False
+        for wo_id, work in [*approvals.deferred.items()]:
+            late = due(work.open, now)
+            for each in late:
+                await self._resolve(session, _ended(each, wo_id, "expired"))
+                written = True
+            if late and not work.open:
+                await self._abandon(session, wo_id, "expired")
+        if written:
+            await session.commit()
+
+    async def _settle(
+        self, session: SessionManager, work: DeferredWork, chosen: list[AnsweredRequest], given: GivenAnswer
+    ) -> list[str]:
+        """Records the answer to the chosen requests. Returns those of tools that have changed, which are void."""
+        changed = list[str]()
+        asked = [(each, each.request) for each in chosen]
+        for each, request in asked:
+            if each.resolved is not None and len(chosen) == 1:
+                _check_same(each, given)
+            elif each.resolved is None:
+                self._check(request, given)
+        for each, request in asked:
+            if each.resolved is not None:
+                continue
+            approval_id, waiting = request["approval_id"], work.requests[request["approval_id"]]
+            if given.decision == "approved" and not self._is_as_asked(waiting):
+                changed.append(approval_id)
+                await self._resolve(session, _ended(waiting, request["wo_id"], "cancelled"))
+            else:
+                await self._resolve(session, given.payload(approval_id, request["wo_id"]))
+        await session.commit()
+        return changed
+
+    async def _resume(self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage[Ran]) -> Ran:
+        """Runs the turn that goes on, or finds its result."""
+        requests = await read_requests(self._ledgers, session.session_id, wo_id)
+        answered = [(each.request, each.answer) for each in requests if each.answer is not None]
+        resumes: ResumesMapping = {
+            "wo_id": wo_id,
+            "turn_id": work.turn_id,
+            "approval_ids": list(work.requests),
+            "loop": list(work.loop),
+        }
+        void = [
+            each.approval_id for each in work.requests.values() if each.decision == "approved" and not self._is_as_asked(each)
+        ]
+        if void:
+            resumes["void"] = void
+        message = resumed_message(work.asked_for, answered)
+        starts = await self._ledgers.ho2m.last(key=events.turn_index_key(work.turn_id))
+        call = await self._call(session.session_id, wo_id, payload_as(TurnStartedPayload, starts[-1].payload), resumes)
+        try:
+            return await handle(message, call)
+        except OutcomeUnknown:
+            async with self._admission.call(session):
+                if session.state.approvals is not None and wo_id in session.state.approvals.deferred:
+                    await self._abandon(session, wo_id, "unknown")
+                    await session.commit()
+            raise
+
+    async def _again(
+        self,
+        session: SessionManager,
+        wo_id: str,
+        chosen: list[AnsweredRequest],
+        given: GivenAnswer,
+        handle: HandleMessage[Ran],
+    ) -> Ran:
+        """Returns the result of the turn that went on, for an answer that was given before."""
+        for each in chosen:
+            _check_same(each, given)
+        key = events.idempotency_index_key("session", session.session_id, f"{_KEY}{wo_id}")
+        starts = await self._ledgers.ho2m.last(key=key)
+        if not starts:  # its turn was cut off, or it expired before
+            raise ApprovalAnswered(chosen[0].request["approval_id"], "void: its turn was cut off, or another request expired")
+        started = payload_as(TurnStartedPayload, starts[-1].payload)
+        call = await self._call(session.session_id, wo_id, started, started.get("resumes"))
+        return await handle(opened(started["user_message"]) or "", call)
+
+    async def _call(self, session_id: str, wo_id: str, asked: TurnStartedPayload, resumes: ResumesMapping | None) -> TurnCall:
+        """The options of the turn that goes on: those of the message that it serves.
+
+        Args:
+            session_id: the session
+            wo_id: the deferred work order
+            asked: the `TURN_STARTED` that has the options
+            resumes: what the turn goes on with
+        """
+        wanted, output = asked.get("output_schema"), None
+        if wanted is not None:
+            source = await read_source(self._ledgers.ho2m, "output_schema", wanted)
+            output = OutputSchema.from_text(source.text, name=source.name) if source is not None else None
+        return TurnCall(
+            session_id=session_id,
+            idempotency_key=f"{_KEY}{wo_id}",
+            memory=asked["memory"],
+            acceptance=tuple(opened(asked.get("acceptance", ())) or ()),
+            output=output,
+            resumes=resumes,
+        )
+
+    def _check(self, request: ApprovalRequestedPayload, given: GivenAnswer) -> None:
+        """Raises CallerError unless the answer fits the request."""
+        if given.decision == "denied":
+            return
+        if self._tools.identity(request["tool"]) is None:
+            raise CallerError(
+                f"tool {request['tool']!r} is not known to this process; answer where the program runs that has it, or deny"
+            )
+        if given.arguments is not None:
+            if request["reason"] != "tool_call":
+                raise CallerError("arguments: the tool has asked a question about this call; answer it, or deny the call")
+            bound = self._tools.validate(request["tool"], given.arguments)
+            if isinstance(bound, str):
+                raise CallerError(f"arguments: {bound}")
+        schema = opened(request.get("response_schema"))
+        if given.answer is not None and request["reason"] == "tool_call":
+            raise CallerError(f"answer: {request['tool']!r} asks no question; approve or deny the call")
+        if schema is not None:
+            problem = JsonSchema(schema).problem(given.answer)
+            if problem is not None:
+                raise CallerError(f"answer = {quoted(given.answer)}: {problem}")
+
+    def _is_as_asked(self, waiting: WaitingRequest) -> bool:
+        """Whether the tool's definition is the one that the person was asked about."""
+        found = self._tools.identity(waiting.tool_id)
+        return found is not None and found.definition_hash == waiting.tool_hash
+
+    async def _resolve(self, session: SessionManager, payload: ApprovalResolvedPayload) -> None:
+        await session.write(events.APPROVAL_RESOLVED, payload["approval_id"], payload)
+
+    async def _abandon(self, session: SessionManager, wo_id: str, reason: AbandonReason) -> None:
+        abandoned: WorkOrderAbandonedPayload = {"wo_id": wo_id, "reason": reason}
+        await session.write(events.WO_ABANDONED, wo_id, abandoned)
+
+
+def _ended(waiting: WaitingRequest, wo_id: str, decision: Literal["expired", "cancelled"]) -> ApprovalResolvedPayload:
+    return {"approval_id": waiting.approval_id, "wo_id": wo_id, "decision": decision, "scope": "once"}
+
+
+def _check_same(each: AnsweredRequest, given: GivenAnswer) -> None:
+    """Raises ApprovalAnswered unless the request has this answer."""
+    if each.resolved is None or not given.is_same(each.resolved):
+        decision = each.resolved["decision"] if each.resolved is not None else "void: its turn was cut off"
+        raise ApprovalAnswered(each.request["approval_id"], decision)

@@ -1,0 +1,172 @@
+"""What approval has to do with one turn: which of its tools wait for a person, how it asks, and the loop that it goes on with.
+
+`actors/turn/turn.py` calls it. The policy is in `actors/tools/approval.py`. Explained in `docs/approval.md`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from kitchener.actors.approval.resumption import read_resumption
+from kitchener.actors.approval.wording import waiting_reply
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.pending import PendingApprovals, granted
+from kitchener.actors.tools.approval import AFTER_UNTRUSTED, OF_THE_TOOL, ApprovalPolicy
+from kitchener.actors.work.plan import cost_mapping
+from kitchener.canonical import canonical_bytes
+from kitchener.clock import iso, to_us
+from kitchener.config import ApprovalConfig
+from kitchener.ids import approval_id
+from kitchener.ledger import LedgerGroup
+from kitchener.records import events
+from kitchener.records.approval import ApprovalRequest, Resumption
+from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, WorkOrderDeferredPayload
+from kitchener.records.ref import RefMapping
+from kitchener.records.work_order import Constraints, WorkOrder
+
+
+class ApprovalInTurn:
+    """Approval in one turn.
+
+    Args:
+        ledgers: the ledgers of the agent class
+        session: the session, held by the turn
+        policy: what the agent class says of its tools
+        config: how long a request waits
+    """
+
+    __slots__ = ("_config", "_ledgers", "_policy", "_session", "refs", "resumed")
+
+    def __init__(self, ledgers: LedgerGroup, session: SessionManager, policy: ApprovalPolicy, config: ApprovalConfig) -> None:
+        self._ledgers, self._session, self._policy, self._config = ledgers, session, policy, config
+        self.resumed: Resumption | None = None
+        """The deferred tool loop that the turn goes on with; None: it begins anew."""
+        self.refs: list[RefMapping] = []
+        """The entries of the loop and of the answers to its requests."""
+
+    async def resume(self, resumes: ResumesMapping) -> None:
+        """Reads the loop that the turn goes on with."""
+        self.resumed, self.refs = await read_resumption(self._ledgers, self._session.session_id, resumes)
+
+    @property
+    def held_back(self) -> frozenset[str]:
+        """The tools that do not run before the reply, because a person may have to be asked about them."""
+        return self._policy.held_back(shows_untrusted=self._session.results.has_untrusted)
+
+    def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
+        """Returns the constraints of the reply.
+
+        Args:
+            constraints: those of the agent class
+            results: of the tools that ran before the reply
+        """
+        untrusted = self._session.results.has_untrusted or any(
+            each.get("tool_id") in self._policy.untrusted for each in results
+        )
+        return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
+
+    @property
+    def resumed_id(self) -> str | None:
+        """The work order that the turn goes on with."""
+        return self.resumed.wo_id if self.resumed is not None else None
+
+    @staticmethod
+    def earlier_results(wo: WorkOrder) -> list[Mapping[str, object]]:
+        """The results of tools in the loop that a rejected work order went on with, for its retry, which calls none."""
+        rounds = wo.resumption.rounds if wo.resumption is not None else ()
+        heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
+        return [
+            {"tool_id": use.tool_id, "result": outcome.result}
+            for use, outcome in heard
+            if outcome is not None and outcome.error is None
+        ]
+
+    def defer(self, wo: WorkOrder, turn_ts: str) -> "Deferral":
+        """Returns how the turn ends with a deferred work order.
+
+        Args:
+            wo: the deferred work order
+            turn_ts: ISO time of the turn
+        """
+        return defer(wo, self._policy, self._config, turn_ts, self._ledgers.ho2m.content_digest)
+
+
+def limits_in_session(
+    limits: Constraints, policy: ApprovalPolicy, approvals: PendingApprovals | None, *, shows_untrusted: bool
+) -> Constraints:
+    """Returns the constraints of a reply with what a person allowed for the session, and with what the turn shows.
+
+    Args:
+        limits: those of the agent class, with all tools that ask
+        policy: what the agent class says of its tools
+        approvals: what waits in the session, and what was allowed for it; None: nobody was ever asked
+        shows_untrusted: whether the turn shows the model text of an untrusted source
+    """
+    changes: dict[str, object] = {"has_read_untrusted": True} if shows_untrusted else {}
+    if approvals is not None:
+        always = granted(approvals.grants, policy.hashes, untrusted=False)
+        later = granted(approvals.grants, policy.hashes, untrusted=True)
+        asks = tuple([each for each in limits.ask_tools if each not in always])
+        effects = [each for each in policy.effects if each not in later and each not in asks and each in limits.allowed_tools]
+        changes["ask_tools"] = asks
+        changes["ask_after_untrusted"] = tuple(effects) if policy.after_untrusted == "ask" else ()
+        used = [*[each for tool, each in always.items() if tool in limits.ask_tools], *later.values()]
+        changes["grants"] = tuple(dict.fromkeys(used))
+        changes["most_requests"] = max(0, limits.most_requests - len(approvals.open))
+    return limits.replaced(**changes) if changes else limits
+
+
+class Deferral(NamedTuple):
+    """How a turn ends whose tool calls wait for a person."""
+
+    entries: list[tuple[str, str, Mapping[str, object]]]
+    """For HO2m, written in one commit: type, entity and fields."""
+    response: str
+    approval_ids: tuple[str, ...]
+
+
+def defer(
+    wo: WorkOrder, policy: ApprovalPolicy, config: ApprovalConfig, turn_ts: str, digest: Callable[[str, bytes], str]
+) -> Deferral:
+    """Returns how a turn ends with a deferred work order.
+
+    Args:
+        wo: the deferred work order
+        policy: what the agent class says of its tools
+        config: how long a request waits
+        turn_ts: ISO time of the turn
+        digest: hashes content of a subject
+    """
+    expires_at = iso(to_us(datetime.fromisoformat(turn_ts) + timedelta(seconds=config.expires_s)))
+    deferred: WorkOrderDeferredPayload = {"wo_id": wo.wo_id, "reason": "approval", "cost": cost_mapping(wo.cost)}
+    asked = [(approval_id(wo.wo_id, each.call), each) for each in wo.requests]
+    entries: list[tuple[str, str, Mapping[str, object]]] = [(events.WO_DEFERRED, wo.wo_id, {**deferred})]
+    for own_id, each in asked:
+        payload = _requested(wo, own_id, each, policy)
+        payload["expires_at"] = expires_at
+        payload["args_hash"] = digest(wo.subject_id, canonical_bytes(each.arguments, at="arguments"))
+        entries.append((events.APPROVAL_REQUESTED, own_id, {**payload}))
+    return Deferral(entries, waiting_reply(asked), tuple([own_id for own_id, _ in asked]))
+
+
+def _requested(wo: WorkOrder, own_id: str, request: ApprovalRequest, policy: ApprovalPolicy) -> ApprovalRequestedPayload:
+    rule = AFTER_UNTRUSTED if request.is_after_untrusted else policy.asks.get(request.tool_id, OF_THE_TOOL)
+    found: ApprovalRequestedPayload = {
+        "approval_id": own_id,
+        "wo_id": wo.wo_id,
+        "call": request.call,
+        "reason": request.reason,
+        "rule": rule if request.reason == "tool_call" else OF_THE_TOOL,
+        "tool": request.tool_id,
+        "tool_hash": policy.hashes.get(request.tool_id, ""),
+        "arguments": dict(request.arguments),
+        "args_hash": "",
+        "expires_at": "",
+    }
+    if request.message:
+        found["message"] = request.message
+    if request.response_schema is not None:
+        found["response_schema"] = dict(request.response_schema)
+    if request.is_after_untrusted:
+        found["after_untrusted"] = True
+    return found

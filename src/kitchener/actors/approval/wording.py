@@ -1,0 +1,63 @@
+"""Says in plain words which tool calls wait for a person, and what was answered. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kitchener.canonical import canonical_bytes
+from kitchener.records.approval import ApprovalAnswer, ApprovalRequest
+from kitchener.records.entries import ApprovalRequestedPayload, opened
+
+_SHOWN_CHARS: Final = 500
+"""Characters of arguments or of a tool's own words that are shown."""
+_DECIDED: Final[Mapping[str, str]] = {
+    "approved": "Approved",
+    "denied": "Not allowed",
+    "cancelled": "Void, because the tool has changed",
+    "expired": "Not answered in time",
+}
+
+
+def shown_call(tool_id: str, arguments: Mapping[str, object]) -> str:
+    """A tool call on one line."""
+    return f"{tool_id} {shortened(canonical_bytes(arguments, at='arguments').decode())}"
+
+
+def shortened(text: str) -> str:
+    """A text of which at most 500 characters are shown."""
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text):,} characters)"
+
+
+def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]]) -> str:
+    """The reply of a turn whose tool calls wait for a person.
+
+    Args:
+        requests: each with its id
+    """
+    lines = ["Before I go on, I need your approval:" if len(requests) == 1 else "Before I go on, I need your approvals:"]
+    for approval_id, each in requests:
+        lines.append(f"- {approval_id}: {shown_call(each.tool_id, each.arguments)}")
+        if each.message:
+            lines.append(f"  The tool asks: {shortened(each.message)}")
+    lines.append(
+        "It has not been done yet. Approve or deny it by its id; you can go on talking meanwhile."
+        if len(requests) == 1
+        else "None of it has been done yet. Approve or deny each by its id; you can go on talking meanwhile."
+    )
+    return "\n".join(lines)
+
+
+def resumed_message(asked_for: str, answered: Iterable[tuple[ApprovalRequestedPayload, ApprovalAnswer]]) -> str:
+    """The message of the turn that goes on after the answers.
+
+    Args:
+        asked_for: the message that the deferred turn served
+        answered: all requests of the deferred work order with their answers
+    """
+    lines = []
+    for request, answer in answered:
+        arguments = answer.arguments if answer.arguments is not None else opened(request["arguments"]) or {}
+        line = f"{_DECIDED[answer.decision]}: {shown_call(request['tool'], arguments)}"
+        if answer.given is not None:
+            line += f" Answer: {shortened(canonical_bytes(answer.given.answer, at='answer').decode())}"
+        lines.append(f"{line} – {shortened(answer.message)}" if answer.message else line)
+    return "\n".join([*lines, f"It was asked for: {asked_for}"])

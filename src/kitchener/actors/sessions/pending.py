@@ -1,0 +1,117 @@
+"""Folds the requests for approval of a session, and their answers, into what still waits and what was allowed for the session.
+
+Pure. `state.py` applies these functions. What a request says is not kept here: `actors/approval` reads it from the ledger.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kitchener.records.entries import ApprovalDecision, ApprovalRequestedPayload, ApprovalResolvedPayload
+
+ASKED_CHARS: Final = 2_000
+"""Characters of a message that are repeated when its turn goes on."""
+
+
+@dataclass(slots=True)
+class WaitingRequest:
+    """A request, and its answer."""
+
+    approval_id: str
+    tool_id: str
+    tool_hash: str
+    expires_at: str
+    """ISO time."""
+    is_after_untrusted: bool
+    decision: ApprovalDecision | None = None
+    """None: nobody has answered."""
+
+
+@dataclass(slots=True)
+class DeferredWork:
+    """A work order that waits for a person."""
+
+    turn_id: str
+    asked_for: str
+    """The beginning of the message that it serves."""
+    loop: list[str] = field(default_factory=list)
+    """The work orders whose tool loop it is, oldest first. A turn that goes on and is cut off adds its own."""
+    requests: dict[str, WaitingRequest] = field(default_factory=dict)
+    """Its requests, by id."""
+
+    @property
+    def open(self) -> list[WaitingRequest]:
+        """The requests without an answer."""
+        return [each for each in self.requests.values() if each.decision is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A tool that a person allowed for the rest of the session."""
+
+    approval_id: str
+    tool_hash: str
+    """Hash of the tool's definition then. Another definition was not allowed."""
+    covers_untrusted: bool
+    """Whether it also holds after the turn has read text of an untrusted source, because that was what the person was asked."""
+
+
+@dataclass(slots=True)
+class PendingApprovals:
+    """The requests of a session that wait, and what was allowed for the session."""
+
+    deferred: dict[str, DeferredWork] = field(default_factory=dict)
+    """The deferred work orders, by id, in the order in which they were deferred."""
+    grants: dict[str, Grant] = field(default_factory=dict)
+    """The tools that were allowed for the session, by id."""
+
+    @property
+    def open(self) -> list[WaitingRequest]:
+        """All requests without an answer."""
+        return [each for work in self.deferred.values() for each in work.open]
+
+    def request(self, payload: ApprovalRequestedPayload) -> None:
+        """Adds a request."""
+        work = self.deferred.get(payload["wo_id"])
+        if work is not None:
+            work.requests[payload["approval_id"]] = WaitingRequest(
+                payload["approval_id"],
+                payload["tool"],
+                payload["tool_hash"],
+                payload["expires_at"],
+                payload.get("after_untrusted", False),
+            )
+
+    def resolve(self, payload: ApprovalResolvedPayload) -> None:
+        """Adds an answer. Only the first one to a request counts."""
+        work = self.deferred.get(payload["wo_id"])
+        found = work.requests.get(payload["approval_id"]) if work is not None else None
+        if found is None or found.decision is not None:
+            return
+        found.decision = payload["decision"]
+        if payload["decision"] == "approved" and payload["scope"] == "session":
+            covers = found.is_after_untrusted
+            earlier = self.grants.get(found.tool_id)
+            if earlier is not None and earlier.tool_hash == found.tool_hash:
+                covers = covers or earlier.covers_untrusted
+            self.grants[found.tool_id] = Grant(found.approval_id, found.tool_hash, covers)
+
+
+def due(requests: Iterable[WaitingRequest], now: str) -> list[WaitingRequest]:
+    """The requests that have waited for too long at an ISO time."""
+    return [each for each in requests if each.expires_at <= now]
+
+
+def granted(grants: Mapping[str, Grant], hashes: Mapping[str, str], *, untrusted: bool) -> dict[str, str]:
+    """Returns the tools that may run unasked, each with the approval that allows it.
+
+    Args:
+        grants: what was allowed for the session
+        hashes: the hashes of the tools' present definitions
+        untrusted: whether the question is about calls after text of an untrusted source
+    """
+    return {
+        tool_id: each.approval_id
+        for tool_id, each in grants.items()
+        if hashes.get(tool_id) == each.tool_hash and (each.covers_untrusted or not untrusted)
+    }

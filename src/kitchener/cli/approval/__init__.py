@@ -1,0 +1,1 @@
+"""`kitchener approval`: tool calls that wait for a person."""

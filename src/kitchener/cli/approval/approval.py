@@ -1,0 +1,172 @@
+"""`kitchener approval`: lists, shows and answers tool calls that wait for a person. `list` and `show` take no lock.
+
+Where a process has the root open, that process takes the answer and runs the turn. Explained in `docs/approval.md`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import anyio
+import orjson
+from cyclopts import App, Parameter
+
+from kitchener.cli.approval.recorded_requests import RecordedRequest, read_requests
+from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
+from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.output import print_json, print_table, print_text, say
+from kitchener.errors import CallerError, UnknownApproval
+from kitchener.ids import split_approval_id
+from kitchener.records.entries import ApprovalScope
+from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
+from kitchener.runtime.administration import administer
+
+app = App(name="approval", help="Allow or refuse tool calls that wait for a person.")
+
+ApprovalArgument = Annotated[
+    str, Parameter(name="APPROVAL", help="An approval id, such as WO-SES-0a1b2c3d-002.1; or its work order, for all its calls.")
+]
+MessageOption = Annotated[str | None, Parameter(name="--message", help="What to tell the model about the decision.")]
+ByOption = Annotated[str | None, Parameter(name="--by", help="Who decides. It is recorded.")]
+
+_EVERYTHING = Options()
+_COLUMNS = ("approval_id", "status", "tool", "arguments", "rule", "expires_at")
+
+
+@app.command(name="list")
+def list_(
+    session: Annotated[
+        SessionChoice, Parameter(help="Only requests of this session, or `last`. Default: those of all sessions.")
+    ] = None,
+    *,
+    options: Options = _EVERYTHING,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Also those that were answered or have expired.")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """List the tool calls that wait for a person, oldest first. Takes no lock.
+
+    For example:
+
+        kitchener approval list
+        kitchener approval list last --all --json
+    """
+    found = anyio.run(_found, options, session)
+    rows = [each.row() for each in found if all_ or each.status in ("waiting", "answered")]
+    if json:
+        print_json(rows)
+    elif rows:
+        print_table(_COLUMNS, rows)
+    else:
+        print_text("no tool call waits for a person")
+    return OK
+
+
+@app.command
+def show(approval: ApprovalArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+    """Show what a request asks for, which rule asks, and who answered what. Takes no lock.
+
+    For example:
+
+        kitchener approval show WO-SES-0a1b2c3d-002.1
+    """
+    session_id, wo_id, wanted = split_approval_id(approval)
+    found = [each for each in anyio.run(_found, options, session_id) if each.wo_id == wo_id]
+    found = [each for each in found if wanted in (None, each.approval_id)]
+    if not found:
+        raise UnknownApproval(approval)
+    if json:
+        print_json([each.details() for each in found])
+    for each in found if not json else ():
+        for name, value in each.details().items():
+            shown = value if isinstance(value, str) else orjson.dumps(value).decode()
+            print_text(f"{name:>16}: {shown}")
+    return OK
+
+
+@app.command
+def approve(
+    approval: ApprovalArgument,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    arguments: Annotated[str | None, Parameter(help="JSON object: arguments to use in place of the model's.")] = None,
+    answer: Annotated[str | None, Parameter(help="JSON value: the answer to the tool's own question.")] = None,
+    scope: Annotated[ApprovalScope, Parameter(help="`session`: also later calls of the tool in this session.")] = "once",
+    message: MessageOption = None,
+    by: ByOption = None,
+    json: JsonFlag = False,
+) -> int:
+    """Allow a tool call that waits. The turn goes on, and its reply is shown.
+
+    The same answer given again shows the same reply. Exits with 1 if the request is unknown or has another answer.
+
+    For example:
+
+        kitchener approval approve WO-SES-0a1b2c3d-002.1
+        kitchener approval approve WO-SES-0a1b2c3d-002.1 --arguments '{"path": "b.txt"}' --by ada
+        kitchener approval approve WO-SES-0a1b2c3d-002 --scope session
+    """
+    edited = _json_of("--arguments", arguments)
+    if edited is not None and not isinstance(edited, Mapping):
+        raise CallerError("--arguments: expected a JSON object")
+    given = {"arguments": edited, "answer": _json_of("--answer", answer), "scope": scope}
+    return _answer(options, approval, {"decision": "approved", "message": message, "answered_by": by, **given}, is_json=json)
+
+
+@app.command
+def deny(
+    approval: ApprovalArgument,
+    /,
+    *,
+    options: Options = _EVERYTHING,
+    message: MessageOption = None,
+    by: ByOption = None,
+    json: JsonFlag = False,
+) -> int:
+    """Refuse a tool call that waits. The model is told, and its reply is shown.
+
+    For example:
+
+        kitchener approval deny WO-SES-0a1b2c3d-002.1 --message "it is still needed"
+    """
+    return _answer(options, approval, {"decision": "denied", "message": message, "answered_by": by}, is_json=json)
+
+
+def _answer(options: Options, approval: str, given: Mapping[str, Any], *, is_json: bool) -> int:
+    session_id, _, _ = split_approval_id(approval)
+
+    async def work() -> int:
+        loaded = options.load_checked()
+        agent_class = await LedgerPaths(loaded.config).class_of(session_id, options.first_agent)
+        operation = AnswerApproval(agent_class=agent_class, approval_id=approval, **given)
+        return _told(await administer(loaded.config, operation), is_json=is_json)
+
+    return run_to_end(work)
+
+
+def _told(done: ApprovalOutcome, *, is_json: bool) -> int:
+    if is_json:
+        print_json(done.model_dump(mode="json"))
+    elif done.response is None:
+        print_text(f"{done.approval_id} is {done.decision}; other calls of its work order still wait")
+    else:
+        print_text(done.response)
+    if done.error is not None:
+        say(f"kitchener: {done.turn_id}: {done.error}")
+    return OK if done.error is None else NEGATIVE
+
+
+def _json_of(option: str, text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return orjson.loads(text)
+    except ValueError as error:
+        raise CallerError(f"{option}: expected JSON: {error}") from None
+
+
+async def _found(options: Options, session_id: str | None) -> list[RecordedRequest]:
+    paths = options.paths()
+    if session_id is None:
+        return await read_requests(paths, options.agent)
+    return await read_requests(paths, await paths.class_of(session_id, options.first_agent), session_id)

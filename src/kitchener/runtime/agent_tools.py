@@ -1,0 +1,101 @@
+"""An agent class as a tool of another: a call is a turn of its own, in a session that belongs to the caller's session.
+
+The runtime binds these tools to its supervisors. Explained in `docs/tools.md`.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.tools.registry import Tool
+from kitchener.errors import ToolError
+from kitchener.ids import AGENT_CLASS_FORM, SessionId, is_agent_class
+from kitchener.plain_names import quoted
+from kitchener.records.tool_context import ToolContext
+
+AGENT_PREFIX: Final = "agent:"
+"""In the setting `tools`: what follows is an agent class."""
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_S: Final = 86_400.0
+"""As the tool's own limit: the deadlines of the two turns bound a call."""
+
+SupervisorOf = Callable[[str], HO2Supervisor]
+
+
+class AgentTool(Tool[..., object]):
+    """A tool that asks an agent class; made by `agent_tool`. It cannot run before a runtime has bound it."""
+
+    def __init__(
+        self, agent_class: str, name: str, description: str, *, read_only: bool, supervisor_of: SupervisorOf | None = None
+    ) -> None:
+        self.agent_class, self._supervisor_of = agent_class, supervisor_of
+        self._finding = anyio.Lock()
+        super().__init__(self._ask, name=name, description=description, read_only=read_only, timeout_s=_LONGEST_S)
+
+    def bound(self, supervisor_of: SupervisorOf) -> "AgentTool":
+        """The same tool, which asks these supervisors."""
+        return AgentTool(
+            self.agent_class, self.tool_id, self.description, read_only=self.is_read_only, supervisor_of=supervisor_of
+        )
+
+    async def _ask(self, message: str, context: ToolContext) -> str:
+        """Asks the agent.
+
+        Args:
+            message: what it is asked or told to do, in full
+        """
+        if self._supervisor_of is None:
+            raise ToolError(f"tool {self.tool_id!r} belongs to no runtime; pass it to open_runtime(tools=…)")
+        supervisor = self._supervisor_of(self.agent_class)
+        left_s = min(context.deadline - anyio.current_time(), supervisor.config.turn_deadline_s)
+        result: Any = await supervisor.handle_turn(
+            message,
+            session_id=await self._session(supervisor, context),
+            idempotency_key=context.idempotency_key,
+            deadline=max(left_s, 0.001),
+        )
+        if result.error is not None:
+            raise ToolError(f"{self.agent_class} could not answer ({result.error.kind}): {result.response}")
+        return str(result.response)
+
+    async def _session(self, supervisor: HO2Supervisor, context: ToolContext) -> SessionId:
+        """The session of the asked class that belongs to the caller's session; a new one after it was ended."""
+        name = f"asked by {context.session_id}"
+        async with self._finding:  # two calls of one round find the same session
+            found = await supervisor.find_external(name, subject_id=context.subject_id)
+            if found is not None and not (await supervisor.session(found)).state.is_ended:
+                return found
+            return await supervisor.start_session(subject_id=context.subject_id, external_id=name)
+
+
+def agent_tool(
+    agent_class: str, *, name: str | None = None, description: str | None = None, read_only: bool = False
+) -> AgentTool:
+    """Returns a tool by which an agent asks another agent class of its runtime. Pass it to `open_runtime(tools=…)`.
+
+    Each call is a turn of that class. It runs in a session of its own for each calling session, for the same subject, and
+    remembers earlier calls. It counts in `limits.max_nesting`, ends with the calling turn, and is on record in both sessions.
+
+    Args:
+        agent_class: the class that is asked
+        name: the tool's name for the model; default: `ask_` and the class in lower case
+        description: what the agent can do; default: only that it is asked
+        read_only: True: its turns have no effects, so that several such tools of one round run side by side
+
+    Raises:
+        ToolError: the class or the name is invalid
+    """
+    if not isinstance(agent_class, str) or not is_agent_class(agent_class):
+        raise ToolError(f"agent_tool: agent class {quoted(agent_class)}: expected {AGENT_CLASS_FORM}")
+    chosen = name if name is not None else f"ask_{_NOT_IN_NAMES.sub('_', agent_class).lower()}"[:64]
+    return AgentTool(agent_class, chosen, description or _described(agent_class), read_only=read_only)
+
+
+def _described(agent_class: str) -> str:
+    return (
+        f"Asks the agent {agent_class}. It talks with you in a conversation of its own, remembers what you asked before, and"
+        " sees nothing of this conversation: say all that it has to know."
+    )

@@ -1,0 +1,155 @@
+"""A tool call waits for a person: asked, answered, made once, replayed. The claims stand in docs/approval.md."""
+
+from pathlib import Path
+
+import pytest
+
+from kitchener.errors import ApprovalAnswered, CallerError, UnknownApproval
+from kitchener.records import events
+from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
+from tests.acceptance.stack import read_all
+
+
+async def test_a_call_waits_until_a_person_allows_it(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        supervisor = runtime.supervisor()
+        waiting = await supervisor.handle_turn("tidy up", subject_id="ada")
+        assert desk.done == []
+        (approval_id,) = waiting.pending_approval
+        assert (waiting.degraded, waiting.error, waiting.wo_chain_summary[-1]["state"]) == (False, None, "deferred")
+        assert 'delete {"path":"a.txt"}' in waiting.response
+        assert approval_id in waiting.response
+        result = await supervisor.approve(approval_id, answered_by="bo")
+        assert desk.done == ["delete a.txt"]
+        assert result is not None
+        assert (result.response, result.pending_approval) == ('done: "deleted a.txt"', ())
+        again = await supervisor.approve(approval_id)
+        assert again is not None
+        assert again.turn_id == result.turn_id
+        assert desk.done == ["delete a.txt"]
+        with pytest.raises(ApprovalAnswered, match="approved"):
+            await supervisor.deny(approval_id)
+    assert await replayed(root, desk, waiting.session_id) == 2
+
+
+async def test_a_request_survives_a_restart(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        waiting = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
+    async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        talk = await runtime.supervisor().handle_turn("chat meanwhile", session_id=waiting.session_id)
+        assert talk.response == "done: "
+    async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        result = await runtime.supervisor().approve(waiting.pending_approval[0])
+        assert result is not None
+        assert result.response == 'done: "deleted a.txt"'
+        types = [
+            e.entry_type for e in await read_all(runtime.ledgers("ADMIN").ho2m, entity_id=result.wo_chain_summary[0]["wo_id"])
+        ]
+        assert types[-1] == events.WO_COMPLETED
+    async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        again = await runtime.supervisor().approve(waiting.pending_approval[0])
+        assert again is not None
+        assert again.turn_id == result.turn_id
+    assert desk.done == ["delete a.txt"]
+    assert await replayed(root, desk, waiting.session_id) == 3
+
+
+async def test_a_denied_call_is_not_made_and_the_model_is_told_why(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        waiting = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
+        result = await runtime.supervisor().deny(waiting.pending_approval[0], "it is still needed")
+        assert result is not None
+        assert "it is still needed" in result.response
+        with pytest.raises(ApprovalAnswered, match="denied"):
+            await runtime.supervisor().approve(waiting.pending_approval[0])
+    assert desk.done == []
+    assert await replayed(root, desk, waiting.session_id) == 2
+
+
+async def test_several_calls_of_one_round_are_asked_for_at_once(tmp_path: Path) -> None:
+    """Calls before the first that waits have run; those after it wait with it, and run in their order."""
+    root, desk = tmp_path / "root", Desk()
+    asked = [("look", {"path": "0"}), ("delete", {"path": "1"}), ("write", {"path": "2"}), ("delete", {"path": "3"})]
+    async with open_desk(root, desk, model(asked, [("look", {"path": "4"})])) as runtime:
+        supervisor = runtime.supervisor()
+        waiting = await supervisor.handle_turn("tidy up", subject_id="ada")
+        assert desk.done == ["look 0"]
+        first, second = waiting.pending_approval
+        assert (first[-2:], second[-2:]) == (".2", ".4")
+        assert await supervisor.approve(second, arguments={"path": "other"}) is None
+        assert desk.done == ["look 0"]
+        result = await supervisor.deny(first, "keep it")
+        assert result is not None
+        assert desk.done == ["look 0", "write 2", "delete other", "look 4"]
+        assert result.response.startswith('done: "saw 0" | {"error":"a person was asked and did not allow this call: keep it"}')
+        assert result.response.endswith('"wrote 2" | "deleted other" | "saw 4"')
+    assert await replayed(root, desk, waiting.session_id) == 2
+
+
+async def test_a_loop_that_goes_on_can_wait_again(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    rounds = [[("delete", {"path": str(n)}), ("look", {"path": str(n)})] for n in range(3)]
+    waiting_ids = list[str]()
+    async with open_desk(root, desk, model(*rounds)) as runtime:
+        result = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
+    while result.pending_approval:
+        waiting_ids += result.pending_approval
+        async with open_desk(root, desk, model(*rounds)) as runtime:
+            more = await runtime.supervisor().approve(result.pending_approval[0])
+            assert more is not None
+            result = more
+    assert len(waiting_ids) == 3
+    assert desk.done == [f"{what} {n}" for n in range(3) for what in ("delete", "look")]
+    assert result.response == 'done: "deleted 0" | "saw 0" | "deleted 1" | "saw 1" | "deleted 2" | "saw 2"'
+    assert await replayed(root, desk, result.session_id) == 4
+
+
+async def test_an_approval_for_the_session_holds_for_later_calls_of_the_tool_there_alone(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:
+        supervisor = runtime.supervisor()
+        waiting = await supervisor.handle_turn("tidy up", subject_id="ada")
+        await supervisor.approve(waiting.pending_approval[0], scope="session")
+    async with open_desk(root, desk, model([("delete", {"path": "b"})])) as runtime:
+        supervisor = runtime.supervisor()
+        more = await supervisor.handle_turn("once more", session_id=waiting.session_id)
+        assert more.pending_approval == ()
+        other = await supervisor.handle_turn("tidy up", subject_id="bo")
+        assert len(other.pending_approval) == 1
+        planned = await read_all(runtime.ledgers("ADMIN").ho2m, session_id=waiting.session_id, entry_type=events.WO_PLANNED)
+        assert planned[-1].payload["constraints"]["grants"] == list(waiting.pending_approval)
+    assert desk.done == ["delete a", "delete b"]
+    assert await replayed(root, desk, waiting.session_id) == 3
+
+
+async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("pay", {"amount": 5}), ("look", {"path": "x"})])) as runtime:
+        waiting = await runtime.supervisor().handle_turn("pay the bill", subject_id="ada")
+        assert "Pay 5 EUR?" in waiting.response
+    async with open_desk(root, desk, model([("pay", {"amount": 5}), ("look", {"path": "x"})])) as runtime:
+        (approval_id,) = waiting.pending_approval
+        with pytest.raises(CallerError, match="pin"):
+            await runtime.supervisor().approve(approval_id, answer={"word": "yes"})
+        result = await runtime.supervisor().approve(approval_id, answer={"pin": 1})
+        assert result is not None
+        assert result.response == "done: \"paid {'n': 5} with {'pin': 1}\" | \"saw x\""
+    assert desk.done == ["pay 5", "look x"]
+    assert await replayed(root, desk, waiting.session_id) == 2
+
+
+async def test_an_unknown_request_is_refused(tmp_path: Path) -> None:
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:
+        supervisor = runtime.supervisor()
+        waiting = await supervisor.handle_turn("tidy up", subject_id="ada")
+        with pytest.raises(UnknownApproval):
+            await supervisor.approve(f"{waiting.pending_approval[0]}9")
+        with pytest.raises(CallerError, match="expected WO-SES"):
+            await supervisor.approve("yes")
+        with pytest.raises(CallerError, match="path"):
+            await supervisor.approve(waiting.pending_approval[0], arguments={})
+    assert desk.done == []
