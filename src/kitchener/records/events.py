@@ -163,7 +163,9 @@ is said rank as its speakers; recalled replies have a shorter label, recalled it
 more long items are offered (3: not so).
 
 Version 5: a model reads a long result of a tool page by page, and is told when it makes a call again and again or too many
-calls (4: it read all of a result, and only the rounds were counted).
+calls (4: it read all of a result, and only the rounds were counted). What was said on a day that the message names matches it;
+where many items have room, hints count for more and sessions take turns; bare numbers make nothing of other sessions related to
+a message (4: not so).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

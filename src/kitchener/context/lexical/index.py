@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nlargest, nsmallest
+from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 from kitchener.context.lexical.features import DateParts, date_parts, may_have_date
@@ -37,6 +38,8 @@ _RELATED: Final = 0.11
 """Share of the possible score from which on a turn is about the question."""
 _SHORT: Final = 6
 """Terms of a question that a turn may have all of. Of a longer one a turn has as many."""
+_LITTLE_ELSE: Final = 4
+"""Terms per term of a question that a turn may have to say little else than the question."""
 _PER_AGAIN: Final = 4
 """Best turns per wanted turn that are ordered anew by how many of their sessions' turns are better."""
 
@@ -47,8 +50,8 @@ class Ranked(NamedTuple):
     order: list[int]
     """Positions, the most relevant first, and the newest first among equals. Turns that match too little are missing."""
     matched: Sequence[int]
-    """The positions in `order` that share a word with the question or are next to a turn that does. With `hints`, also those of
-    a day in the question, and those that share a word with the best turns."""
+    """The positions in `order` that share a word with the question or are next to a turn that does. With `hints`, also those
+    of a day in the question."""
     scores: Mapping[int, float]
     """The score of each position in `order`; comparable only within one ranking."""
     possible: float = 0.0
@@ -96,22 +99,19 @@ class LexicalIndex(LexicalTurns):
         top = self._weights.session * best / max(sessions.values(), default=1.0)
         shares = {session: top * score for session, score in sessions.items()}
         date = date_parts(question) if may_have_date(question) else _NO_DATE
-        hinted = self._mark(total, date, best, count)
+        matched += self._mark(total, date, best, count)
         scores = self._weigh(total, shares, named, hints.named)
         if matched and self._weights.feedback_terms:
             gains = self._feed_back(scores, asked, hints.feedback, count)
             fed_back = {each: gain + total.get(each, 0.0) for each, gain in gains.items()}
             scores.update(self._weigh(fed_back, shares, named, hints.named))
-            hinted += gains
-        if self._weights.hints:
-            matched += hinted
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
         rarities = [_rarity(self._having(term, count), count) for term in asked]
         possible = sum(rarities)
         related = 0.0
         if order and not date:  # words alone do not tell what is about a day
-            is_told = not self._weights.hints or _says_more_than_numbers(asked, matches, rarities)
+            is_told = not self._weights.hints or self._says_more_than_numbers(question, asked, matches, rarities)
             related = _related(scores[order[0]], possible, len(asked)) if is_told else math.inf
         if hints.again < 1.0:
             self._order_again(order, scores, wanted, hints.again)
@@ -256,17 +256,17 @@ class LexicalIndex(LexicalTurns):
         return best, second
 
     def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> list[int]:
-        """Adds the shares for standing statements and for dates. Returns the turns with at least half of the date."""
+        """Adds the shares for standing statements and for dates. Returns further turns that match by their date."""
         weights, most = self._weights, self._most // _PER_FEATURE or 1
-        on_day: list[int] = []
         standing = _newest(self._standing, most, count) if weights.standing else _NOWHERE
+        on_day: list[int] = []
         if date and weights.dated:
             found = [each for part in sorted(date) for each in _newest(self._on.get(part, _NOWHERE), most, count)]
             for position in dict.fromkeys((*total, *found, *standing)):
                 if common := len(date & self._date_of[position]):
-                    total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
-                    if 2 * common >= len(date):
+                    if weights.hints and 2 * common >= len(date) and position not in total:
                         on_day.append(position)
+                    total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
         for position in standing:
             total[position] = total.get(position, 0.0) + best * weights.standing
         return on_day
@@ -308,6 +308,24 @@ class LexicalIndex(LexicalTurns):
             for position, impact in zip(postings.positions[looked_at], postings.impacts[looked_at], strict=True):
                 gains[position] = gains.get(position, 0.0) + top * impact
         return gains
+
+    def _says_more_than_numbers(
+        self, question: str, asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]
+    ) -> bool:
+        """Whether a question is about more than numbers of one or two digits, which may be about anything.
+
+        It is if the words that turns have weigh enough beside the numbers, or if a turn has all its terms and little else. A
+        time such as 12:25 is no such number.
+        """
+        is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
+        numbers = [*compress(asked, is_number)]
+        if not numbers or any(f"{one}{mark}{two}" in question for one, two in pairwise(numbers) for mark in ":."):
+            return True
+        most, terms = _LITTLE_ELSE * len(asked), self._terms
+        if any(len(terms[each]) <= most for each in set(matches[0]).intersection(*matches[1:])):
+            return True
+        told = sum([rarity for rarity, found, skips in zip(rarities, matches, is_number, strict=True) if found and not skips])
+        return told >= _BEST * (told + sum(compress(rarities, is_number)))
 
     def _order_again(self, order: list[int], scores: dict[int, float], wanted: int, again: float) -> None:
         """Orders the best turns anew: each counts less, the more turns of its session are better."""
@@ -356,19 +374,6 @@ class _MatchingTerm(NamedTuple):
     """Index of the first position that is read."""
     having: int
     """Number of turns with the term."""
-
-
-def _says_more_than_numbers(asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]) -> bool:
-    """Whether the words that turns have weigh enough beside numbers of one or two digits, which may be about anything.
-
-    Those of a sum are too common.
-    """
-    is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
-    if not any(is_number):
-        return True
-    counted = [rarity for rarity, found, skips in zip(rarities, matches, is_number, strict=True) if found and not skips]
-    told = sum(counted)
-    return told >= _BEST * (told + sum([rarity for rarity, skips in zip(rarities, is_number, strict=True) if skips]))
 
 
 def _sums_of(matches: Sequence[dict[int, float]]) -> dict[int, float]:
