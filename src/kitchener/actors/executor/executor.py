@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
-from kitchener.actors.executor.asking import WorkOrderDeferred
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.executor.tool_calls import ToolCalls
-from kitchener.actors.executor.tool_messages import resumed_messages, tool_message
+from kitchener.actors.executor.tool_rounds.asking import WorkOrderDeferred
+from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
+from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset

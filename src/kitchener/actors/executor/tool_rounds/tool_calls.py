@@ -9,10 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
-from kitchener.actors.executor.call_budget import CallBudget
 from kitchener.actors.executor.execution import Execution
-from kitchener.actors.executor.result_pages import ResultPages
+from kitchener.actors.executor.tool_rounds.asking import (
+    CallGate,
+    WorkOrderDeferred,
+    question_mapping,
+    questions_in,
+    requests_for,
+)
+from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
+from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.results import ToolOutcome, storable
