@@ -420,11 +420,15 @@ def test_a_prompt_pack_that_was_changed_is_refused_before_any_turn(tmp_path: Pat
     [
         ("turn_budget = 16000", "turn_budget", "a message of limits.max_message_chars = 100,000"),
         (
-            "turn_budget = 40000\ntool_result_max_bytes = 90000",
+            "turn_budget = 40000\nresult_page_tokens = 30000",
             "turn_budget",
-            "a tool's result of tool_result_max_bytes = 90,000",
+            "a page of a tool's result (result_page_tokens = 30,000)",
         ),
-        ("tool_result_max_bytes = 130000", "results_budget", "do not cover one result"),
+        (
+            "tool_result_max_bytes = 130000\nresult_page_tokens = 42000",
+            "results_budget",
+            "do not cover one page of a result",
+        ),
         ("budget_ceiling = 50000", "budget_ceiling", "do not cover one turn_budget of 100,000"),
     ],
 )
