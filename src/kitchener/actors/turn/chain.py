@@ -20,6 +20,7 @@ from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId
+from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of, words_of
@@ -29,10 +30,12 @@ from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,
     ConstraintsMapping,
+    CostSummary,
     DegradationPayload,
     DegradedComponent,
     DirectCost,
     GatheredContext,
+    NestedTurn,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderDispatchedPayload,
@@ -45,7 +48,7 @@ from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import said_by
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 logger = get_logger(__name__)
 
@@ -210,6 +213,14 @@ class WorkOrderChain:
         if self._update is not None:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
+
+    def charge_caller(self, spent: CostSummary) -> None:
+        """Adds the turn, and what it used, to the tool call that runs it, if one does and still waits."""
+        if (tool := calling_tool()) is not None:
+            agent_class, session = self._services.config.agent_class, self._session
+            turn: NestedTurn = {"agent_class": agent_class, "session_id": session.session_id, "turn_id": self.turn_id}
+            untrusted = session.results.has_untrusted or any(each.payload.get("untrusted") for each in self.trace)
+            tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)
 
     def trace_hash(self) -> str:
         """The hash over `trace`. Cached until an entry is added."""

@@ -38,14 +38,12 @@ from kitchener.actors.work.plan import (
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
-from kitchener.lanes.calling_chain import charge_tool
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
-    NestedTurn,
     TurnCompletedPayload,
     TurnStartedPayload,
 )
@@ -218,7 +216,7 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        charge_tool(self._as_nested(), total_cost(self._chain.work_orders.values()))
+        self._chain.charge_caller(total_cost(self._chain.work_orders.values()))
         self._chain.close()
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
@@ -463,13 +461,9 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        charge_tool(self._as_nested(), cost)
+        self._chain.charge_caller(cost)
         self._chain.close()
         return TurnOutcome(result, gates)
-
-    def _as_nested(self) -> NestedTurn:
-        agent_class = self._services.config.agent_class
-        return {"agent_class": agent_class, "session_id": self._session.session_id, "turn_id": self.turn_id}
 
     @property
     def session_id(self) -> SessionId:
