@@ -214,14 +214,6 @@ class WorkOrderChain:
             await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
         return done
 
-    def charge_caller(self, spent: CostSummary) -> None:
-        """Adds the turn, and what it used, to the tool call that runs it, if one does and still waits."""
-        if (tool := calling_tool()) is not None:
-            agent_class, session = self._services.config.agent_class, self._session
-            turn: NestedTurn = {"agent_class": agent_class, "session_id": session.session_id, "turn_id": self.turn_id}
-            untrusted = session.results.has_untrusted or any(each.payload.get("untrusted") for each in self.trace)
-            tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)
-
     def trace_hash(self) -> str:
         """The hash over `trace`. Cached until an entry is added."""
         if len(self.trace) != self._hashed[0]:
@@ -411,3 +403,11 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")
+
+
+def charge_caller(chain: WorkOrderChain, session: SessionManager, agent_class: str, spent: CostSummary) -> None:
+    """Adds a turn, and what it used, to the tool call that runs it, if one does and still waits."""
+    if (tool := calling_tool()) is not None:
+        turn: NestedTurn = {"agent_class": agent_class, "session_id": session.session_id, "turn_id": chain.turn_id}
+        untrusted = session.results.has_untrusted or any(each.payload.get("untrusted") for each in chain.trace)
+        tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)
