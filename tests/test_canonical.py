@@ -20,6 +20,7 @@ from kitchener.canonical import (
     canonical_bytes,
     canonical_digest,
     digest,
+    exact_list,
     is_deep,
     parse_json,
 )
@@ -86,6 +87,30 @@ def test_what_is_read_back_is_what_was_written(value: Any) -> None:
 def test_a_part_made_before_gives_the_same_bytes(value: Any) -> None:
     part = orjson.Fragment(canonical_bytes(value))
     assert canonical_bytes({"a": part, "b": [part, 1.0]}) == canonical_bytes({"a": value, "b": [value, 1.0]})
+
+
+@given(st.lists(values(plain | floats, text), max_size=4), values(plain | floats, text))
+@example([{"a": 1}], "é")
+@example(["é"], {"😀": 1, "\uffee": 2})
+@example([1e21], 1.0)
+@example([{1: "no text"}], None)
+def test_a_list_that_was_looked_at_before_gives_the_same_bytes_as_any_list(items: list[Any], beside: Any) -> None:
+    """Also beside values that need the reference implementation, and of a list that has no canonical form."""
+    known = exact_list(items)
+    assert known == items
+    if any(isinstance(each, dict) and 1 in each for each in items):
+        with pytest.raises(EntryRefused):
+            canonical_bytes({"tools": known})
+        return
+    assert canonical_bytes({"tools": known, "b": beside}) == canonical_bytes({"tools": items, "b": beside})
+
+
+def test_a_list_that_was_looked_at_before_is_not_too_deep_elsewhere() -> None:
+    deep: Any = 1
+    for _ in range(63):
+        deep = [deep]
+    with pytest.raises(EntryRefused):
+        canonical_bytes([[exact_list([deep])]])
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,6 @@ class UnknownApproval(CallerError):
     """No tool call waits, or has waited, under this id."""
 
     def __init__(self, approval_id: str) -> None:
-        self.approval_id = approval_id
         super().__init__(f"approval {approval_id!r} is not on record; `kitchener approval list` shows what waits")
 
 
@@ -190,11 +189,7 @@ class ApprovalAnswered(CallerError):
 
 
 class ApprovalVoid(CallerError):
-    """The tool has changed since its call was asked for, so the approval would be for something else. The call was not made.
-
-    Attributes:
-        result: of the turn in which the model was told; None: other requests of the work order are still open
-    """
+    """The tool has changed since its call was asked for, so nothing was done. `result`: of the turn that told the model."""
 
     def __init__(self, approval_id: str, tool_id: str, result: object = None) -> None:
         self.approval_id, self.tool_id, self.result = approval_id, tool_id, result

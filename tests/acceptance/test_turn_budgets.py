@@ -49,7 +49,7 @@ def answered(request: PromptRequest, said: str | tuple[ToolUse, ...], *, cached:
 
 
 def fetching(size: int, rounds: int = 100, *, at_once: int = 1, caches: bool = False) -> ScriptedProvider:
-    """A model that asks for a text of this size again and again, as long as it may, and then replies."""
+    """A model that asks for a text of about this size again and again, as long as it may, and then replies."""
 
     def answer(request: PromptRequest) -> PromptResponse | Mapping[str, Any]:
         if request.wo_type == "classify":
@@ -59,7 +59,7 @@ def fetching(size: int, rounds: int = 100, *, at_once: int = 1, caches: bool = F
         cached = before if caches and done else None
         if not request.tools or done >= rounds:
             return answered(request, f"read {done} times", cached=cached)
-        uses = tuple(ToolUse(f"use-{done}-{n}", "fetch", {"size": size}) for n in range(at_once))
+        uses = tuple(ToolUse(f"use-{done}-{n}", "fetch", {"size": size - done * at_once - n}) for n in range(at_once))
         return answered(request, uses, cached=cached)
 
     return ScriptedProvider(answer)

@@ -38,6 +38,7 @@ from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.results import beginning
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
@@ -428,6 +429,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("output", lambda text: harmless(text)),
         Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
         Scan("output as JSON", wire.shown_as_json),
+        Scan("the beginning of a result", lambda text: beginning(text, len(text))),
         Scan("an agent class", _closest_class),
         Scan("a key that does not exist", lambda text: meant_key(text, RouterConfig, RuntimeConfig)),
         Scan("a type of entries", _closest_type),

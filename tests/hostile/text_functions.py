@@ -31,7 +31,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.sessions.context_provider.SessionContext.search_text": "goes through turns; the words are measured",
     "kitchener.actors.sessions.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",
     "kitchener.actors.sessions.recalled_results.SessionResults.keep": "goes through entries; the words are measured",
-    "kitchener.actors.tools.registry._load": "names of tools in the settings",
+    "kitchener.actors.tools.named_tools._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
     "kitchener.cli.content.content._save": "compares an id with those on record",
     "kitchener.cli.context.recorded_turn.rebuild": "goes through items",

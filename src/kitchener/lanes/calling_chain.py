@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from typing import Final
 
-from kitchener.records.entries import CostSummary, NestedTurn
+from kitchener.records.entries import NestedTurn
 from kitchener.records.work_order import Cost
 
 MOST_TURNS: Final = 100
@@ -20,7 +20,7 @@ MOST_TURNS: Final = 100
 class ToolRun:
     """One call of a tool, as a link of the chain."""
 
-    __slots__ = ("cost", "has_ended", "turns")
+    __slots__ = ("cost", "has_ended", "turns", "untrusted_source")
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -29,6 +29,16 @@ class ToolRun:
         """What the turns used that the tool ran so far; None: it ran none."""
         self.turns: list[NestedTurn] = []
         """Those turns, the first `MOST_TURNS`."""
+        self.untrusted_source: str | None = None
+        """`agent:CLASS` of the first of them that was shown text of an untrusted source; None: none was."""
+
+    def add(self, turn: NestedTurn, spent: Cost, *, has_read_untrusted: bool) -> None:
+        """Adds a turn that the tool ran, and what it used."""
+        self.cost = spent.plus(self.cost)
+        if len(self.turns) < MOST_TURNS:
+            self.turns.append(turn)
+        if has_read_untrusted and self.untrusted_source is None:
+            self.untrusted_source = f"agent:{turn['agent_class']}"
 
 
 Links = tuple[str | ToolRun, ...]
@@ -63,13 +73,10 @@ def calling_chain() -> tuple[str, ...]:
     return tuple([link for link in live_links() if isinstance(link, str)])
 
 
-def charge_tool(turn: NestedTurn, spent: CostSummary) -> None:
-    """Adds the running turn and what it used to the tool call that runs the turn, if one does and still waits."""
+def calling_tool() -> ToolRun | None:
+    """The tool call that runs the present turn, if one does and still waits."""
     links = CALLING_CHAIN.get()
-    if len(links) > 1 and isinstance(tool := links[-2], ToolRun) and not tool.has_ended:
-        tool.cost = Cost.of(spent).plus(tool.cost)
-        if len(tool.turns) < MOST_TURNS:
-            tool.turns.append(turn)
+    return tool if len(links) > 1 and isinstance(tool := links[-2], ToolRun) and not tool.has_ended else None
 
 
 def enter_tool(context: Context) -> ToolRun:

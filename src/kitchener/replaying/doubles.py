@@ -227,6 +227,7 @@ class RecordedTools(ToolRegistry):
                     question=ToolQuestion.of(asked) if asked is not None else None,
                     nested_cost=cost,
                     nested_turns=payload.get("nested_turns", ()),
+                    untrusted_source=payload.get("source") if payload.get("untrusted") else None,
                 )
         return ToolOutcome(error="the call has no recorded result")
 

@@ -34,8 +34,9 @@ from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.routes import AnyRoute
 from kitchener.replaying.recorded.sources import read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger
-from kitchener.replaying.session import Replays, replays_now, run_turn
+from kitchener.replaying.session import Replays, replays_now
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
+from kitchener.replaying.turn_again import run_turn
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 from kitchener.runtime.sealed_root import why_unreadable
 

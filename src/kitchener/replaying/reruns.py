@@ -21,8 +21,9 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, S
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
-from kitchener.replaying.session import Replays, run_turn
+from kitchener.replaying.session import Replays
 from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, item_name, policy_version_of
+from kitchener.replaying.turn_again import run_turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,8 @@ from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, SessionStartPayload, opened, payload_as, text_of
+from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
 from kitchener.records.prompt import PromptGateway, PromptRequest
-from kitchener.records.turn import TurnCall
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
@@ -50,7 +49,6 @@ from kitchener.replaying.doubles import (
     RecordedMemory,
     RecordedScores,
     RecordedTools,
-    recorded_output,
 )
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
@@ -60,13 +58,12 @@ from kitchener.replaying.recorded.versions import of_version, without_memory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of, providers_of
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, offers_any, policy_version_of, providers_of
+from kitchener.replaying.turn_again import DEADLINE_S, run_turn
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 
 _ANONYMOUS: Final = anonymous_subject("")
-DEADLINE_S: Final = 86_400.0
-"""Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
 """Settings of a replay: no consolidation starts by itself, and the speed of the replay decides nothing."""
 
@@ -295,7 +292,7 @@ class Replays:
         version = policy_version_of(tape)
         agent = of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
-        tools = RecordedTools(self._unnamed_tools if tape.offers(self._unnamed_tools.tool_ids) else self._tools, tape)
+        tools = RecordedTools(self._unnamed_tools if offers_any(tape, self._unnamed_tools.tool_ids) else self._tools, tape)
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
@@ -353,33 +350,6 @@ class Replays:
             return ledgers.ho1m.content_digest(request.subject_id, data)
 
         return request_hash
-
-
-async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
-    """Runs a recorded turn again, with its message and options."""
-    started = turn.start
-    if (resumes := started.get("resumes")) is not None:
-        call = TurnCall(
-            session_id=tape.session_id,
-            deadline=anyio.current_time() + DEADLINE_S,
-            memory=started.get("memory", True),
-            acceptance=tuple(opened(started.get("acceptance", ())) or ()),
-            output=recorded_output(tape, turn),
-            resumes=resumes,
-        )
-        await supervisor.handle_call(text_of(started["user_message"]), call)
-        return
-    await supervisor.handle_turn(
-        text_of(started["user_message"]),
-        session_id=tape.session_id,
-        memory=started.get("memory", True),
-        acceptance=opened(started.get("acceptance", ())) or (),
-        speaker=opened(started.get("speaker")),
-        parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
-        output=recorded_output(tape, turn),  # type: ignore[arg-type]  # with the recorded judgement of the caller's own model
-        deadline=DEADLINE_S,
-        tool_choice=started.get("tool_choice", "auto"),
-    )
 
 
 @asynccontextmanager
@@ -464,7 +434,7 @@ class _Replay:
             policy=self._policy,
             changes=self._changes,
             visible=self._done,
-            nested_turns=tuple(tape.nested_turns()),
+            nested_turns=tuple(each for turn in tape.turns for each in turn.nested_turns),
         )
 
     async def _open(self) -> None:

@@ -5,7 +5,7 @@ ends the replay. Differences are therefore found in the order in which a turn de
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -114,6 +114,12 @@ class TurnTape:
             return "erased"
         return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
+    @property
+    def nested_turns(self) -> list[NestedTurn]:
+        """The turns that its tools ran in other sessions."""
+        calls = (payload_as(ToolCallPayload, each.payload) for each in self.of_type(events.TOOL_CALL))
+        return [nested for call in calls for nested in call.get("nested_turns", ())]
+
     def of_type(self, *entry_types: str) -> list[StoredEntry]:
         """Its entries of some types, grouped by ledger."""
         return [entry for entries in self.entries.values() for entry in entries if entry.entry_type in entry_types]
@@ -187,18 +193,6 @@ class Tape:
         """The entries of HO2m before the first turn."""
         entries = self.entries.get(self.ho2m, ())
         return [entry for entry in entries if not self.turns or entry.seq < self.turns[0].started.seq]
-
-    def nested_turns(self) -> Iterator[NestedTurn]:
-        """The turns that tools ran in other sessions."""
-        for turn in self.turns:
-            for entry in turn.of_type(events.TOOL_CALL):
-                yield from payload_as(ToolCallPayload, entry.payload).get("nested_turns", ())
-
-    def offers(self, tool_ids: Iterable[str]) -> bool:
-        """Whether any work order of the session may use one of these tools."""
-        planned = (each.payload for each in self.entries.get(self.ho2m, ()) if each.entry_type == events.WO_PLANNED)
-        wanted = frozenset(tool_ids)
-        return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 
     def begin(self, turn: TurnTape | None) -> None:
         """Moves to the start of a turn, or with None to the start of the session."""
@@ -418,6 +412,13 @@ def is_tagged(tape: Tape, wo_id: str) -> bool:
     """Whether a work order of the present turn carries domain tags. An older version planned it without the tag of its type."""
     planned = [entry.payload for entry in tape.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
     return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
+
+
+def offers_any(tape: Tape, tool_ids: Iterable[str]) -> bool:
+    """Whether any work order of the session may use one of these tools."""
+    planned = (entry.payload for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
+    wanted = frozenset(tool_ids)
+    return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 
 
 def policy_version_of(tape: Tape) -> int:

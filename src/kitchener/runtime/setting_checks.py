@@ -135,7 +135,8 @@ def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
 def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:
     reserve, budget = agent.reply_reserve, agent.turn_budget
     shown = agent.context_budget if agent.context_mode == "enforce" else agent.attention_budget_tokens
-    message, result = tokens_of_bytes(max_message_chars), tokens_of_bytes(agent.tool_result_max_bytes)
+    message = tokens_of_bytes(max_message_chars)
+    result = min(tokens_of_bytes(agent.tool_result_max_bytes), agent.result_page_tokens)
     if (needed := 2 * (message + reserve) + shown) > budget:
         yield (
             "turn_budget",
@@ -145,14 +146,14 @@ def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, s
     if agent.tools != () and (needed := 2 * (shown + reserve) + result) > budget:
         yield (
             "turn_budget",
-            f"{budget:,} tokens do not cover a tool's result of tool_result_max_bytes = {agent.tool_result_max_bytes:,} with"
+            f"{budget:,} tokens do not cover a page of a tool's result (result_page_tokens = {agent.result_page_tokens:,}) with"
             f" its context: about {needed:,}",
         )
     if agent.tools != () and result > agent.results_budget:
         yield (
             "results_budget",
-            f"{agent.results_budget:,} tokens do not cover one result of tool_result_max_bytes ="
-            f" {agent.tool_result_max_bytes:,}: about {result:,}",
+            f"{agent.results_budget:,} tokens do not cover one page of a result, result_page_tokens ="
+            f" {agent.result_page_tokens:,}: about {result:,}",
         )
     if agent.budget_ceiling is not None and agent.budget_ceiling < budget:
         yield "budget_ceiling", f"{agent.budget_ceiling:,} tokens of a session do not cover one turn_budget of {budget:,}"

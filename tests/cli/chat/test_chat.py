@@ -1,19 +1,13 @@
 """`kitchener chat`, through a pipe and on a terminal (docs/commands.md)."""
 
-import contextlib
-import fcntl
-import os
-import pty
 import signal
-import struct
-import subprocess
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import COMMAND, environment, finish, start, write_messages
+from tests.cli.chat.terminal import Terminal
+from tests.cli.commands import finish, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 
@@ -111,55 +105,6 @@ class TestPipe:
         (row,) = cli("session", "list", "--json").json
         (turn,) = cli("session", "show", row["session_id"], "--json").json["turns"]
         assert turn["state"] in ("aborted: cancelled", "aborted: shutdown")
-
-
-class Terminal:
-    """A chat on a terminal of its own."""
-
-    def __init__(self, cwd: Path, columns: int = 80, **variables: str) -> None:
-        self._main, other = pty.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [*COMMAND, "chat"],
-            cwd=cwd,
-            env={name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")},
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            start_new_session=True,
-        )
-        os.close(other)
-        self.seen = ""
-
-    def read_until(self, words: str) -> str:
-        """What appeared up to `words`; a test that waits for what never comes is ended by its time limit."""
-        while words not in self.seen:
-            try:
-                data = os.read(self._main, 65_536)
-            except OSError:  # the other side is closed
-                data = b""
-            if not data:
-                raise AssertionError(f"{words!r} did not appear in {self.seen!r}")
-            self.seen += data.decode(errors="replace")
-        before, _, self.seen = self.seen.partition(words)
-        return before
-
-    def type(self, text: str) -> None:
-        """Types a line."""
-        os.write(self._main, f"{text}\n".encode())
-
-    def finish(self) -> int:
-        """The exit code, after the rest of the output was read."""
-        with contextlib.suppress(OSError):
-            while data := os.read(self._main, 65_536):
-                self.seen += data.decode(errors="replace")
-        return self.process.wait(30)
-
-    def close(self) -> None:
-        """Ends what is still running."""
-        self.process.kill()
-        self.process.wait()
-        os.close(self._main)
 
 
 @pytest.fixture

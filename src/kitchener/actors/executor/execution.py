@@ -1,4 +1,4 @@
-"""Makes and records the model calls and tool calls of one work order.
+"""Makes and records the model calls of one work order.
 
 `executor.py` decides which step comes next; this module does not. `tally.py` adds up what the steps cost.
 `docs/work-orders.md` lists the recorded entries.
@@ -6,35 +6,25 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Final, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Final, cast
 
 import anyio
 import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
-from kitchener.actors.executor.asking import CallGate, WorkOrderDeferred, question_mapping, questions_in, requests_for
-from kitchener.actors.executor.call_budget import CallBudget
 from kitchener.actors.executor.prompts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.executor.result_pages import ResultPages
 from kitchener.actors.executor.tally import CostTally
-from kitchener.actors.sessions.item_tool import ITEM_TOOL
-from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.tools.results import ToolOutcome, storable
-from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
+from kitchener.actors.tools.results import storable
 from kitchener.actors.tools.toolsets import Toolset, chosen_digest
-from kitchener.actors.work.plan import cost_mapping, nested_mapping
-from kitchener.canonical import canonical_bytes
+from kitchener.actors.work.plan import cost_mapping
 from kitchener.clock import Clock, loop_clock
 from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
-from kitchener.ids import tool_idempotency_key
-from kitchener.ledger import LedgerEntry, LedgerGroup
+from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer
 from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (
     AttemptStartedPayload,
@@ -43,8 +33,6 @@ from kitchener.records.entries import (
     FailureReason,
     ModelAnswer,
     ModelCallPayload,
-    ToolCallPayload,
-    ToolStartedPayload,
 )
 from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import (
@@ -57,11 +45,7 @@ from kitchener.records.prompt import (
     TextPiece,
 )
 from kitchener.records.ref import Ref, RefMapping
-from kitchener.records.tool_context import Report, ToolContext
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
-
-NO_TOOL: Final = "(none)"
-"""Recorded in place of a tool name that is not among the allowed tools."""
 
 
 class WorkOrderFailed(Exception):
@@ -101,42 +85,38 @@ class Execution:
     """
 
     __slots__ = (
-        "_answers",
         "_attempt",
         "_base",
-        "_deadline",
-        "_gate",
-        "_ledger",
         "_model_calls_begun",
         "_output_ref",
         "_parts",
-        "_refused",
-        "_reply",
         "_subject_id",
         "_surroundings",
-        "_wo",
         "_wo_id",
-        "calls",
+        "deadline",
+        "ledger",
         "limits",
         "makes_reply",
-        "pages",
+        "reply",
         "tally",
-        "tool_calls",
         "tools",
+        "work_order",
     )
 
+    work_order: WorkOrder
+    """The work order."""
+    reply: ReplyStream | None
+    """Receives the streamed reply; None: the turn is not streamed."""
+    ledger: Ledger
+    """HO1's ledger."""
+    deadline: float
+    """On the event loop's clock, seconds."""
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
     """What the work order has used so far."""
     limits: Constraints
     """The limits of the work order."""
-    calls: CallBudget
-    """Whether the model may call further tools."""
-    pages: ResultPages
-    """The results that the model was shown only the beginning of."""
-    tool_calls: int
-    """Tool calls so far, also refused ones."""
     tools: ToolRegistry
     """The tools of its turn."""
 
@@ -148,14 +128,12 @@ class Execution:
         *,
         direct_after: int | None = None,
     ) -> None:
-        self._surroundings, self._wo, self._reply = surroundings, work_order, reply
+        self._surroundings, self.work_order, self.reply = surroundings, work_order, reply
         self._wo_id, self._subject_id, self.limits = work_order.wo_id, work_order.subject_id, work_order.constraints
-        self._ledger = surroundings.ledgers.ho1m
+        self.ledger = surroundings.ledgers.ho1m
         self.tools = surroundings.tools.in_turn(work_order.turn_id)
         self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
-        self.calls = CallBudget(self.limits)
-        self.pages = ResultPages(self._wo_id, self.limits.result_page_tokens)
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
             "session_id": work_order.session_id,
@@ -165,9 +143,9 @@ class Execution:
             self._base["turn_id"] = work_order.turn_id
         limit_ms = self.limits.timeout_ms
         if limit_ms is not None:
-            self._deadline = surroundings.now() + limit_ms / 1_000
+            self.deadline = surroundings.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
-            self._deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
+            self.deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
         planned = work_order.planned_ref
@@ -175,17 +153,7 @@ class Execution:
         self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
         """The attempt that has begun and has no outcome on record yet."""
-        self._model_calls_begun, self.tool_calls = direct_after or 0, 0
-        resumption = work_order.resumption
-        self._gate = CallGate(self.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
-        self._answers: Mapping[int, ApprovalAnswer] = {}
-        self._refused: Mapping[int, str] = {}
-        """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
-
-    @property
-    def work_order(self) -> WorkOrder:
-        """The work order."""
-        return self._wo
+        self._model_calls_begun = direct_after or 0
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
         """Writes one entry about this work order and returns its reference when awaited.
@@ -193,7 +161,11 @@ class Execution:
         Adds the fields that all payloads carry to `fields` in place.
         """
         fields |= self._base
-        return self._ledger.write(LedgerEntry(entry_type, self._wo_id, fields))
+        return self.ledger.write(LedgerEntry(entry_type, self._wo_id, fields))
+
+    async def commit(self) -> None:
+        """Returns when all that was recorded is durable."""
+        await self._surroundings.ledgers.commit()
 
     def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
         """Writes `WO_COMPLETED` with the reference and the hash of the output, and the cost."""
@@ -203,7 +175,7 @@ class Execution:
             events.WO_COMPLETED,
             ExecutionCompletedPayload(
                 output_ref=self._output_ref,
-                output_hash=self._ledger.content_digest(self._subject_id, output_bytes),
+                output_hash=self.ledger.content_digest(self._subject_id, output_bytes),
                 cost=cost_mapping(cost),
             ),
         )
@@ -215,7 +187,7 @@ class Execution:
             PartDamaged: stored content is missing or was changed
         """
         content, parts = self._surroundings.content, list[MessagePart]()
-        for each in self._wo.parts:
+        for each in self.work_order.parts:
             data = b""
             if content is not None:
                 data = await anyio.to_thread.run_sync(content.get, self._subject_id, each.content_hash)
@@ -254,8 +226,8 @@ class Execution:
             temperature=request.temperature,
             max_tokens=request.max_tokens,
         )
-        request_hash = self._ledger.content_digest(self._subject_id, rest, opening)
-        reply = self._reply
+        request_hash = self.ledger.content_digest(self._subject_id, rest, opening)
+        reply = self.reply
         try:
             if reply is not None and self.makes_reply:
                 response = await self._streamed(
@@ -272,106 +244,14 @@ class Execution:
         except BaseException as error:
             await self._record_cut_off()
             if isinstance(error, ProviderError):
-                late = error.reason == "timeout" and anyio.current_time() >= self._deadline
+                late = error.reason == "timeout" and anyio.current_time() >= self.deadline
                 raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
             if isinstance(error, Overloaded):  # a turn is cut off first; this is the end of a call with a shorter deadline
                 raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
             raise
         self._attempt = None
-        self._keep(ref)
+        self.keep(ref)
         return response
-
-    async def run_tools(
-        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
-    ) -> list[ToolOutcome]:
-        """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
-
-        Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
-        outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
-
-        Args:
-            uses: the calls
-            answers: what a person answered about some of them, by their places; None: nobody was asked
-
-        Raises:
-            WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
-        """
-        first, answers, outcomes = self.tool_calls + 1, answers or {}, list[ToolOutcome]()
-        waiting, refused = self._gate.judge(uses, answers, self._tool_problem)
-        refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
-        self._answers = {first + place: each for place, each in answers.items()}
-        self._refused = {first + place: reason for place, reason in refused.items()}
-        runs = uses[: min(waiting)] if waiting else uses
-        for group in groups_of(runs, self.limits.parallel_tools, self.tools.is_read_only):
-            progress = ProgressQueue(self._reply.tool_progress) if self._reply is not None else None
-            begun = [await self._begin_tool(tool_id, arguments, progress) for tool_id, arguments in group]
-            for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
-                outcomes.append(await self._end_tool(call, outcome))
-            if questions_in(outcomes):
-                break
-        if requests := requests_for(uses, first, waiting, questions_in(outcomes)):
-            raise WorkOrderDeferred(requests)
-        return outcomes
-
-    async def _begin_tool(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
-        """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
-        self.tool_calls += 1
-        call, tools = self.tool_calls, self.tools
-        answer = self._answers.get(call)
-        if answer is not None and answer.arguments is not None:
-            arguments = answer.arguments
-        problem = self._refused.get(call) or self.calls.refusal() or self._tool_problem((tool_id, arguments))
-        if problem is None:
-            plain = canonical_bytes(arguments, at="arguments")
-            problem = self.calls.equal_refusal(tool_id, plain)
-        if problem is None:
-            hashed = partial(self._ledger.content_digest, self._subject_id)
-            key = tool_idempotency_key(self._wo.turn_id, self._wo.wo_id, call, tool_id, plain, hashed)
-            read_only = tools.is_read_only(tool_id)
-            started: ToolStartedPayload = {
-                "call": call,
-                "tool_id": tool_id,
-                "arguments": dict(arguments),
-                "idempotency_key": key,
-                "read_only": read_only,
-            }
-            if answer is not None:
-                started["approval_id"] = answer.approval_id
-            try:
-                await self.record(events.TOOL_STARTED, started)
-            except EntryTooLarge as error:
-                problem = f"its arguments are too large to be recorded: {error}"
-        if problem is not None:
-            return _BegunCall(call, tool_id, arguments, partial(_refused, problem))
-        if not read_only:
-            # After a crash, only this entry shows that the tool may have had its effect.
-            await self._surroundings.ledgers.commit()
-        self.tally.add_tool(tool_id)
-        if self._reply is not None:
-            await self._reply.tool_started(tool_id, call, arguments)
-        report = partial(progress.add, self._wo_id, tool_id, call) if progress is not None else None
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
-
-    async def _end_tool(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
-        """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
-        # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
-        named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
-        outcome = self._gate.checked(outcome, self.tools.untrusted_source(named), may_ask=self.makes_reply)
-        try:
-            ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
-        except EntryTooLarge as error:
-            outcome = replace(outcome, error=f"the tool has run, but its result is too large to be stored: {error}")
-            ref = await self.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
-        self._keep(ref)
-        if outcome.nested_cost is not None:
-            self.tally.add_nested(outcome.nested_cost)
-        if self._reply is not None:
-            await self._reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
-        return outcome
-
-    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> str:
-        """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
-        return self.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome, wo_id))
 
     async def on_attempt(self, attempt: Attempt) -> None:
         """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
@@ -399,7 +279,7 @@ class Execution:
         messages: tuple[Message, ...],
         tools: Toolset,
     ) -> PromptRequest:
-        wo, limits, boundary = self._wo, self.limits, contract.boundary
+        wo, limits, boundary = self.work_order, self.limits, contract.boundary
         left = self.tally.tokens_for_next_call
         if left < 1:
             calls = self.tally.llm_calls
@@ -414,7 +294,7 @@ class Execution:
             session_id=wo.session_id,
             wo_id=self._wo_id,
             subject_id=self._subject_id,
-            deadline=self._deadline,
+            deadline=self.deadline,
             max_tokens=min(limits.max_tokens or boundary.max_tokens, left),
             temperature=boundary.temperature if limits.temperature is None else limits.temperature,
             provider_id=limits.provider_id,
@@ -422,7 +302,7 @@ class Execution:
             domain_tags=limits.domain_tags,
             tools=tools.specs,
             output_schema=contract.output_schema,
-            restart_streams=self.makes_reply and self._reply is not None,
+            restart_streams=self.makes_reply and self.reply is not None,
             turn_id=wo.turn_id,
         )
 
@@ -473,68 +353,7 @@ class Execution:
                 fields["requested_model_id"] = attempt.model_id
         return fields
 
-    def _tool_problem(self, use: ToolRequested) -> str | None:
-        """Returns why this call must not run, or None."""
-        tool_id, arguments = use
-        if not self._may_use(tool_id):
-            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self.limits.allowed_tools)}"
-        try:
-            canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
-        except EntryRefused as error:
-            return str(error)
-        bound = self.tools.validate(tool_id, arguments)
-        return bound if isinstance(bound, str) else None
-
-    def _may_use(self, tool_id: str) -> bool:
-        return tool_id in self.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
-
-    def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:
-        wo = self._wo
-        return ToolContext(
-            idempotency_key=key,
-            session_id=wo.session_id,
-            subject_id=wo.subject_id,
-            turn_id=wo.turn_id,
-            wo_id=wo.wo_id,
-            deadline=self._deadline,
-            report=report,
-            answer=answer.given if answer is not None else None,
-            read_page=self.pages.read,
-        )
-
-    def _keep(self, ref: Ref) -> None:
+    def keep(self, ref: Ref) -> None:
+        """Makes an entry the one that may hold the output, and a part of later requests."""
         self._output_ref = output_ref = ref.as_mapping()
         self._parts.append(output_ref)
-
-
-class _BegunCall(NamedTuple):
-    """A tool call of which the start is recorded, or that is refused."""
-
-    call: int
-    """Number of the tool call within the work order, from 1."""
-    tool_id: str
-    arguments: Mapping[str, object]
-    run: Callable[[], Awaitable[ToolOutcome]]
-    """Runs the tool, or returns why it is refused."""
-
-
-async def _refused(problem: str) -> ToolOutcome:
-    return ToolOutcome(error=storable(problem))
-
-
-def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCallPayload:
-    fields: ToolCallPayload = {"call": call, "tool_id": tool_id}
-    if outcome.error is not None:
-        fields["error"] = outcome.error
-    elif outcome.question is not None:
-        fields["question"] = question_mapping(outcome.question)
-    else:
-        fields["result"] = outcome.result
-    if outcome.untrusted_source is not None:
-        fields["source"] = outcome.untrusted_source
-        fields["untrusted"] = True
-    if outcome.nested_cost is not None:
-        fields["nested_cost"] = nested_mapping(outcome.nested_cost)
-    if outcome.nested_turns:
-        fields["nested_turns"] = [*outcome.nested_turns]
-    return fields

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
-from kitchener.actors.executor.asking import WorkOrderDeferred
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.executor.tool_messages import resumed_messages, tool_message
+from kitchener.actors.executor.tool_rounds.asking import WorkOrderDeferred
+from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
+from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
@@ -124,7 +125,7 @@ class HO1Executor:
             raise WorkOrderFailed(
                 "EXECUTOR", f"a tool_call needs tool_id (text) and arguments (an object), found {sorted(wo.input_context)}"
             )
-        (outcome,) = await run.run_tools([(tool_id, arguments)])
+        (outcome,) = await ToolCalls(run).run([(tool_id, arguments)])
         if outcome.error is not None:
             raise WorkOrderFailed("TOOL", outcome.error)
         output = {"tool_id": tool_id, "result": outcome.result}
@@ -183,9 +184,9 @@ class HO1Executor:
         Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls,
         or when the budgets leave no room for another, the model is called once more without tools.
         """
-        resumption = run.work_order.resumption
+        calls, resumption = ToolCalls(run), run.work_order.resumption
         if resumption is not None:
-            messages += await resumed_messages(run, resumption)
+            messages += await resumed_messages(calls, resumption)
             rounds = rounds if tools.specs and run.tally.has_room else 0
         choice = run.limits.tool_choice
         for _ in range(rounds):
@@ -194,13 +195,13 @@ class HO1Executor:
                 return response
             choice = None
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
-            before = run.tool_calls
-            outcomes = await run.run_tools([(use.tool_id, use.arguments) for use in response.tool_uses])
+            before = calls.count
+            outcomes = await calls.run([(use.tool_id, use.arguments) for use in response.tool_uses])
             for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
-                messages.append(tool_message(run, use, outcome, call))
-            if run.calls.is_over or not run.tally.has_room:
+                messages.append(tool_message(calls, use, outcome, call))
+            if calls.budget.is_over or not run.tally.has_room:
                 break
-            if run.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
+            if calls.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
                 tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.results import ToolOutcome
@@ -45,6 +46,10 @@ async def run_all(
     async def run(place: int) -> None:
         outcomes[place] = await runs[place]()
 
+    def start_all(calls: TaskGroup) -> None:
+        for place in range(len(runs)):
+            calls.start_soon(kept, partial(run, place))
+
     async def kept(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
@@ -55,12 +60,12 @@ async def run_all(
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        if progress is not None:
+        if progress is None:
+            start_all(tasks)
+        else:
             tasks.start_soon(kept, progress.deliver)
-        async with anyio.create_task_group() as calls:
-            for place in range(len(runs)):
-                calls.start_soon(kept, partial(run, place))
-        if progress is not None:
+            async with anyio.create_task_group() as calls:
+                start_all(calls)
             progress.end()
     if failures:
         raise failures[0]

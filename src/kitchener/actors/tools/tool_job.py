@@ -36,7 +36,10 @@ class ToolJob:
     def with_cost(self, outcome: ToolOutcome) -> ToolOutcome:
         """The outcome with the cost of the turns that the tool ran."""
         run = self.tool_run
-        return outcome if run.cost is None else replace(outcome, nested_cost=run.cost, nested_turns=tuple(run.turns))
+        if run.cost is None:
+            return outcome
+        turns, untrusted = tuple(run.turns), run.untrusted_source
+        return replace(outcome, nested_cost=run.cost, nested_turns=turns, untrusted_source=untrusted)
 
     async def run_async(self) -> ToolOutcome:
         """Runs a coroutine function and returns its outcome."""

@@ -20,6 +20,7 @@ from kitchener.cancellation import is_own_failure
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId
+from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of, words_of
@@ -29,10 +30,12 @@ from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,
     ConstraintsMapping,
+    CostSummary,
     DegradationPayload,
     DegradedComponent,
     DirectCost,
     GatheredContext,
+    NestedTurn,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderDispatchedPayload,
@@ -45,7 +48,7 @@ from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import said_by
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import Constraints, WorkOrder, WorkOrderError
+from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
 logger = get_logger(__name__)
 
@@ -400,3 +403,11 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")
+
+
+def charge_caller(chain: WorkOrderChain, session: SessionManager, agent_class: str, spent: CostSummary) -> None:
+    """Adds a turn, and what it used, to the tool call that runs it, if one does and still waits."""
+    if (tool := calling_tool()) is not None:
+        turn: NestedTurn = {"agent_class": agent_class, "session_id": session.session_id, "turn_id": chain.turn_id}
+        untrusted = session.results.has_untrusted or any(each.payload.get("untrusted") for each in chain.trace)
+        tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)

@@ -21,6 +21,7 @@ from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
+from kitchener.canonical import exact_list
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
@@ -65,7 +66,7 @@ class TurnConstants:
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in tools.specs(self.allowed_tools)
         ]
-        self.classify_tools = self.tool_views if config.classify == "model" else []
+        self.classify_tools = exact_list(self.tool_views) if config.classify == "model" else []
         self.acceptance = plan_acceptance(config.acceptance, sources.acceptance)
         self.tool_acceptance = {tool_id: found for tool_id in tools.tool_ids if (found := tools.acceptance_of(tool_id))}
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}

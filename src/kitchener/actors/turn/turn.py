@@ -16,7 +16,7 @@ from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
-from kitchener.actors.turn.chain import WorkOrderChain
+from kitchener.actors.turn.chain import WorkOrderChain, charge_caller
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn.reply_check import apology_after, closing_tool, instructions_of, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
@@ -38,14 +38,12 @@ from kitchener.actors.work.plan import (
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
-from kitchener.lanes.calling_chain import charge_tool
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
-    NestedTurn,
     TurnCompletedPayload,
     TurnStartedPayload,
 )
@@ -218,7 +216,9 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        charge_tool(self._as_nested(), total_cost(self._chain.work_orders.values()))
+        charge_caller(
+            self._chain, self._session, self._services.config.agent_class, total_cost(self._chain.work_orders.values())
+        )
         self._chain.close()
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
@@ -463,13 +463,9 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        charge_tool(self._as_nested(), cost)
+        charge_caller(self._chain, self._session, self._services.config.agent_class, cost)
         self._chain.close()
         return TurnOutcome(result, gates)
-
-    def _as_nested(self) -> NestedTurn:
-        agent_class = self._services.config.agent_class
-        return {"agent_class": agent_class, "session_id": self._session.session_id, "turn_id": self.turn_id}
 
     @property
     def session_id(self) -> SessionId:

@@ -4,8 +4,9 @@ import contextlib
 import importlib.metadata
 import signal
 import sys
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,6 +15,7 @@ from cyclopts import Parameter
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.plan import model_choice, tags_for
+from kitchener.cli.chat.approval_prompt import ApprovalPrompt
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
@@ -90,6 +92,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
             context=ChatContext(paths, runtime.supervisor(agent_class)),
+            approvals=ApprovalPrompt(runtime.supervisor(agent_class)),
         )
         if talk.is_interactive:
             for line in _banner_lines(loaded.config, agent_class):
@@ -111,6 +114,7 @@ class _ChatLoop:
     grace_s: float
     """How long a termination lets the running turn go on, seconds."""
     context: ChatContext
+    approvals: ApprovalPrompt
     is_interactive: bool = field(default_factory=is_interactive)
     exit_code: int = OK
     turns: int = 0
@@ -159,8 +163,11 @@ class _ChatLoop:
             return False
         elif self.is_interactive and word.startswith("/") and not word.startswith("//"):
             print_text(f"no such command: {word.split()[0]}; /help lists them")
+        elif self.approvals.is_answer(word):
+            await self._turned(partial(self._answer, word))
         elif word:
-            await self._say(line[1:] if word.startswith("//") else line)
+            self.approvals.forget()
+            await self._turned(partial(self._stream, line[1:] if word.startswith("//") else line))
         return True
 
     def _attach(self, path: str) -> None:
@@ -173,15 +180,25 @@ class _ChatLoop:
         if self.is_interactive:
             print_text(f"{counted(len(self.attached), 'file')} will go with the next message", style="pale")
 
-    async def _say(self, message: str) -> None:
+    async def _answer(self, word: str) -> TurnResult | None:
+        """Takes the person's answer about a call that waits."""
+        result = await self.approvals.take(word)
+        if result is not None:
+            print_text(result.response)
+        return result
+
+    async def _turned(self, run: Callable[[], Awaitable[TurnResult | None]]) -> None:
         """One turn. Its failure is told; the chat goes on unless the session or the ledger takes no more."""
         began = anyio.current_time()
         try:
             if self.session_id is None:
                 self.session_id = await self.supervisor.start_session(subject_id=self.subject_id)
             with anyio.CancelScope() as self._turn:
-                result = await self._stream(message)
-                self._count(result, anyio.current_time() - began)
+                result = await run()
+                if result is not None:
+                    self._count(result, anyio.current_time() - began)
+                    if self.is_interactive:
+                        self.approvals.ask(result)
         except (LedgerError, RuntimeClosed, UnknownSession, SessionEnded, SessionMismatch):
             raise  # no other message of this chat can go better
         except KitchenerError as error:

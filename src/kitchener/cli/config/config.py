@@ -126,7 +126,7 @@ def _group_of(model: type[Settings], key: str) -> str:
     return next((" ".join((each.__doc__ or "").split()) for each in groups if key in each.model_fields), "")
 
 
-_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind", "models": "type"}
+_NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind", "models": "type", "tool_limits": "name"}
 
 
 def _settings_in(annotation: Any) -> type[Settings] | None:
@@ -151,4 +151,6 @@ def _type_name(annotation: Any) -> str:
         return _type_name(inner[0])
     if origin in (Union, UnionType):
         return _type_name(next(each for each in inner if each is not type(None)))
+    if issubclass(annotation, Settings):
+        return f"{{{', '.join(annotation.model_fields)}}}"
     return {str: "text", int: "whole number", float: "number", bool: "true | false"}[annotation]

@@ -69,7 +69,7 @@ def run(
 
     A result is `{conversation, ordinal, session_id, turn_id, response, error}`. The file appears when all results are there. If
     a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error. With `--output-schema`, a
-    result also has the object as `output`, or null.
+    result also has the object as `output`, or null. One whose tool calls wait for a person has their ids as `pending_approval`.
 
     For example:
 
@@ -349,6 +349,8 @@ def _record(
         "response": turn.response if turn else None,
         "error": asdict(error) if error else None,
     }
+    if turn and turn.pending_approval:
+        found["pending_approval"] = list(turn.pending_approval)
     if has_output:
         found["output"] = turn.output if turn else None
     return found

@@ -106,10 +106,15 @@ def _tool_use(request: PromptRequest) -> ToolUse | None:
     return ToolUse(f"offline-{request.call}", tools[0].tool_id, filled(tools[0].parameters, message))
 
 
+def _heard(content: str) -> object:
+    """The JSON of a tool result, which stands in a data block below a line about its source where that is not trusted."""
+    return orjson.loads(content if not content.startswith("From ") else "\n".join(content.split("\n")[2:-1]))
+
+
 def _tool_results(request: PromptRequest) -> list[tuple[str | None, object]]:
     """Tools by name, each with what it returned or with {"error": …}."""
     before = [(each["tool_id"], each) for each in request.variables.get("prior_results", ()) if "tool_id" in each]
-    return before + [(each.tool_id, orjson.loads(each.content)) for each in request.messages if each.role == "tool"]
+    return before + [(each.tool_id, _heard(each.content)) for each in request.messages if each.role == "tool"]
 
 
 def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]]) -> str:

@@ -22,6 +22,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition, TurnStartedPayload, payload_as
 from kitchener.records.prompt import ToolSpec
+from kitchener.records.tools import ToolIdentity
 from kitchener.replaying.comparison import line_diff
 
 _KINDS: Final[Mapping[SourceKind, str]] = {
@@ -132,6 +133,15 @@ class DefinedTools(ToolRegistry):
         """See `ToolRegistry`."""
         offered = [self._defined[name] for name in dict.fromkeys(allowed) if name in self._defined]
         return toolset_of([ToolSpec(each["tool_id"], each["description"], each["parameters"]) for each in offered])
+
+    def identity(self, tool_id: str) -> ToolIdentity | None:
+        """See `ToolRegistry`."""
+        return ToolIdentity.of(self._defined[tool_id]) if tool_id in self._defined else None
+
+    def untrusted_source(self, tool_id: str) -> str | None:
+        """See `ToolRegistry`."""
+        found = self.identity(tool_id)
+        return found.source if found is not None and not found.traits.is_trusted else None
 
     def definitions(self) -> list[ToolDefinition]:
         """See `ToolRegistry`."""

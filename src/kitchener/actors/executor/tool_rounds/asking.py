@@ -55,9 +55,11 @@ class CallGate:
 
         Args:
             outcome: of a tool call
-            untrusted_source: where it comes from; None: from a source that is trusted
+            untrusted_source: where it comes from; None: from a tool that is trusted, if no turn that it ran read text of an
+                untrusted source
             may_ask: whether a person can be asked: only while a model writes the reply
         """
+        untrusted_source = untrusted_source or outcome.untrusted_source
         if untrusted_source is not None:
             self._has_read_untrusted = True
             outcome = replace(outcome, untrusted_source=untrusted_source)

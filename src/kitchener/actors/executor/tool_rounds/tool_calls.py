@@ -1,0 +1,221 @@
+"""Makes and records the tool calls of one work order.
+
+`executor.py` decides when they are made, `asking.py` which of them wait for a person, `call_budget.py` how many there may be.
+`docs/work-orders.md` lists the recorded entries.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from kitchener.actors.executor.execution import Execution
+from kitchener.actors.executor.tool_rounds.asking import (
+    CallGate,
+    WorkOrderDeferred,
+    question_mapping,
+    questions_in,
+    requests_for,
+)
+from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
+from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
+from kitchener.actors.sessions.item_tool import ITEM_TOOL
+from kitchener.actors.tools.progress_queue import ProgressQueue
+from kitchener.actors.tools.results import ToolOutcome, storable
+from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
+from kitchener.actors.work.plan import nested_mapping
+from kitchener.canonical import canonical_bytes
+from kitchener.errors import EntryRefused, EntryTooLarge
+from kitchener.ids import tool_idempotency_key
+from kitchener.records import events
+from kitchener.records.approval import ApprovalAnswer
+from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
+from kitchener.records.tool_context import Report, ToolContext
+
+NO_TOOL: Final = "(none)"
+"""Recorded in place of a tool name that is not among the allowed tools."""
+
+
+class ToolCalls:
+    """The tool calls of one work order, in their order.
+
+    Args:
+        run: the execution of the work order
+    """
+
+    __slots__ = ("_answers", "_gate", "_refused", "_run", "budget", "count", "pages")
+
+    budget: CallBudget
+    """Whether the model may call further tools."""
+    pages: ResultPages
+    """The results that the model was shown only the beginning of."""
+    count: int
+    """Tool calls so far, also refused ones."""
+
+    def __init__(self, run: Execution) -> None:
+        self._run, self.count = run, 0
+        self.budget, self.pages = CallBudget(run.limits), ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
+        resumption = run.work_order.resumption
+        self._gate = CallGate(run.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
+        self._answers: Mapping[int, ApprovalAnswer] = {}
+        self._refused: Mapping[int, str] = {}
+        """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
+
+    @property
+    def turn_id(self) -> str:
+        """The turn, from which delimiters of data are derived."""
+        return self._run.work_order.turn_id
+
+    async def run(
+        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
+    ) -> list[ToolOutcome]:
+        """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
+
+        Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
+        outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
+
+        Args:
+            uses: the calls
+            answers: what a person answered about some of them, by their places; None: nobody was asked
+
+        Raises:
+            WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
+        """
+        first, answers, outcomes = self.count + 1, answers or {}, list[ToolOutcome]()
+        waiting, refused = self._gate.judge(uses, answers, self._problem)
+        refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
+        self._answers = {first + place: each for place, each in answers.items()}
+        self._refused = {first + place: reason for place, reason in refused.items()}
+        runs = uses[: min(waiting)] if waiting else uses
+        for group in groups_of(runs, self._run.limits.parallel_tools, self._run.tools.is_read_only):
+            progress = ProgressQueue(self._run.reply.tool_progress) if self._run.reply is not None else None
+            begun = [await self._begin(tool_id, arguments, progress) for tool_id, arguments in group]
+            for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
+                outcomes.append(await self._end(call, outcome))
+            if questions_in(outcomes):
+                break
+        if requests := requests_for(uses, first, waiting, questions_in(outcomes)):
+            raise WorkOrderDeferred(requests)
+        return outcomes
+
+    async def _begin(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
+        """Records the start of a tool call, durably if the tool has effects. A call that is refused has no start."""
+        self.count += 1
+        call, tools = self.count, self._run.tools
+        answer = self._answers.get(call)
+        if answer is not None and answer.arguments is not None:
+            arguments = answer.arguments
+        problem = self._refused.get(call) or self.budget.refusal() or self._problem((tool_id, arguments))
+        if problem is None:
+            plain = canonical_bytes(arguments, at="arguments")
+            problem = self.budget.equal_refusal(tool_id, plain)
+        if problem is None:
+            hashed = partial(self._run.ledger.content_digest, self._run.work_order.subject_id)
+            key = tool_idempotency_key(self._run.work_order.turn_id, self._run.work_order.wo_id, call, tool_id, plain, hashed)
+            read_only = tools.is_read_only(tool_id)
+            started: ToolStartedPayload = {
+                "call": call,
+                "tool_id": tool_id,
+                "arguments": dict(arguments),
+                "idempotency_key": key,
+                "read_only": read_only,
+            }
+            if answer is not None:
+                started["approval_id"] = answer.approval_id
+            try:
+                await self._run.record(events.TOOL_STARTED, started)
+            except EntryTooLarge as error:
+                problem = f"its arguments are too large to be recorded: {error}"
+        if problem is not None:
+            return _BegunCall(call, tool_id, arguments, partial(_refused, problem))
+        if not read_only:
+            # After a crash, only this entry shows that the tool may have had its effect.
+            await self._run.commit()
+        self._run.tally.add_tool(tool_id)
+        if self._run.reply is not None:
+            await self._run.reply.tool_started(tool_id, call, arguments)
+        report = partial(progress.add, self._run.work_order.wo_id, tool_id, call) if progress is not None else None
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
+
+    async def _end(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
+        """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
+        # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
+        named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
+        outcome = self._gate.checked(outcome, self._run.tools.untrusted_source(named), may_ask=self._run.makes_reply)
+        try:
+            ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
+        except EntryTooLarge as error:
+            outcome = replace(outcome, error=f"the tool has run, but its result is too large to be stored: {error}")
+            ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
+        self._run.keep(ref)
+        if outcome.nested_cost is not None:
+            self._run.tally.add_nested(outcome.nested_cost)
+        if self._run.reply is not None:
+            await self._run.reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
+        return outcome
+
+    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> str:
+        """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
+        return self._run.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome, wo_id))
+
+    def _problem(self, use: ToolRequested) -> str | None:
+        """Returns why this call must not run, or None."""
+        tool_id, arguments = use
+        if not self._may_use(tool_id):
+            return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self._run.limits.allowed_tools)}"
+        try:
+            canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
+        except EntryRefused as error:
+            return str(error)
+        bound = self._run.tools.validate(tool_id, arguments)
+        return bound if isinstance(bound, str) else None
+
+    def _may_use(self, tool_id: str) -> bool:
+        return tool_id in self._run.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
+
+    def _context(self, key: str, report: Report | None, answer: ApprovalAnswer | None) -> ToolContext:
+        wo = self._run.work_order
+        return ToolContext(
+            idempotency_key=key,
+            session_id=wo.session_id,
+            subject_id=wo.subject_id,
+            turn_id=wo.turn_id,
+            wo_id=wo.wo_id,
+            deadline=self._run.deadline,
+            report=report,
+            answer=answer.given if answer is not None else None,
+            read_page=self.pages.read,
+        )
+
+
+class _BegunCall(NamedTuple):
+    """A tool call of which the start is recorded, or that is refused."""
+
+    call: int
+    """Number of the tool call within the work order, from 1."""
+    tool_id: str
+    arguments: Mapping[str, object]
+    run: Callable[[], Awaitable[ToolOutcome]]
+    """Runs the tool, or returns why it is refused."""
+
+
+async def _refused(problem: str) -> ToolOutcome:
+    return ToolOutcome(error=storable(problem))
+
+
+def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCallPayload:
+    fields: ToolCallPayload = {"call": call, "tool_id": tool_id}
+    if outcome.error is not None:
+        fields["error"] = outcome.error
+    elif outcome.question is not None:
+        fields["question"] = question_mapping(outcome.question)
+    else:
+        fields["result"] = outcome.result
+    if outcome.untrusted_source is not None:
+        fields["source"] = outcome.untrusted_source
+        fields["untrusted"] = True
+    if outcome.nested_cost is not None:
+        fields["nested_cost"] = nested_mapping(outcome.nested_cost)
+    if outcome.nested_turns:
+        fields["nested_turns"] = [*outcome.nested_turns]
+    return fields

@@ -1,0 +1,61 @@
+"""A chat on a terminal of its own, for tests that type."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+from tests.cli.commands import COMMAND, environment
+
+
+class Terminal:
+    """A chat on a terminal of its own."""
+
+    def __init__(self, cwd: Path, columns: int = 80, **variables: str) -> None:
+        self._main, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [*COMMAND, "chat"],
+            cwd=cwd,
+            env={name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")},
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            start_new_session=True,
+        )
+        os.close(other)
+        self.seen = ""
+
+    def read_until(self, words: str) -> str:
+        """What appeared up to `words`; a test that waits for what never comes is ended by its time limit."""
+        while words not in self.seen:
+            try:
+                data = os.read(self._main, 65_536)
+            except OSError:  # the other side is closed
+                data = b""
+            if not data:
+                raise AssertionError(f"{words!r} did not appear in {self.seen!r}")
+            self.seen += data.decode(errors="replace")
+        before, _, self.seen = self.seen.partition(words)
+        return before
+
+    def type(self, text: str) -> None:
+        """Types a line."""
+        os.write(self._main, f"{text}\n".encode())
+
+    def finish(self) -> int:
+        """The exit code, after the rest of the output was read."""
+        with contextlib.suppress(OSError):
+            while data := os.read(self._main, 65_536):
+                self.seen += data.decode(errors="replace")
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        """Ends what is still running."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._main)
