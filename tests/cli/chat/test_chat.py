@@ -6,14 +6,13 @@ import os
 import pty
 import signal
 import struct
-import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import COMMAND, environment, finish, start, write_messages
+from tests.cli.commands import environment, finish, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 
@@ -119,15 +118,8 @@ class Terminal:
     def __init__(self, cwd: Path, columns: int = 80, **variables: str) -> None:
         self._main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [*COMMAND, "chat"],
-            cwd=cwd,
-            env={name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")},
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            start_new_session=True,
-        )
+        env = {name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")}
+        self.process = start("chat", cwd=cwd, env=env, is_session=True, stdin=other, stdout=other, stderr=other)
         os.close(other)
         self.seen = ""
 
