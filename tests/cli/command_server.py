@@ -137,14 +137,18 @@ class CommandServer:
 
 
 def _load() -> None:
+    """All that commands load and compute alike. Only the process that forks does."""
     import anyio
 
     import kitchener.cli
-    import kitchener.runtime
+    from kitchener.actors.executor.prompts import PromptLibrary
+    from kitchener.actors.policy_identity import policy_code
 
     for module in pkgutil.walk_packages(kitchener.cli.__path__, "kitchener.cli."):
         importlib.import_module(module.name)
     anyio.run(anyio.sleep, 0)
+    PromptLibrary.load()
+    policy_code()
     gc.collect()
     gc.freeze()
 
