@@ -17,6 +17,7 @@ from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
+from tests.cli.commands import finish, start
 from tests.logs import captured_logs
 from tests.replay.recording import TOOLS
 
@@ -118,16 +119,13 @@ def test_only_one_module_makes_loggers() -> None:
 
 
 def test_a_command_shows_as_much_as_is_asked_for(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kitchener", "chat", "--root", "r"]
     provider = '[router.providers.p]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nmax_retries = 0\n'
     (tmp_path / "kitchener.toml").write_text(f'[router]\ndefault_provider = "p"\n{provider}', encoding="utf-8")
     shown = {}
     for level in ("warning", "error"):
-        done = subprocess.run(
-            [*command, "--log-level", level], cwd=tmp_path, input="hi\n", capture_output=True, text=True, check=False
-        )
-        shown[level] = done.stderr
-        assert "provider_id" not in done.stdout
+        done = finish(start("chat", "--root", "r", "--log-level", level, cwd=tmp_path), "hi\n")
+        shown[level] = done.err
+        assert "provider_id" not in done.out
     assert "[warning] provider does not answer provider_id=p reason=connection\n" in shown["warning"]
     assert "provider does not answer" not in shown["error"]
 

@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.policy_identity import policy_code
 from kitchener.testing.kill_places import KillPlaces
 from tests.faults.crash_load import EFFECTS, SESSIONS, Load, Tell, live
 from tests.faults.crash_power import PowerLoss, read_tape
@@ -52,7 +54,10 @@ class Harness:
         self._where, self._backend, self._segment_bytes = where, backend, segment_bytes
         self._chance = random.Random(f"{seed} {backend}")
         self._roots = 0
-        importlib.import_module(f"anyio._backends._{backend}")  # before the forks, which would each do it
+        # before the forks, which would each do it
+        importlib.import_module(f"anyio._backends._{backend}")
+        PromptLibrary.load()
+        policy_code()
 
     def sweep(self, progress: Callable[[Summary], None]) -> Summary:
         """One kill at each record boundary there is."""

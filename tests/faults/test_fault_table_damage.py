@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from kitchener.ledger import verify_file
+from tests.cli.commands import finish, start
 from tests.faults.ledger_process import Worker, acknowledged, holds, only
 from tests.ledger.support import LEDGER, forget_index, index_of
 
@@ -110,8 +111,8 @@ def test_an_old_copy_is_noticed(worker: Worker, place: Path, anyio_backend: str,
     worker.run("write", path=place, commits=(2,), backend=anyio_backend)
     place.write_bytes(written)
     is_refused(worker, place, anyio_backend, "LedgerTailMissing")
-    command = [sys.executable, "-m", "kitchener", "ledger", "accept-head", str(place), "--reason", "restored on Monday"]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    command = start("ledger", "accept-head", place, "--reason", "restored on Monday", cwd=place.parent)
+    assert finish(command).code == 0
     assert b'"LEDGER_HEAD_ACCEPTED"' in place.read_bytes().splitlines()[-1]
     later = {"accept_clock_jump": True}  # the command's clock is the real one, and not the worker's
     events = worker.run("write", path=place, commits=(1,), config=later, backend=anyio_backend)

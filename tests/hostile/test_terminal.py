@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.commands import COMMAND, Outcome, environment
+from tests.cli.commands import Outcome, environment, start
 from tests.cli.conftest import Cli, cli, memory_root, taught  # noqa: F401  the fixtures
 
 HOSTILE: Final = {
@@ -256,7 +256,7 @@ def test_emoji_and_scripts_that_need_joiners_stay_as_they_are(cli: Cli) -> None:
 def on_a_terminal(arguments: tuple[str, ...], typed: str, cwd: Path) -> str:
     """What a terminal gets of a command that somebody types into."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=environment())
+    process = start(*arguments, cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     os.write(ours, typed.encode())
     shown = b""

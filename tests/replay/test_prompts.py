@@ -1,8 +1,6 @@
 """What a model was asked is rebuilt word for word from the ledgers, whatever is configured now (`docs/prompts.md`)."""
 
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import orjson
 import pytest
 
 from kitchener.actors.tools.registry import tool
@@ -25,6 +22,7 @@ from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.ledger_paths import agent_classes, ledger_paths, settings_of
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK
+from tests.cli.commands import finish, start
 from tests.replay.corpus import SETTINGS
 from tests.replay.golden_roots import FOLDER, VERSION_1, unpacked
 from tests.replay.recording import KEY, MESSAGES, TOOLS, cut_off, model, record
@@ -284,9 +282,7 @@ def test_a_fresh_process_with_other_settings_rebuilds_a_turn(tmp_path: Path) -> 
     """Nothing of the recording process is at hand: neither its tools nor its settings."""
     _, (session_id,) = anyio.run(partial(record, tmp_path, MESSAGES[:2], instructions="Be kind."))
     (tmp_path / "other.toml").write_text('[agents.ADMIN]\ninstructions = "Be rude."\n', encoding="utf-8")
-    command = [sys.executable, "-m", "kitchener", "context", "explain", f"T-{session_id[4:]}-000002", "--prompt", "--json"]
-    given = ["--root", str(tmp_path), "--config", str(tmp_path / "other.toml")]
-    done = subprocess.run([*command, *given], capture_output=True, check=True, timeout=60)
-    told = orjson.loads(done.stdout)
+    asked = ("context", "explain", f"T-{session_id[4:]}-000002", "--prompt", "--json")
+    told = finish(start(*asked, "--root", tmp_path, "--config", tmp_path / "other.toml", cwd=tmp_path)).json
     assert [call["is_verified"] for call in told["calls"]] == [True, True]
     assert "Be kind." in told["calls"][1]["messages"][0]["content"]

@@ -5,11 +5,10 @@ import fcntl
 import os
 import pty
 import struct
-import subprocess
 import termios
 from pathlib import Path
 
-from tests.cli.commands import COMMAND, environment
+from tests.cli.commands import environment, start
 
 
 class Terminal:
@@ -18,15 +17,8 @@ class Terminal:
     def __init__(self, cwd: Path, columns: int = 80, **variables: str) -> None:
         self._main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [*COMMAND, "chat"],
-            cwd=cwd,
-            env={name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")},
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            start_new_session=True,
-        )
+        env = {name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")}
+        self.process = start("chat", cwd=cwd, env=env, is_session=True, stdin=other, stdout=other, stderr=other)
         os.close(other)
         self.seen = ""
 

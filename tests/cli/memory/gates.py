@@ -6,9 +6,9 @@ that a turn has reached it and waits at another; with both gone it passes at onc
 
 import os
 import select
-import subprocess
 from pathlib import Path
-from typing import Any
+
+from tests.cli.command_server import Started
 
 _TOOL = '''
 from pathlib import Path
@@ -45,7 +45,7 @@ class Gate:
         os.mkfifo(self._reached)
         os.mkfifo(self._passing)
 
-    def wait_until_reached(self, process: "subprocess.Popen[Any]") -> None:
+    def wait_until_reached(self, process: Started) -> None:
         """Returns when a turn of the process stands before the gate; fails where the process ends without coming there."""
         pipe, end = os.open(self._reached, os.O_RDONLY | os.O_NONBLOCK), os.pidfd_open(process.pid)
         try:

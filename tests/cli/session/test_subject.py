@@ -6,7 +6,6 @@ import logging
 import os
 import pty
 import shutil
-import subprocess
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ import pytest
 from kitchener.errors import KitchenerError
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from tests.cli.commands import COMMAND, environment, finish, read_lines, start
+from tests.cli.command_server import Started
+from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import is_one_line
 from tests.erasure.kit import ADA, BO, TALK, fill, found, key_files, running
@@ -119,8 +119,7 @@ def test_it_is_not_done_unasked(cli: Cli, sessions: dict[str, list[str]], tmp_pa
 @pytest.mark.parametrize(("answer", "code", "keys"), [(b"n\n", 1, 2), (b"\n", 1, 2), (b"\x04", 1, 2), (b"yes\n", 0, 1)])
 def test_a_terminal_is_asked(sessions: dict[str, list[str]], tmp_path: Path, answer: bytes, code: int, keys: int) -> None:
     ours, theirs = pty.openpty()
-    command = [*COMMAND, "subject", "erase", ADA]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs)
+    process = start("subject", "erase", ADA, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     try:
@@ -147,7 +146,7 @@ def test_what_is_no_subject_id_is_told(cli: Cli, sessions: dict[str, list[str]],
     assert words in outcome.err
 
 
-def _chat_of_another(tmp_path: Path) -> "subprocess.Popen[str]":
+def _chat_of_another(tmp_path: Path) -> Started:
     process = start("chat", "--subject", BO, cwd=tmp_path)
     assert process.stdin is not None
     assert process.stdout is not None

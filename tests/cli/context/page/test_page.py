@@ -1,7 +1,6 @@
 """`kitchener context explain --html`: the explanation of a turn as one file (docs/commands.md)."""
 
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.test_tool_results import TOOLS, model
 from tests.acceptance.stack import open_scripted
-from tests.cli.commands import COMMAND, environment
+from tests.cli.commands import environment, finish, start
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import TALK, configure, intents, talk, turn
 from tests.cli.context.page.pages import Page, read_page
@@ -263,9 +262,8 @@ class TestFile:
         browser.chmod(0o700)
         environ = {**environment(), "BROWSER": str(browser)}
         for more in ([], ["--open"]):
-            command = [*COMMAND, "context", "explain", "last", "--html", *more]
-            done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-            assert (done.returncode, done.stderr) == (0, "")
+            done = finish(start("context", "explain", "last", "--html", *more, cwd=tmp_path, env=environ))
+            assert (done.code, done.err) == (0, "")
             assert (tmp_path / "opened").exists() is bool(more)
         page = tmp_path / f"{turn(session, 5)}.html"
         assert (tmp_path / "opened").read_text(encoding="utf-8") == f"{page.as_uri()}\n"
