@@ -310,8 +310,8 @@ class ContextConfig(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: TokenCount = 3_000
-    """Tokens of context that the Authority shows in one turn. In chat layout, three fifths of them are for chat messages."""
+    context_budget: TokenCount = 2_400
+    """Tokens of context that the Authority shows in one turn."""
     recall_scope: Literal["intent", "session", "subject"] | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""

@@ -386,8 +386,6 @@ def recall_scope_of(config: HO2Config) -> RecallScope:
 
 _BEFORE_3: Final = {"recall_scope": "intent", "recalled_turns": 50, "ranking_postings": 1_024}
 """The defaults of settings before version 3 of the policy."""
-_BEFORE_5: Final = {"context_budget": 2_400}
-"""Those before version 5."""
 
 
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
@@ -398,9 +396,8 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         ruleset_hash: identity of the whole policy; "" if nothing is recorded
         policy_version: version of the rules that turns follow
     """
-    if policy_version < 5:
-        defaults = {**_BEFORE_5, **(_BEFORE_3 if policy_version < 3 else {})}
-        earlier = {key: value for key, value in defaults.items() if key not in config.model_fields_set}
+    if policy_version < 3:
+        earlier = {key: value for key, value in _BEFORE_3.items() if key not in config.model_fields_set}
         config = config.model_copy(update=earlier)
     return Ruleset(
         intent_mode=config.intent_mode,

@@ -27,8 +27,7 @@ class Window(NamedTuple):
     def under(cls, ruleset: Ruleset) -> "Window":
         """The window of a policy. It depends on no turn."""
         budget = ruleset.context_budget
-        # The rest is for goals, learned lines, work orders and matches. Before version 5, matches took room of the history.
-        room = budget * 3 // 5 if ruleset.is_steady else budget * 17 // 20
+        room = budget * 17 // 20  # the rest is for goals, learned lines, work orders and matches
         step = max(1, int(room * (1 - ruleset.evict_to)))
         # Two items of this size leave the newest turn in the window wherever a step ends.
         return cls(room, step, max(0, min(ruleset.excerpt_tokens, (room - step) // 2)))
