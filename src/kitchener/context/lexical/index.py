@@ -288,9 +288,7 @@ class LexicalIndex(LexicalTurns):
                     scores[each] *= factor
         return scores
 
-    def _feed_back(
-        self, scores: Mapping[int, float], asked: Iterable[str], feedback: float, count: int
-    ) -> dict[int, float]:
+    def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], feedback: float, count: int) -> dict[int, float]:
         """The scores of turns for the words of the best turns, to get from one piece of evidence to the next."""
         weights = self._weights
         rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
