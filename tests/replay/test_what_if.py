@@ -7,7 +7,7 @@ import pytest
 
 from kitchener.config import RuntimeConfig
 from kitchener.replaying import WhatIfReport, open_what_if, replay_session, summary_of, summary_text
-from kitchener.sealing import Keyring
+from kitchener.runtime import open_runtime
 from tests.acceptance.stack import QUICK
 from tests.replay.recording import MESSAGES, TOOLS, record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING, changed
@@ -85,7 +85,8 @@ async def test_erased_turns_are_said_to_be_erased(tmp_path: Path) -> None:
     whole = await compared(config, kept, context_budget=300)
     assert (whole.erased, whole.skipped) == (0, {})
     assert "erased" not in whole.text()
-    Keyring(tmp_path / "keys").destroy("ada")
+    async with open_runtime(config) as runtime:
+        await runtime.erase_subject("ada")
     report = await compared(config, gone, context_budget=300)
     count = len(MESSAGES)
     assert (report.turns, report.erased, set(report.skipped.values())) == ((), count, {"erased"})

@@ -143,12 +143,12 @@ async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -
                 if call["model_id"] != RULES_MODEL:
                     found[call["provider_id"], call["model_id"]].add(call, paths.config.router.prices)
     if not found:
-        raise _no_calls(session_id)
+        raise _no_calls(agent_class, session_id)
     return dict(sorted(found.items(), key=lambda each: (-each[1].input_tokens, each[0])))
 
 
-def _no_calls(session_id: str | None) -> NotOnRecord:
-    whose = f"session {session_id!r}" if session_id is not None else "the agent class that is meant"
+def _no_calls(agent_class: str, session_id: str | None) -> NotOnRecord:
+    whose = f"session {session_id!r}" if session_id is not None else f"agent class {agent_class}"
     return NotOnRecord(f"there is no model call on record of {whose}; `kitchener session list` shows what there is")
 
 
@@ -172,7 +172,7 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
             async with progress_bar("entries of model calls", total) as seen:
                 found = [call async for call in read_calls(ho1m, ho2m, session_id, seen=seen.add)]
     if not found:
-        raise _no_calls(session_id)
+        raise _no_calls(agent_class, session_id)
     return found
 
 

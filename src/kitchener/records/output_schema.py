@@ -18,7 +18,7 @@ from kitchener.plain_names import quoted
 
 MAX_SCHEMA_CHARS: Final = 65_536
 """Longest schema as JSON. It is part of the prompt."""
-_EXPECTED: Final = "expected a class derived from pydantic.BaseModel, or a JSON schema of an object"
+_SCHEMA: Final = "expected a JSON schema of an object"
 
 
 def _as_it_is(output: Mapping[str, Any]) -> object:
@@ -73,7 +73,7 @@ def output_schema_of(output: object) -> OutputSchema:
         return _of_model(output)
     if isinstance(output, Mapping):
         return _checked(dict(output))
-    raise InvalidOutput(f"output = {quoted(output)}: {_EXPECTED}")
+    raise InvalidOutput(f"output = {quoted(output)}: {_SCHEMA}, or a class derived from pydantic.BaseModel")
 
 
 @lru_cache(maxsize=256)
@@ -93,9 +93,9 @@ def _checked(schema: dict[str, Any], read: Callable[[Mapping[str, Any]], object]
             raise InvalidOutput(f"output has {len(text):,} characters as JSON: expected at most {MAX_SCHEMA_CHARS:,}")
         JsonSchema(schema)
     except (EntryRefused, ValueError) as error:
-        raise InvalidOutput(f"output = {name or 'the schema'}: {_EXPECTED} that stands by itself, found: {error}") from error
+        raise InvalidOutput(f"output = {name or 'the schema'}: {_SCHEMA} that stands by itself, found: {error}") from error
     if schema.get("type", "object") != "object":
-        raise InvalidOutput(f"output has `type` = {quoted(schema['type'])}: {_EXPECTED}; put other values into a property")
+        raise InvalidOutput(f"output has `type` = {quoted(schema['type'])}: {_SCHEMA}; put other values into a property")
     return OutputSchema.from_text(text, read, name)
 
 

@@ -15,6 +15,11 @@ _ROWS: Final = 40
 """Rows of a list that a text shows."""
 
 
+def lacking_a_key(skipped: Mapping[str, str]) -> dict[str, str]:
+    """Why turns are skipped, where what seems erased lacks only its key."""
+    return {turn: "unreadable" if each == "erased" else each for turn, each in skipped.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDivergence:
     """The first difference between a replay and the record."""
@@ -103,8 +108,7 @@ class ReplayReport:
         """The report where what seems erased lacks only its key, for a reason; "": it is erased."""
         if not why:
             return self
-        skipped = {turn: "unreadable" if each == "erased" else each for turn, each in self.skipped.items()}
-        return replace(self, skipped=skipped, unreadable=why)
+        return replace(self, skipped=lacking_a_key(self.skipped), unreadable=why)
 
     @property
     def erased(self) -> int:

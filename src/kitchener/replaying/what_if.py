@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from kitchener.config import RuntimeConfig
+from kitchener.replaying.report import lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.ledger_paths import agent_of
@@ -70,6 +71,8 @@ class WhatIfReport:
     turns: tuple[TurnDiff, ...] = field(default_factory=tuple)
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Turns that cannot be compared, with the reason as in `ReplayReport`."""
+    unreadable: str = ""
+    """Why turns are skipped as `unreadable`: a key is missing. "": there are none."""
 
     @property
     def erased(self) -> int:
@@ -89,11 +92,14 @@ class WhatIfReport:
             "turns": [each.as_json() for each in self.turns],
             "skipped": dict(self.skipped),
             "erased": self.erased,
+            "unreadable": self.unreadable or None,
             "summary": summary_of([self]),
         }
 
     def text(self) -> str:
         """The report for a reader: the turns that differ."""
+        if self.unreadable:
+            return f"{self.session_id}  not readable: {self.unreadable}"
         if self.erased and not self.turns:
             return f"{self.session_id}  {_of_erased(self.erased)}"
         head = f"{self.session_id}  {len(self.changed)} of {len(self.turns)} turns would have been shown something else"
@@ -177,6 +183,9 @@ class WhatIf:
         """
         tape = await self._recorded.tape_of(session_id)
         skipped = {turn.turn_id: turn.skipped_as for turn in tape.turns if not turn.is_replayable}
+        missing = await self._recorded.recorded.missing_key(session_id) if "erased" in skipped.values() else ""
+        if missing:
+            return WhatIfReport(session_id, self._recorded.agent_class, (), lacking_a_key(skipped), missing)
         before, after = await self._views(self._recorded, session_id), await self._views(self._other, session_id)
         turns = tuple(TurnDiff(turn_id, before[turn_id], after[turn_id]) for turn_id in before)
         return WhatIfReport(session_id, self._recorded.agent_class, turns, skipped)

@@ -143,10 +143,13 @@ def test_a_missing_key_is_not_told_as_an_erasure(cli: Cli) -> None:
     assert f"\nnot readable: {words}\n" in shown.out
     assert f"{session_id}  not readable: {words}\n" in replayed.out
     assert replayed.out.endswith("2 skipped (2 unreadable)\n")
-    for command in (("session", "show", session_id), ("replay", session_id)):
+    under_another = ("replay", session_id, "--with-config", "kitchener.toml")
+    assert f"{session_id}  not readable: {words}\n" in cli(*under_another).out
+    for command in (("session", "show", session_id), ("replay", session_id), under_another):
         told = cli(*command, "--json").json
-        assert (told["sessions"][0] if "sessions" in told else told)["unreadable"] == words
-        assert told["erased"] in (False, 0)
+        of_session = told["sessions"][0] if "sessions" in told else told
+        assert of_session["unreadable"] == words
+        assert {**told, **of_session}["erased"] in (False, 0)
     Path("elsewhere").rename(".kitchener.keys")
     assert cli("context", "explain", turn(session_id, 2), "--json").json["unreadable"] is None
     assert cli("session", "show", session_id, "--json").json["unreadable"] is None
