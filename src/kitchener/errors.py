@@ -432,7 +432,9 @@ class ToolError(KitchenerError):
 
 
 _Passing = Literal["rate_limited", "server_error", "connection", "timeout", "malformed", "empty"]
-_Lasting = Literal["refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded"]
+_Lasting = Literal[
+    "refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded", "spending_limit"
+]
 ProviderReason = Literal[_Passing, _Lasting]
 """Why a model call failed. A retry may help with the first six only."""
 

@@ -15,7 +15,7 @@ import trio.testing
 
 from kitchener import FilePart, tool
 from kitchener.actors import AttentionContext, ContextFragment
-from kitchener.config import HO3MemoryConfig, LimitsConfig, RuntimeConfig
+from kitchener.config import HO3MemoryConfig, LimitsConfig, ModelPrice, RuntimeConfig, SpendingConfig
 from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
@@ -25,7 +25,16 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.memory.remembering import EASY, LESSON, lives, say, student
 from tests.acceptance.sessions.test_nested_turns import Relay, passing_on
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
-from tests.acceptance.stack import QUESTION, QUICK, echo, open_by_hand, open_scripted, outcome, read_all
+from tests.acceptance.stack import (
+    QUESTION,
+    QUICK,
+    echo,
+    open_by_hand,
+    open_scripted,
+    outcome,
+    read_all,
+    scripted_config,
+)
 from tests.acceptance.test_durability import HeldDisk, complete_but_not_durable
 from tests.actors.attention.test_retriever import Reader, retriever
 from tests.actors.waiting import settle
@@ -125,6 +134,16 @@ async def crowd(root: Path, calls: int = 64, **limits: int) -> Hashable:
         seen = await at_rest(places, lambda found: sum(found) == 4)
         gate.opened.set()
     return seen
+
+
+async def spent(root: Path, **limits: Any) -> Hashable:
+    """A turn whose one call costs a little under a limit of spending: whether it is answered."""
+    config = scripted_config(root, classify="rules")
+    prices = {"scripted-1": ModelPrice(input_per_million=1.0, output_per_million=10.0)}
+    router = config.router.model_copy(update={"prices": prices})
+    config = config.model_copy(update={"router": router, "spending": SpendingConfig(**limits)})
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime:
+        return (await runtime.supervisor().handle_turn("hello")).degraded
 
 
 async def cut_off(root: Path, **config: Any) -> Hashable:

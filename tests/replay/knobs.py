@@ -23,6 +23,7 @@ class Policy(NamedTuple):
 _WAITING: Final = "how long something waits, or how many do, decides when a turn runs, never what it decides"
 _WHERE: Final = "where something is kept"
 _DURABLE: Final = "when an entry is durable, not what it says"
+_REFUSED: Final = "refuses calls, which a replay takes as recorded"
 _FAILING: Final = "retries and limits of a provider: what came of its attempts is on record and taken as given"
 _OUTSIDE: Final = "decides about messages that begin no turn"
 _SCORED: Final = "the scores of similarity that a turn used are on record, with their weight, and taken as given"
@@ -113,10 +114,13 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.domain_tag_routes.*.provider_id": Policy("ADMIN", "scripted", "LLM_CALL", "route"),
     "router.domain_tag_routes.*.model_id": Policy("ADMIN", "spare-9", "LLM_CALL", "route"),
     "router.fallbacks": Policy("ADMIN", {}, "LLM_CALL", "route"),
-    "router.prices.*.input_per_million": "what `kitchener gateway what-if` sums up; no turn looks at it",
+    "router.prices.*.input_per_million": "what `kitchener gateway what-if` sums up, and what `[spending]` limits",
     "router.prices.*.output_per_million": "the same",
     "router.prices.*.cached_per_million": "the same",
     "router.prices.*.cache_write_per_million": "the same",
+    "spending.subject_day": _REFUSED,
+    "spending.subject_day_tokens": _REFUSED,
+    "spending.turn": _REFUSED,
     "router.allow_model_calls": "refuses calls; a replay makes none",
     "agents.*.agent_class": "whose settings these are",
     "agents.*.domain_tags": Policy("RESIDENT:off", ("night",), "WO_PLANNED", "constraints.domain_tags"),

@@ -37,6 +37,7 @@ from kitchener.config.shown import (
     shown_address,
     shown_reference,
 )
+from kitchener.config.spending import SpendingConfig
 
 __all__ = [
     "INHERITED",
@@ -57,6 +58,7 @@ __all__ = [
     "RuntimeConfig",
     "SettingPath",
     "Settings",
+    "SpendingConfig",
     "address_problem",
     "annotation_at",
     "check_values",

@@ -14,6 +14,7 @@ from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
+from kitchener.config.spending import SpendingConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -457,6 +458,8 @@ class RuntimeConfig(Settings):
     """`[memory]`"""
     embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
     """`[embeddings]`"""
+    spending: SpendingConfig = Field(default_factory=SpendingConfig)
+    """`[spending]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

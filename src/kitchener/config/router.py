@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 from kitchener.media import MediaPattern
 
+_MILLION: Final = 1_000_000
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -82,6 +83,16 @@ class ModelPrice(Settings):
     cache_write_per_million: Price | None = None
     """Price of a million input tokens that the provider wrote to its cache. None: `input_per_million`."""
 
+    def cost(self, input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int) -> float:
+        """What tokens cost; cached ones and those written to the cache are among `input_tokens`."""
+        per_input = self.input_per_million
+        per_read = per_input if self.cached_per_million is None else self.cached_per_million
+        per_write = per_input if self.cache_write_per_million is None else self.cache_write_per_million
+        cached = min(cached_tokens, input_tokens)
+        written = min(cache_write_tokens, input_tokens - cached)
+        cost = (input_tokens - cached - written) * per_input + cached * per_read + written * per_write
+        return (cost + output_tokens * self.output_per_million) / _MILLION
+
 
 def price_of(prices: Mapping[str, ModelPrice], provider_id: str, model_id: str) -> ModelPrice | None:
     """Returns the price of a model at a provider, else that of the model anywhere; None: it is unknown."""
@@ -104,7 +115,7 @@ class RouterConfig(Settings):
     """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
     """Prices of models by the name under which they are asked for, or by `<provider>/<model>` where a model has another price
-    at one provider. They decide nothing. The built-in model is free."""
+    at one provider. They decide only what `[spending]` limits. The built-in model is free."""
     allow_model_calls: bool = True
     """Whether providers that are not built in may be called. Turn it off in test suites."""
 

@@ -113,6 +113,11 @@ class LLMGateway:
         """The types of images and files that the provider takes to which such requests go first; empty: text only."""
         return self._plan(provider_id, model_id, domain_tags)[0].target.media_types
 
+    def candidates(self, request: PromptRequest) -> list[tuple[str, str]]:
+        """The providers that a request may go to, in order, each with the name of the model that it is asked for."""
+        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        return [(way.target.provider_id, way.model_name) for way in ways]
+
     def _ways(self, request: PromptRequest) -> Sequence[PlannedAttempt]:
         """The planned attempts of a request at the providers that take all of its content.
 

@@ -110,6 +110,8 @@ class PromptRequest(NamedTuple):
     """JSON schema of a structured answer; None: the answer is text."""
     restart_streams: bool = False
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
+    turn_id: str = ""
+    """The turn, whose spending may be limited; "": it belongs to none. Not hashed."""
 
 
 RULES_PROVIDER: Final = "rules"

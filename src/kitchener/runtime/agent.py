@@ -40,7 +40,7 @@ from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
-from kitchener.records.prompt import Provider
+from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
@@ -72,6 +72,8 @@ class RuntimeParts:
     config: RuntimeConfig
     injected: RuntimeArguments
     gateway: LLMGateway
+    models: PromptGateway
+    """What executors ask: the gateway, or the gateway within the limits of `[spending]`."""
     limiter: TurnLimiter
     active_text: ActiveText
     sealer: Sealer | None
@@ -128,7 +130,7 @@ class Agent:
             _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
         executor = HO1Executor(
             ledgers=self.ledgers,
-            gateway=shared.gateway,
+            gateway=shared.models,
             prompts=prompts,
             tools=tools,
             clock=injected.clock,
@@ -158,7 +160,7 @@ class Agent:
             degraded_call=injected.degraded_call,
             direct_call=GatewayDirectCall(
                 ledgers=self.ledgers,
-                gateway=shared.gateway,
+                gateway=shared.models,
                 prompts=prompts,
                 clock=injected.clock,
                 config=config,

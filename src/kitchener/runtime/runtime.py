@@ -8,6 +8,7 @@ finish within a grace period, aborts the rest, commits and closes. Explained in 
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.opening import open_embeddings
+from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics
@@ -46,6 +48,7 @@ from kitchener.runtime.loading import LoadedConfig, check_config, check_is_confi
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.session_list import SessionInfo, list_sessions
+from kitchener.runtime.spent_before import spent_since
 from kitchener.signing import load_signer
 
 _log = get_logger(__name__)
@@ -57,7 +60,7 @@ class Runtime:
     def __init__(self, shared: RuntimeParts) -> None:
         self.config: RuntimeConfig = shared.config
         self.root = Path(shared.config.plane_root)
-        self.gateway: PromptGateway = shared.gateway
+        self.gateway: PromptGateway = shared.models
         """The gateway that HO1 calls."""
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
@@ -169,6 +172,15 @@ class Runtime:
                 _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
                 for agent in self._agents.values():
                     agent.supervisor.erasure.bar(begun.subject_id)
+
+    async def _spent_since(self, subject_id: str, since: datetime) -> Spent:
+        """What a subject has used since a time, in all agent classes."""
+        total = NOTHING
+        for agent_class in supervisors_ledgers(self.config):
+            agent = self._agent(agent_class, is_on_record=True)
+            await agent.ready()
+            total = total.plus(await spent_since(agent.ledgers, subject_id, since, self.config.router.prices))
+        return total
 
     def statistics(self) -> dict[str, Any]:
         """The present state of queues and workers, and what providers were sent so far, for monitoring."""
@@ -329,10 +341,14 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 text = ActiveText(limits.max_active_chars)
                 content = ContentStore(config.plane_root, sealer, limits.max_content_bytes)
                 similar = Embeddings(vectors, config.embeddings, index_dir(config), sealer) if vectors is not None else None
+                book = SpendingBook(config.spending, config.router.prices, injected.clock)
+                models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
                 shared = RuntimeParts(
-                    config, injected, gateway, limiter, text, sealer, signer, content, similar, memories, tasks, scope
+                    config, injected, gateway, models, limiter, text, sealer, signer, content, similar, memories, tasks, scope
                 )
-                task_status.started(Runtime(shared))
+                runtime = Runtime(shared)
+                book.earlier = runtime._spent_since
+                task_status.started(runtime)
                 with ends_when_told("the task that holds the runtime"):
                     await anyio.sleep_forever()
 

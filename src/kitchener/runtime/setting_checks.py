@@ -19,6 +19,7 @@ from kitchener.config import (
     described_names,
     dotted_key,
 )
+from kitchener.config.router import price_of
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.offline import MODEL_ID
 from kitchener.records.prompt import RULES_PROVIDER
@@ -117,6 +118,18 @@ def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     for name, agent in agents.items():
         for key, problem in _of_agent(agent, config.limits.max_message_chars):
             yield dotted_key(("agents", name, key)), problem
+
+
+def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
+    """The key of each provider's model without a price, where `[spending]` limits what calls cost: such calls are refused."""
+    limits = config.spending
+    if limits.subject_day is None and limits.turn is None:
+        return
+    for name, provider in config.router.providers.items():
+        model = provider.model
+        if provider.kind != "offline" and model is not None and price_of(config.router.prices, name, model) is None:
+            what = f'{described_name(model)} has no price, so [spending] refuses its calls; set [router.prices."{model}"]'
+            yield dotted_key(("router", "providers", name, "model")), what
 
 
 def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:

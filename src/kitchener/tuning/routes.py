@@ -262,12 +262,7 @@ def _speaks_of(tried: PastAttempt, place: RouteChoice) -> bool:
 
 def cost_of(tokens: Tokens, price: ModelPrice) -> float:
     """The cost of tokens, in the currency of the price."""
-    per_input, per_read, per_write = price.input_per_million, price.cached_per_million, price.cache_write_per_million
-    cached = min(tokens.cached_tokens, tokens.input_tokens)
-    written = min(tokens.cache_write_tokens, tokens.input_tokens - cached)
-    cost = (tokens.input_tokens - cached - written) * per_input + tokens.output_tokens * price.output_per_million
-    cost += cached * (per_input if per_read is None else per_read) + written * (per_input if per_write is None else per_write)
-    return cost / _MILLION
+    return price.cost(*tokens)
 
 
 @dataclass(slots=True)

@@ -341,6 +341,7 @@ class Execution:
             tools=tools.specs,
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self._reply is not None,
+            turn_id=wo.turn_id,
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:

@@ -25,6 +25,10 @@ APOLOGIES: Final[Mapping[str, str]] = {
     ),
 }
 """Replies by the reason of a failure; `APOLOGY` for other reasons."""
+SPENDING_LIMIT: Final = (
+    "What model calls may cost here is used up for now, so I could not give you a reply. Your message is recorded. A daily"
+    " limit begins anew at midnight, UTC."
+)
 MESSAGE_TOO_LARGE: Final = (
     "Your message, with what has to be read along with it, needs more tokens than one turn may use, so no model was asked for a"
     " reply. A shorter message may help."

@@ -9,7 +9,7 @@ from typing import Final
 from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.turn.chain import WorkOrderChain
-from kitchener.actors.turn.reply import APOLOGY, Reply, apology_for
+from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
@@ -114,6 +114,8 @@ async def apology_after(
     last = rejected[-1]
     if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
         reason = last.error.reason
+        if last.error.provider_reason == "spending_limit":
+            return Reply(SPENDING_LIMIT, TurnError("BUDGET", last.error.detail, last.wo_id))
         return Reply(apology_for(reason, services.constants.policy_version), TurnError(reason, last.error.detail, last.wo_id))
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}

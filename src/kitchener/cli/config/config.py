@@ -15,7 +15,7 @@ from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.agent import check_tools
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.setting_checks import unfitting_limits, unreachable_routes
+from kitchener.runtime.setting_checks import unfitting_limits, unpriced_models, unreachable_routes
 
 app = App(name="config", help="Check and show settings.")
 
@@ -48,7 +48,7 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
         return USAGE
     config = loaded.config
     agents, providers = (list(map(described_key, sorted(names))) for names in (config.classes, config.router.providers))
-    found = [*unreachable_routes(config), *unfitting_limits(config)]
+    found = [*unreachable_routes(config), *unfitting_limits(config), *unpriced_models(config)]
     if json:
         warnings = [{"key": key, "problem": problem} for key, problem in found]
         print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers, "warnings": warnings})

@@ -1,0 +1,50 @@
+"""Reads from the ledgers what a subject has used today, for limits that hold across restarts.
+
+Calls of turns that were completed count, and those of aborted turns in the same sessions. Explained in `docs/gateway.md`.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from kitchener.config import ModelPrice
+from kitchener.gateway.spending import NOTHING, Spent, price_of_call
+from kitchener.ledger import Ledgers
+from kitchener.records import events
+from kitchener.records.entries import ModelCallPayload, payload_as
+from kitchener.records.prompt import Usage
+
+_FIRST_LOOK: Final = 64
+"""Newest turns of a subject that are looked at first; twice as many as long as all are of the day."""
+
+
+async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices: Mapping[str, ModelPrice]) -> Spent:
+    """What the model calls of a subject have used since a time, in one agent class.
+
+    Args:
+        ledgers: of the agent class
+        subject_id: the subject
+        since: only calls from then on count
+        prices: of models; a call without a price costs nothing
+    """
+    start = since.isoformat(timespec="seconds").replace("+00:00", "")  # ledgers write more digits, so it sorts before them
+    total = NOTHING
+    for session_id in await _sessions_since(ledgers, subject_id, start):
+        async for entry in ledgers.ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
+            if entry.timestamp < start:
+                continue
+            call = payload_as(ModelCallPayload, entry.payload)
+            usage = Usage(**call["usage"])
+            cost = price_of_call(prices, call["provider_id"], call["model_id"], usage)
+            total = total.plus(Spent(usage.input_tokens + usage.output_tokens, cost or 0.0))
+    return total
+
+
+async def _sessions_since(ledgers: Ledgers, subject_id: str, start: str) -> set[str]:
+    """The sessions in which turns of a subject were completed since a time."""
+    limit, key = _FIRST_LOOK, events.subject_index_key(subject_id)
+    while True:
+        newest = await ledgers.ho2m.last(key=key, limit=limit)
+        if len(newest) < limit or newest[0].timestamp < start:
+            return {each.session_id for each in newest if each.timestamp >= start and each.session_id is not None}
+        limit *= 2
