@@ -1,12 +1,14 @@
-"""What holds for every test: both event loops, reproducible examples, and no network beyond this machine.
+"""What holds for every test: both event loops, reproducible examples, files in memory, and no network beyond this machine.
 
 Tests under virtual time ask for trio themselves, with `trio.testing.MockClock`, and override `anyio_backend`.
 """
 
 import ipaddress
 import os
+import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,12 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+IN_MEMORY, NEEDED = "/dev/shm", 2**30
+"""A folder in memory on Linux, and the free bytes without which the tests use the disk."""
+if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= NEEDED:
+    # The tests open some ten thousand ledgers. Which syncs are asked for is checked by recording them, not by waiting.
+    os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The other processes of these tests, and a disk whose syncs cost nothing."""
+"""The other processes of these tests, and where a ledger of theirs goes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.faults.ledger_process import Worker
-from tests.ledger.conftest import QUICK_DISK
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +25,6 @@ def neighbour() -> Iterator[Worker]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where a ledger goes: a file that is not there yet, in memory if there is such a place."""
-    with TemporaryDirectory(dir=QUICK_DISK, prefix="kitchener-") as name:
+    """Where a ledger goes: a file that is not there yet."""
+    with TemporaryDirectory(prefix="kitchener-") as name:
         yield Path(name) / "plane" / "l.jsonl"

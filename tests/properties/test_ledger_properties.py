@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
-from tests.ledger.conftest import QUICK_DISK
 from tests.ledger.support import SetClock, forget_index, numbers
 
 Model = list[tuple[str | None, str, str]]
@@ -55,7 +54,7 @@ async def check(ledger: LedgerClient | LedgerReader, model: Model, after: int, u
 @settings(max_examples=60)
 @given(steps=steps, bound=bounds)
 async def test_a_ledger_is_a_list_that_survives(steps: list[tuple[Any, ...]], bound: tuple[int, int]) -> None:
-    with TemporaryDirectory(dir=QUICK_DISK) as directory:
+    with TemporaryDirectory() as directory:
         path, clock = Path(directory) / "l.jsonl", SetClock()
         model: Model = []
         durable = 0

@@ -16,7 +16,6 @@ from kitchener.memory.bias import score
 from kitchener.memory.learned_lines import problem_of, tidy
 from kitchener.memory.signals import normalise, normalise_value
 from kitchener.memory.timestamps import datetime_of
-from tests.ledger.conftest import QUICK_DISK
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
 from tests.memory.oracle import Files, compare, rounded
 
@@ -97,7 +96,7 @@ async def live(memory: HO3Memory, clock: SetClock, life: list[tuple[Any, ...]]) 
 @settings(max_examples=40)
 @given(life=steps)
 async def test_folded_along_folded_anew_and_a_plain_scan_agree_at_every_cut(life: list[tuple[Any, ...]]) -> None:
-    with TemporaryDirectory(dir=QUICK_DISK) as name:
+    with TemporaryDirectory() as name:
         root, clock = Path(name), SetClock()
         async with open_memory(root, clock, **SETTINGS) as memory:
             stops = await live(memory, clock, life)
@@ -134,7 +133,7 @@ async def test_one_subject_is_the_same_with_and_without_the_other(life: list[tup
     """Whatever ids the other uses: the same event ids, signals, sessions, artifacts."""
     views = []
     for lived in (life, [step for step in life if BO not in step]):
-        with TemporaryDirectory(dir=QUICK_DISK) as name:
+        with TemporaryDirectory() as name:
             clock = SetClock()
             async with open_memory(Path(name), clock, **SETTINGS) as memory:
                 await live(memory, clock, [step for step in lived if step[0] != "step back"])

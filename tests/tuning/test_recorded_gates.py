@@ -17,7 +17,6 @@ from kitchener.replaying.recorded.ledgers import memory_of, open_recorded
 from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
-from tests.ledger.conftest import QUICK_DISK
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
 from tests.replay.recording import record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING
@@ -76,7 +75,7 @@ async def read(root: Path, subject_id: str | None = None, **settings: Any) -> tu
 @settings(max_examples=60)
 @given(life=steps)
 async def test_the_configured_thresholds_give_the_verdicts_and_the_artifacts_of_the_record(life: list[tuple[Any, ...]]) -> None:
-    with TemporaryDirectory(dir=QUICK_DISK) as name:
+    with TemporaryDirectory() as name:
         clock = SetClock()
         async with open_memory(Path(name), clock, **SETTINGS) as memory:
             opened, made = await live(memory, clock, life)

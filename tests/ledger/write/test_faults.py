@@ -21,7 +21,6 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
 from kitchener.ledger.disk.file_ops import FileOps
-from tests.ledger.conftest import QUICK_DISK
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
 from tests.logs import captured_logs
 
@@ -219,7 +218,7 @@ async def test_a_power_loss_costs_at_most_what_was_not_acknowledged(
     commits: list[int], index: str, sector: int, fates: list[int], cut: float
 ) -> None:
     """All commits but the last are synced; sectors of the last are lost, zeroed, or written while earlier ones were not."""
-    with TemporaryDirectory(dir=QUICK_DISK) as directory:
+    with TemporaryDirectory() as directory:
         path = Path(directory) / "l.jsonl"
         config = LedgerConfig(durability="os")  # the disk is played by this test; saves its syncs
         data = await fill(path, commits[:-1], config=config)

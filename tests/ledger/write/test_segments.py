@@ -23,7 +23,6 @@ from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
 from kitchener.ledger.format.lines import split_line
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.signing import make_key
-from tests.ledger.conftest import QUICK_DISK
 from tests.ledger.support import (
     LEDGER,
     Died,
@@ -601,7 +600,7 @@ steps = st.lists(
 async def test_a_ledger_in_segments_is_a_list_that_survives(steps: list[tuple[str, int]], segment_bytes: int) -> None:
     """Against a plain list: what was committed is there after every crash, and nothing but what was written."""
     config = segments_of(segment_bytes, durability="os")
-    with TemporaryDirectory(dir=QUICK_DISK) as name:
+    with TemporaryDirectory() as name:
         path, model, copies = Path(name) / "0" / "l.jsonl", list[int](), 0
         for step, value in steps:
             if step == "reopen" and value:

@@ -34,6 +34,8 @@ MAX_SOURCE_BYTES: Final = 1_048_576
 """Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
 MAX_ASKED_SCHEMAS: Final = 64
 """Schemas of callers that a contract keeps compiled."""
+MAX_COMPILED_PACKS: Final = 64
+"""Packs that a process keeps compiled, so that another runtime or a replay with the same packs opens in less time."""
 
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
@@ -279,7 +281,7 @@ class PromptLibrary:
     def of(cls, sources: "Mapping[str, PromptSource]") -> Self:
         """Compiles contracts and packs, given by id. Raises PromptError as `load` does."""
         packs = {name: source for name, source in sources.items() if name.startswith("PRM-")}
-        templates = {name: compile_pack(source.text, file=source.file) for name, source in packs.items()}
+        templates = {name: _template(source.text, file=source.file) for name, source in packs.items()}
         contracts: dict[str, CompiledContract] = {}
         for contract_id, source in sources.items():
             if contract_id not in packs:
@@ -439,6 +441,9 @@ def _compiled(schema: Mapping[str, object], where: str) -> JsonSchema:
         return JsonSchema(schema)
     except ValueError as error:
         raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {error}") from error
+
+
+_template: Final = lru_cache(maxsize=MAX_COMPILED_PACKS)(compile_pack)
 
 
 @lru_cache(maxsize=1_024)
