@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,10 @@ IN_MEMORY, NEEDED = "/dev/shm", 2**30
 if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= NEEDED:
     # The tests open some ten thousand ledgers. Which syncs are asked for is checked by recording them, not by waiting.
     os.environ["TMPDIR"] = tempfile.tempdir = IN_MEMORY
+
+# Hundreds of tests start a Python of their own, which would otherwise compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so
     signal.signal(signal.SIGINT, signal.default_int_handler)

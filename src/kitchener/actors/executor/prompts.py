@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import cycle
@@ -331,8 +331,13 @@ def prompt_sources(directory: str | None = None) -> "dict[str, PromptSource]":
     Raises:
         PromptError: a file is missing, unlisted or unreadable, or its hash differs from the manifest
     """
-    sources = _read(files("kitchener.actors") / "assets" / "prompts")
-    return sources if directory is None else sources | _read(Path(directory))
+    return {**_shipped(), **(_read(Path(directory)) if directory is not None else {})}
+
+
+@cache
+def _shipped() -> "Mapping[str, PromptSource]":
+    """The files of the package. Cached, because installed files do not change under a running process."""
+    return _read(files("kitchener.actors") / "assets" / "prompts")
 
 
 def own_ids(directory: str | None) -> frozenset[str]:
