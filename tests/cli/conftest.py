@@ -4,7 +4,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,15 @@ Cli = Callable[..., Outcome]
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
     """Calls the command line in this process, in an empty current directory; `stdin` is what a pipe brings."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("KITCHENER_"):
             monkeypatch.delenv(name)
-    thresholds = gc.get_threshold()
+    # Commands that run an agent tune the collector for their whole process, which here is the test suite's.
+    for name in ("collect", "freeze", "set_threshold"):
+        monkeypatch.setattr(gc, name, lambda *_: None)
 
     def call(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
         capfd.readouterr()
@@ -35,10 +37,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         out, err = capfd.readouterr()
         return Outcome(code, out, err)
 
-    yield call
-    # Commands that run an agent tune the collector for their whole process, which here is the test suite's.
-    gc.unfreeze()
-    gc.set_threshold(*thresholds)
+    return call
 
 
 @pytest.fixture(scope="session")

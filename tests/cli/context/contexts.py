@@ -21,13 +21,13 @@ TALK: Final = (
 """Five turns under two intents: the fourth message is about something else."""
 
 
-def configure(**settings: Any) -> None:
+def configure(directory: Path = Path(), /, **settings: Any) -> None:
     """Writes a settings file in which the Context Authority decides."""
     known = {"context_mode": '"enforce"', "intent_mode": '"classified"', "standing_rules": '["Never delete files."]'}
     if "context_mode" not in settings:
         known["recent_turns"] = "0"  # only what belongs to the intent
     lines = [f"{key} = {value}" for key, value in {**known, **settings}.items()]
-    Path("kitchener.toml").write_text("[agents.ADMIN]\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    (directory / "kitchener.toml").write_text("[agents.ADMIN]\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def talk(cli: Cli, *messages: str) -> str:

@@ -38,13 +38,6 @@ def both(session_id: str, number: int) -> tuple[str, str]:
     return (f"{turn(session_id, number)}.message", turn(session_id, number))
 
 
-@pytest.fixture
-def session(cli: Cli) -> str:
-    """A session of five turns under two intents, with room for less than two turns."""
-    configure(context_budget="200", prompt_layout='"block"')
-    return talk(cli, *TALK)
-
-
 def decisions() -> list[str]:
     """The types of the entries on the ledger of decisions."""
     return [line["entry"]["entry_type"] for line in read_lines(CONTEXT)]

@@ -16,13 +16,6 @@ from tests.cli.context.contexts import HO2M, TALK, append, completed, configure,
 NO_COST = {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
 
 
-@pytest.fixture
-def session(cli: Cli) -> str:
-    """A session of five turns under two intents, with room for about two turns."""
-    configure(context_budget="200", prompt_layout='"block"')
-    return talk(cli, *TALK)
-
-
 def verdicts(outcome: Any) -> dict[str, str]:
     return {each["entity_id"]: each["verdict"] for each in outcome.json["explanations"]}
 

@@ -20,13 +20,6 @@ from tests.replay.golden_roots import FOLDER, unpacked
 SESSION = "SES-0000000a"
 
 
-@pytest.fixture
-def session(cli: Cli) -> str:
-    """A session of five turns under two intents, with room for about two turns."""
-    configure(context_budget="200", prompt_layout='"block"')
-    return talk(cli, *TALK)
-
-
 def page_of(cli: Cli, turn_id: str, *more: str) -> Page:
     outcome = cli("context", "explain", turn_id, "--html", "--out", "page.html", *more)
     assert (outcome.code, outcome.err) == (0, "")
