@@ -141,33 +141,22 @@ def _fast_bytes(value: object) -> bytes | None:
     return encoded
 
 
-def _is_exact(value: Any) -> bool:
-    """Whether an acyclic value is within `MAX_DEPTH`, and the fast encoder gives its JCS bytes apart from the order of keys.
+def _is_exact(value: Any, levels: int = MAX_DEPTH) -> bool:
+    """Whether an acyclic value has at most so many levels, and the fast encoder gives its JCS bytes but for the order of keys.
 
     The encoder does for the exact JSON types, and for floats of medium size with a fraction: every encoder writes their
     shortest digits, without an exponent.
     """
-    containers: list[Any] = [value] if type(value) in _CONTAINERS else [(value,)]
-    for container in containers:  # grows meanwhile
-        for item in container.values() if type(container) is dict else container:
-            if type(item) in _SCALARS:
-                continue
-            if type(item) in _CONTAINERS:
-                containers.append(item)
-            elif type(item) is not float or not 1e-3 <= abs(item) < 1e9 or item.is_integer():
+    kind = type(value)
+    for item in value.values() if kind is dict else value if kind in _CONTAINERS else (value,):
+        if type(item) in _SCALARS:
+            continue
+        if type(item) in _CONTAINERS:
+            if levels == 1 or not _is_exact(item, levels - 1):
                 return False
-    return len(containers) <= MAX_DEPTH or not _is_too_deep(value)
-
-
-def _is_too_deep(value: object) -> bool:
-    """Whether an acyclic value has more than `MAX_DEPTH` levels of containers."""
-    level: list[Any] = [value] if type(value) in _CONTAINERS else []
-    for _ in range(MAX_DEPTH):
-        if not level:
+        elif type(item) is not float or not 1e-3 <= abs(item) < 1e9 or item.is_integer():
             return False
-        items = [item for each in level for item in (each.values() if type(each) is dict else each)]
-        level = [item for item in items if type(item) in _CONTAINERS]
-    return bool(level)
+    return True
 
 
 def _sorts_alike(value: object) -> bool:
