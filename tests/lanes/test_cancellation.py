@@ -4,6 +4,8 @@ import anyio
 import pytest
 
 from kitchener.errors import ToolError
+from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
+from kitchener.lanes.worker_lane import LaneLimits
 from tests.actors.waiting import settle, settle_then
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
 
@@ -223,3 +225,70 @@ async def test_cancelled_handlers_give_their_slots_back() -> None:
         handler.open(*"xyz")
         await settle()
         assert [asker.outcome for asker in last] == ["reply to x", "reply to y", "reply to z"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_an_asker_that_is_cancelled_already_takes_no_place_from_an_idle_worker(concurrency: int) -> None:
+    """Whether its message begins at once or has to wait for its turn."""
+    handler = GatedHandler()
+    mailbox = mailbox_of(handler, concurrency=concurrency)
+    async with opened(mailbox) as askers:
+        handler.open("warm", "next")
+        await ask_in_order(mailbox, askers, ["warm"])
+        gone = Asker("gone")
+        gone.scope.cancel()
+        await gone.ask(mailbox)
+        assert gone.outcome == "cancelled"
+        assert handler.cancelled == [each for each in handler.started if each == "gone"]
+        await settle()
+        assert counts(mailbox) == NOTHING
+        assert await mailbox.ask_within("next") == "reply to next"
+
+
+async def test_an_asker_cancelled_by_its_own_handler_is_cancelled_in_its_own_scope_and_nowhere_else() -> None:
+    async def handle(message: str) -> str:
+        if message == "cancels":
+            scope.cancel()
+        return message
+
+    scope, reached = anyio.CancelScope(), list[str]()
+    mailbox = mailbox_of(handle)
+    async with opened(mailbox):
+        await mailbox.ask_within("warm")
+        await settle()
+        with scope:
+            await mailbox.ask_within("cancels")
+            await settle()
+            reached.append("after a wait inside the scope")
+        await settle()
+        reached.append("after the scope")
+        assert await mailbox.ask_within("next") == "next"
+    assert scope.cancelled_caught
+    assert reached == ["after the scope"]
+
+
+async def test_messages_that_begin_inside_each_other_do_not_use_up_the_stack() -> None:
+    async def handle(depth: int) -> int:
+        if depth == 0:
+            await gate.wait()
+            return 0
+        return 1 + await mailbox.ask_within(depth - 1)
+
+    gate, deep = anyio.Event(), 300
+    mailbox: Mailbox[int, int] = Mailbox(
+        handle,
+        name="the well",
+        lanes={INTERACTIVE: LaneLimits(2 * deep, 2 * deep, 2 * deep)},
+        max_restarts=1,
+        restart_window_s=60.0,
+        abort_grace_s=5.0,
+    )
+    with anyio.fail_after(5):
+        async with mailbox.open(), anyio.create_task_group() as askers:
+            for _ in range(deep + 1):
+                askers.start_soon(mailbox.ask_within, 0)
+            await settle()
+            gate.set()
+            await settle()
+            assert mailbox.statistics()[INTERACTIVE].idle > deep
+            assert await mailbox.ask_within(deep) == deep

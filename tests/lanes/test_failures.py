@@ -130,8 +130,7 @@ async def test_failures_count_together_only_inside_the_window(apart: float, stop
         assert stops
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio runs the tasks of one tick in any order
-async def test_what_an_idle_worker_was_handed_in_that_moment_is_not_begun_either() -> None:
+async def test_what_an_idle_worker_was_handed_in_that_moment_begins_before_the_end_or_never() -> None:
     started: list[str] = []
 
     async def handle(message: str) -> str:
@@ -146,7 +145,7 @@ async def test_what_an_idle_worker_was_handed_in_that_moment_is_not_begun_either
     mailbox = mailbox_of(handle, concurrency=2, max_restarts=1)
 
     async def ask_in_that_moment() -> None:
-        straw.set()  # wakes the handler that will fail, before the idle worker
+        straw.set()  # wakes the handler that will fail
         await handed.ask(mailbox)
 
     with anyio.fail_after(5):
@@ -163,8 +162,11 @@ async def test_what_an_idle_worker_was_handed_in_that_moment_is_not_begun_either
 
             await stopped_by(mailbox, fail_beside_an_idle_worker)
     assert isinstance(bad.outcome, ValueError)
-    assert isinstance(handed.outcome, ActorStopped)
-    assert started == ["warm", "too", "bad"]
+    assert started[:3] == ["warm", "too", "bad"]
+    if "handed" in started:
+        assert handed.outcome == "handed"
+    else:
+        assert isinstance(handed.outcome, ActorStopped)
 
 
 async def test_closing_answers_everybody_who_still_waits() -> None:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from kitchener.lanes.calling_chain import CALLING_CHAIN
-from kitchener.lanes.wakeups import EventSignal, FutureLike, Wakeup
+from kitchener.lanes.wakeups import EventSignal, FutureLike, Parking, Wakeup
 
 MessageT = TypeVar("MessageT")
 ReplyT = TypeVar("ReplyT")
@@ -30,10 +30,12 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
     """
 
     __slots__ = (
+        "asker_is_cancelled",
         "begin_by",
         "chain",
         "context",
         "cost",
+        "desk",
         "error",
         "has_room",
         "message",
@@ -59,6 +61,10 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
         """The scope that ends the asker's wait at `begin_by`. A worker that takes the message lifts its deadline."""
         self.has_room = False
         self.waits_since: float | None = None
+        self.desk: Desk[MessageT, ReplyT] | None = None
+        """The desk of the idle worker that was given the message; None: the message went into the queue."""
+        self.asker_is_cancelled = False
+        """Whether the asker was cancelled while a worker ran inside its task, so that its next wait has to end."""
         self.stopped: anyio.Event | None = None
         """Set when the handler of an abandoned message has stopped; None unless the asker waits for that."""
 
@@ -79,6 +85,26 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
         """Lets the asker wait once more, after it was woken or cancelled without a reply."""
         if not self.is_set:
             self._signal = signal
+
+
+class Desk(Wakeup, Generic[MessageT, ReplyT]):
+    """Where a worker has its message. An idle worker sleeps at its desk until it gets a message, or is called to the queue."""
+
+    __slots__ = ("_parking", "envelope")
+
+    def __init__(self, parking: Parking) -> None:
+        self.envelope: Envelope[MessageT, ReplyT] | None = None
+        self.prepare(parking)
+
+    def prepare(self, parking: Parking) -> None:
+        """Prepares the next sleep, with a new parking of the event loop."""
+        self._signal = self._parking = parking
+        self.is_set = False
+
+    def resume(self) -> bool:
+        """Wakes the sleeping worker; see `Parking.resume`."""
+        self.is_set = True
+        return not self._parking.done() and self._parking.resume()
 
 
 class Outlet(Generic[ItemT]):

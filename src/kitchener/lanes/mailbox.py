@@ -25,16 +25,17 @@ from typing import Final, Generic, TypedDict
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
 from kitchener.clock import loop_clock, scope_class
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded
 from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
 from kitchener.lanes.calling_chain import CALLING_CHAIN
-from kitchener.lanes.envelope import Envelope, ItemT, MessageT, Outlet, ReplyT
+from kitchener.lanes.envelope import Desk, Envelope, ItemT, MessageT, Outlet, ReplyT
 from kitchener.lanes.failure_window import FailureWindow
 from kitchener.lanes.fair_queue import LaneStatistics
-from kitchener.lanes.wakeups import EventSignal, FutureLike, signals
+from kitchener.lanes.wakeups import EventSignal, FutureLike, Parking, parkings, signals
 from kitchener.lanes.worker_lane import NEVER, LaneLimits, WorkerLane
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -42,6 +43,9 @@ from kitchener.plain_names import origin_of
 logger = get_logger(__name__)
 
 _FAILED_IN = "failed in the actor "
+_MOST_ENTERED: Final = 2
+"""Messages that begin inside each other's askers, as where a tool takes a turn; a deeper one waits for the event loop, which
+has a stack of its own for each worker."""
 INTERACTIVE = "interactive"
 BACKGROUND = "background"
 RESTART_WINDOW_S: Final = 60.0
@@ -99,6 +103,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         self._stop = anyio.Event()
         self._closed_as = "is not open: enter its `open()` first"
         self._signal: Callable[[], FutureLike] = EventSignal
+        self._parking: Callable[[], Parking] = EventSignal
+        self._entered = 0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Mailbox[MessageT, ReplyT]"]:
@@ -107,7 +113,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         Raises:
             ExceptionGroup: holds one `ActorStopped` if the handler failed too often; the last failure is its cause
         """
-        self._signal, self._scope, self._closed_as = signals(), scope_class(), "has stopped"
+        self._signal, self._parking, self._scope, self._closed_as = signals(), parkings(), scope_class(), "has stopped"
         body_error: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -173,9 +179,10 @@ class Mailbox(Generic[MessageT, ReplyT]):
 
         The handler waits while the caller works with an item. Closing the generator cancels the handler.
         """
-        envelope = self._put(message, lane, begin_by, cost)
-        outlet.bind(envelope.nudge, self._signal)
+        envelope = self._put(message, lane, begin_by, cost, outlet)
         try:
+            if envelope.asker_is_cancelled:
+                await checkpoint()  # ends with the cancellation
             while True:
                 if not outlet.items:
                     if envelope.is_set:
@@ -200,23 +207,29 @@ class Mailbox(Generic[MessageT, ReplyT]):
         """The current counts of each lane, and of its waits so far."""
         return {name: lane.queue.statistics(len(lane.idle)) for name, lane in self._lanes.items()}
 
-    def _put(self, message: MessageT, lane: str, begin_by: float = NEVER, cost: int = 0) -> Envelope[MessageT, ReplyT]:
-        """Puts the message into the lane, where it waits for room if the queue is full."""
+    def _put(
+        self, message: MessageT, lane: str, begin_by: float = NEVER, cost: int = 0, outlet: Outlet[ItemT] | None = None
+    ) -> Envelope[MessageT, ReplyT]:
+        """Puts the message into the lane, where it waits for room if the queue is full. An idle worker begins it at once."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
         origin = self._origin(message) if self._origin is not None else None
         box = self._lanes[lane]
         envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, self._signal(), begin_by, cost)
-        box.queue.push(envelope)
-        if begin_by != NEVER and box.begins_at_once():
-            envelope.begin_by = NEVER  # so that no timer is needed, which costs as much as all the rest
-        if not box.coming:
+        if outlet is not None:
+            outlet.bind(envelope.nudge, self._signal)
+        desk = box.put(envelope)
+        if desk is not None:
+            self._resume(desk, envelope)
+        elif not box.coming:
             self._call_worker(box)
         return envelope
 
     async def _reply(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> ReplyT:
         """Waits for the reply to a message. Cancelling this call abandons the message."""
         try:
+            if envelope.asker_is_cancelled:
+                await checkpoint()  # ends with the cancellation
             if envelope.begin_by == NEVER:
                 await envelope
             else:
@@ -251,9 +264,13 @@ class Mailbox(Generic[MessageT, ReplyT]):
             return
         if envelope.scope is None:  # no worker has taken it
             box = self._lanes[lane]
-            if not envelope.has_room:
-                tell_turn(self._overloaded(lane), self._now())
-            box.queue.withdraw(envelope)
+            if envelope.desk is not None:
+                envelope.desk.envelope = None
+                box.queue.end(envelope.origin)
+            else:
+                if not envelope.has_room:
+                    tell_turn(self._overloaded(lane), self._now())
+                box.queue.withdraw(envelope)
             envelope.finish(error=self._stopped())
             self._call_worker(box)  # the next message may be due earlier
             return
@@ -270,6 +287,17 @@ class Mailbox(Generic[MessageT, ReplyT]):
         stopped = ActorStopped(f"{self._name} {self._closed_as}")
         stopped.__cause__ = self._fatal
         return stopped
+
+    def _resume(self, desk: Desk[MessageT, ReplyT], envelope: Envelope[MessageT, ReplyT]) -> None:
+        """Lets a worker begin the message on its desk: at once, inside the asker's task, where the backend allows it."""
+        if self._entered >= _MOST_ENTERED:
+            desk.set()
+            return
+        self._entered += 1
+        try:
+            envelope.asker_is_cancelled = desk.resume()
+        finally:
+            self._entered -= 1
 
     def _call_worker(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         """Wakes or starts one more worker if a message and a worker slot are available."""
@@ -304,35 +332,38 @@ class Mailbox(Generic[MessageT, ReplyT]):
     async def _serve(self, lane: WorkerLane[MessageT, ReplyT]) -> None:
         """Handles messages one after the other, until the worker is cancelled or is one idle worker too many."""
         queue = lane.queue
-        envelope: Envelope[MessageT, ReplyT] | None = None
+        desk: Desk[MessageT, ReplyT] = Desk(self._parking())
         lane.coming -= 1
         has_come = True
         try:
             with anyio.CancelScope() as scope:
                 # A scope that was cancelled for one message must not see the next one.
                 while not scope.cancel_called and self._fatal is None:
-                    if queue.waiting and (envelope := lane.next(self._name)) is not None:
+                    envelope = desk.envelope
+                    if envelope is None and queue.waiting and (envelope := lane.next(self._name)) is not None:
                         queue.start(envelope)
+                        desk.envelope = envelope
+                    if envelope is not None:
                         if queue.waiting and (has_come or not lane.coming):
                             self._call_worker(lane)
                             self._call_worker(lane)
                         has_come = False
                         await self._handle(envelope, scope)
+                        desk.envelope = None
                         queue.end(envelope.origin)
-                        envelope = None
                     elif lane.alarm is None and lane.due != NEVER:
                         await lane.sleep(self._signal())
                         has_come = True
                     elif len(lane.idle) < lane.limits.idle_workers:
-                        await lane.park(self._signal())
+                        await lane.park(desk, self._parking())
                         has_come = True
                     else:
                         break
         finally:
             lane.workers -= 1
-            if envelope is not None:
-                queue.end(envelope.origin)
-                envelope.finish(error=self._stopped())
+            if desk.envelope is not None:
+                queue.end(desk.envelope.origin)
+                desk.envelope.finish(error=self._stopped())
 
     async def _handle(self, envelope: Envelope[MessageT, ReplyT], scope: anyio.CancelScope) -> None:
         envelope.scope = scope

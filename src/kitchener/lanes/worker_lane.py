@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol
 
 from kitchener.clock import scope_class
-from kitchener.lanes.envelope import Envelope, MessageT, ReplyT
+from kitchener.lanes.envelope import Desk, Envelope, MessageT, ReplyT
 from kitchener.lanes.fair_queue import FairQueue
-from kitchener.lanes.wakeups import FutureLike, Wakeup
+from kitchener.lanes.wakeups import FutureLike, Parking, Wakeup
 
 NEVER: Final = float("inf")
 
@@ -63,8 +63,8 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         self.queue: FairQueue[Envelope[MessageT, ReplyT]] = FairQueue(
             limits.concurrency, limits.capacity, now=now, is_fair=is_fair
         )
-        self.idle: list[Wakeup] = []
-        """One wakeup for each idle worker."""
+        self.idle: list[Desk[MessageT, ReplyT]] = []
+        """The desks of idle workers."""
         self.workers = 0
         self.coming = 0
         """Workers that were started or woken and have not looked into the queue yet."""
@@ -74,10 +74,19 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         self.due = NEVER
         """When that worker wakes, on the event loop's clock."""
 
-    def begins_at_once(self) -> bool:
-        """Whether nothing can hold up the messages in the queue: each has a free place, and nothing paces them."""
-        queue = self.queue
-        return queue.running + queue.waiting <= queue.place_share and (self.pacing is None or not self.pacing.is_on)
+    def put(self, envelope: Envelope[MessageT, ReplyT]) -> Desk[MessageT, ReplyT] | None:
+        """Puts the message on the desk of an idle worker, who is to be woken, if it may begin now; otherwise into the queue."""
+        queue, is_unpaced = self.queue, self.pacing is None or not self.pacing.is_on
+        if self.idle and is_unpaced and not queue.waiting and queue.try_start(envelope.origin):
+            self.coming += 1
+            desk = envelope.desk = self.idle.pop()
+            desk.envelope = envelope
+            envelope.begin_by = NEVER
+            return desk
+        queue.push(envelope)
+        if is_unpaced and queue.running + queue.waiting <= queue.place_share:
+            envelope.begin_by = NEVER  # it has a free place, so it needs no timer, which costs as much as all the rest
+        return None
 
     def next(self, actor: str) -> Envelope[MessageT, ReplyT] | None:
         """The message that may begin now. If only the pacing delays one, `due` says until when.
@@ -111,14 +120,14 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         finally:
             self.alarm, self.due = None, NEVER
 
-    async def park(self, signal: FutureLike) -> None:
-        """Waits as an idle worker until a message wakes it."""
-        wake = Wakeup(signal)
-        self.idle.append(wake)
+    async def park(self, desk: Desk[MessageT, ReplyT], parking: Parking) -> None:
+        """Waits as an idle worker until it gets a message, or is called to the queue."""
+        desk.prepare(parking)
+        self.idle.append(desk)
         try:
-            await wake
+            await desk
         finally:
-            if wake.is_set:
+            if desk.is_set:
                 self.coming -= 1
             else:
-                self.idle.remove(wake)
+                self.idle.remove(desk)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from kitchener.cancellation import is_cancellation, is_scope_cancelled
 from kitchener.config import LedgerConfig
@@ -114,6 +115,7 @@ class CommitGroup:
         """
         if self._is_undurable and not force:
             self.request()
+            await checkpoint()  # nothing else in a turn need wait, and other tasks must get to run
             return
         current = self._gathering
         if current is None:
