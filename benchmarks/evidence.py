@@ -101,7 +101,9 @@ class Player:
         self._is_one = is_one
         self._session_id: SessionId | None = None
         """The session in which everything is said; None: each has one of its own."""
-        self._model, self._clock = Model(), FakeClock()
+        first = next(each for said in conversation.sessions for each in said)
+        # The clock never goes back, so a later start would give everything that was said one date.
+        self._model, self._clock = Model(), FakeClock(int(first.at.timestamp() * 1e6))
         self._refs: list[Ref] = []
         """The entry of each message, by its position."""
 
