@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
-from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3
+from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3, WEIGHTS_BEFORE_5, LexicalWeights
 from kitchener.context.lexical.relayed import RelayedNames
 from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
@@ -28,7 +28,7 @@ class RankedTurns(NamedTuple):
     numbers: list[int]
     """Numbers of the turns, best first, without duplicates."""
     matched: Sequence[int]
-    """Index positions of the texts that share a word with the message or are next to one that does."""
+    """Index positions of the texts that match the message, see `Ranked.matched`."""
     scores: Mapping[int, float] = {}
     """The scores of texts, by index position."""
     possible: float = 0.0
@@ -45,6 +45,7 @@ class TurnWords:
         excerpt_tokens: most tokens that are shown of one item; 0: all of them
         speaker_weight: factor for what a speaker said whom the message names
         reads_names: whether a name before what is said is its speaker, as in a talk that a program relays
+        weights: the constants of the ranking, but for `named`, which is `speaker_weight`
     """
 
     __slots__ = (
@@ -64,11 +65,16 @@ class TurnWords:
     )
 
     def __init__(
-        self, postings: int, excerpt_tokens: int = 0, speaker_weight: float = 1.0, *, reads_names: bool = False
+        self,
+        postings: int,
+        excerpt_tokens: int = 0,
+        speaker_weight: float = 1.0,
+        *,
+        reads_names: bool = False,
+        weights: LexicalWeights = DEFAULT_WEIGHTS,
     ) -> None:
         self._postings, self._excerpt_tokens, self._reads_names = postings, excerpt_tokens, reads_names
         self._relayed = RelayedNames()
-        weights = DEFAULT_WEIGHTS if excerpt_tokens else WEIGHTS_BEFORE_3
         self._weights = replace(weights, named=speaker_weight)
         self._index: LexicalIndex | None = None
         self._owners: list[int] = []
@@ -184,7 +190,16 @@ class TurnWords:
 
 def words_under(ruleset: Ruleset) -> TurnWords:
     """An index without turns, for rankings under a policy."""
-    return TurnWords(ruleset.ranking_postings, ruleset.excerpt_tokens, ruleset.speaker_weight, reads_names=ruleset.is_terse)
+    weights = WEIGHTS_BEFORE_3
+    if ruleset.is_split:
+        weights = DEFAULT_WEIGHTS if ruleset.policy_version > 4 else WEIGHTS_BEFORE_5
+    return TurnWords(
+        ruleset.ranking_postings,
+        ruleset.excerpt_tokens,
+        ruleset.speaker_weight,
+        reads_names=ruleset.is_terse,
+        weights=weights,
+    )
 
 
 class TurnRanking:

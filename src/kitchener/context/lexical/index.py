@@ -37,6 +37,8 @@ _RELATED: Final = 0.11
 """Share of the possible score from which on a turn is about the question."""
 _SHORT: Final = 6
 """Terms of a question that a turn may have all of. Of a longer one a turn has as many."""
+_PER_AGAIN: Final = 4
+"""Best turns per wanted turn that are ordered anew by how many of their sessions' turns are better."""
 
 
 class Ranked(NamedTuple):
@@ -45,7 +47,8 @@ class Ranked(NamedTuple):
     order: list[int]
     """Positions, the most relevant first, and the newest first among equals. Turns that match too little are missing."""
     matched: Sequence[int]
-    """The positions in `order` that share a word with the question or are next to a turn that does."""
+    """The positions in `order` that share a word with the question or are next to a turn that does. With `hints`, also those of
+    a day in the question, and those that share a word with the best turns."""
     scores: Mapping[int, float]
     """The score of each position in `order`; comparable only within one ranking."""
     possible: float = 0.0
@@ -84,26 +87,33 @@ class LexicalIndex(LexicalTurns):
         count = len(self._terms) if among is None else min(among, len(self._terms))
         if count <= 0:
             return _NOTHING
-        words = words_of(question)
+        words, hints = words_of(question), _hints(self._weights, wanted)
         asked, named = self._asked_terms(words, count), self._named_speakers(words, count)
-        matches, sessions = self._look_up(asked, count)
+        matches, sessions = self._look_up(asked, hints.kin, count)
         total = self._spread(matches, max(MIN_SEEDS, wanted // _PER_SEED), count)
         matched = [*total]
         best = max(total.values(), default=0.0) or 1.0
         top = self._weights.session * best / max(sessions.values(), default=1.0)
         shares = {session: top * score for session, score in sessions.items()}
         date = date_parts(question) if may_have_date(question) else _NO_DATE
-        self._mark(total, date, best, count)
-        scores = self._weigh(total, shares, named)
+        hinted = self._mark(total, date, best, count)
+        scores = self._weigh(total, shares, named, hints.named)
         if matched and self._weights.feedback_terms:
-            gains = self._feed_back(scores, asked, count)
-            fed_back = self._weigh({each: gain + total.get(each, 0.0) for each, gain in gains.items()}, shares, named)
-            scores.update(fed_back)
+            gains = self._feed_back(scores, asked, hints.feedback, count)
+            fed_back = {each: gain + total.get(each, 0.0) for each, gain in gains.items()}
+            scores.update(self._weigh(fed_back, shares, named, hints.named))
+            hinted += gains
+        if self._weights.hints:
+            matched = [*dict.fromkeys(matched + hinted)]
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
         possible = sum([_rarity(self._having(term, count), count) for term in asked])
-        # Words alone do not tell what is about a day.
-        related = 0.0 if date or not order else _related(scores[order[0]], possible, len(asked))
+        related = 0.0
+        if order and not date:  # words alone do not tell what is about a day
+            told = _told(asked, matches) if self._weights.hints else 1.0
+            related = _related(scores[order[0]] * told, possible, len(asked))
+        if hints.again < 1.0:
+            self._order_again(order, scores, wanted, hints.again)
         return Ranked(order, matched, scores, possible, related)
 
     # ---- the question
@@ -143,12 +153,12 @@ class LexicalIndex(LexicalTurns):
         positions = found.positions
         return len(positions) if positions[-1] < count else bisect_left(positions, count)
 
-    def _forms(self, term: str, count: int) -> list["_MatchingTerm"]:
+    def _forms(self, term: str, kin: float, count: int) -> list["_MatchingTerm"]:
         """The terms that match a term of the question; the most significant one comes last."""
-        weights = self._weights
-        found = dict.fromkeys(self._akin.get(term, ()), weights.kin)
+        prefix = self._weights.prefix
+        found = dict.fromkeys(self._akin.get(term, ()), kin)
         for other in self._alike.get(term[:ALIKE], ()) if len(term) >= ALIKE else ():
-            found[other] = max(found.get(other, 0.0), weights.prefix)
+            found[other] = max(found.get(other, 0.0), prefix)
         found[term] = 1.0
         forms = [
             _MatchingTerm(weight * _rarity(having, count), other, weight, 0, having)
@@ -160,7 +170,7 @@ class LexicalIndex(LexicalTurns):
 
     # ---- the positions of its words
 
-    def _look_up(self, asked: list[str], count: int) -> tuple[list[dict[int, float]], dict[int, float]]:
+    def _look_up(self, asked: list[str], kin: float, count: int) -> tuple[list[dict[int, float]], dict[int, float]]:
         """The score of each turn for each term, by the term's most significant form, and the score of each session.
 
         The newest positions of each form come first.
@@ -168,7 +178,7 @@ class LexicalIndex(LexicalTurns):
         matches: list[dict[int, float]] = []
         sessions: dict[int, float] = {}
         session_count = bisect_left(self._first_turns, count) if len(self._first_turns) > 1 else 1
-        for forms in self._afforded([self._forms(term, count) for term in asked]):
+        for forms in self._afforded([self._forms(term, kin, count) for term in asked]):
             found: dict[int, float] = {}
             for top, term, weight, start, having in forms:
                 if (postings := self._postings_of(term)) is None:
@@ -244,21 +254,27 @@ class LexicalIndex(LexicalTurns):
                     second[other] = gain
         return best, second
 
-    def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> None:
-        """Adds the shares for standing statements and for dates."""
+    def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> list[int]:
+        """Adds the shares for standing statements and for dates. Returns the turns with at least half of the date."""
         weights, most = self._weights, self._most // _PER_FEATURE or 1
+        on_day: list[int] = []
         standing = _newest(self._standing, most, count) if weights.standing else _NOWHERE
         if date and weights.dated:
             found = [each for part in sorted(date) for each in _newest(self._on.get(part, _NOWHERE), most, count)]
             for position in dict.fromkeys((*total, *found, *standing)):
                 if common := len(date & self._date_of[position]):
                     total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
+                    if 2 * common >= len(date):
+                        on_day.append(position)
         for position in standing:
             total[position] = total.get(position, 0.0) + best * weights.standing
+        return on_day
 
     # ---- the scores
 
-    def _weigh(self, total: dict[int, float], shares: Mapping[int, float], named: frozenset[str]) -> dict[int, float]:
+    def _weigh(
+        self, total: dict[int, float], shares: Mapping[int, float], named: frozenset[str], factor: float
+    ) -> dict[int, float]:
         """The final scores: those of turns and of their sessions, times the factors of turn and speaker."""
         factors, session_of, speaker_of = self._factors, self._session_of, self._speaker_of
         if shares:
@@ -268,10 +284,12 @@ class LexicalIndex(LexicalTurns):
         if named:
             for each in scores:
                 if speaker_of[each] in named:
-                    scores[each] *= self._weights.named
+                    scores[each] *= factor
         return scores
 
-    def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], count: int) -> dict[int, float]:
+    def _feed_back(
+        self, scores: Mapping[int, float], asked: Iterable[str], feedback: float, count: int
+    ) -> dict[int, float]:
         """The scores of turns for the words of the best turns, to get from one piece of evidence to the next."""
         weights = self._weights
         rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
@@ -285,12 +303,46 @@ class LexicalIndex(LexicalTurns):
         chosen = nsmallest(weights.feedback_terms, [(-each, term) for term, each in strength.items() if each])
         most, gains = self._most // _PER_FED_BACK or 1, dict[int, float]()
         for share, term in chosen:
-            top, having = weights.feedback * share / chosen[0][0] * rarity[term], self._having(term, count)
+            top, having = feedback * share / chosen[0][0] * rarity[term], self._having(term, count)
             postings = self._often[term]  # a term of only one turn leads to no other
             looked_at = slice(max(0, having - most), having)
             for position, impact in zip(postings.positions[looked_at], postings.impacts[looked_at], strict=True):
                 gains[position] = gains.get(position, 0.0) + top * impact
         return gains
+
+    def _order_again(self, order: list[int], scores: dict[int, float], wanted: int, again: float) -> None:
+        """Orders the best turns anew: each counts less, the more turns of its session are better."""
+        factors: dict[int, float] = {}
+        best, session_of = order[: _PER_AGAIN * wanted], self._session_of
+        for each in best:
+            factor = factors.get(session_of[each], 1.0)
+            factors[session_of[each]] = factor * again
+            scores[each] *= factor
+        best.sort(key=scores.__getitem__, reverse=True)
+        order[: len(best)] = best
+
+
+class _Hints(NamedTuple):
+    """What hints count in one ranking, see `LexicalWeights.wide_turns`."""
+
+    kin: float
+    feedback: float
+    named: float
+    again: float
+
+
+def _hints(weights: LexicalWeights, wanted: int) -> _Hints:
+    """What hints count if so many turns are wanted."""
+    few = weights.wide_turns
+    if not few or wanted <= few:
+        return _Hints(weights.kin, weights.feedback, weights.named, 1.0)
+    part = min(1.0, wanted / few - 1.0)
+    return _Hints(
+        weights.kin + part * (weights.wide_kin - weights.kin),
+        weights.feedback + part * (weights.wide_feedback - weights.feedback),
+        math.pow(weights.named, 1.0 + part * (weights.wide_named - 1.0)),
+        1.0 - part * (1.0 - weights.wide_again),
+    )
 
 
 class _MatchingTerm(NamedTuple):
@@ -305,6 +357,15 @@ class _MatchingTerm(NamedTuple):
     """Index of the first position that is read."""
     having: int
     """Number of turns with the term."""
+
+
+def _told(asked: Sequence[str], matches: Sequence[dict[int, float]]) -> float:
+    """The share of the best match that remains without numbers of one or two digits, because these are about anything."""
+    told = [found for term, found in zip(asked, matches, strict=True) if len(term) > 2 or not term.isdecimal()]
+    if len(told) == len(matches):
+        return 1.0
+    best = max(_sums_of(told).values(), default=0.0)
+    return best / max(_sums_of([*matches]).values(), default=1.0)
 
 
 def _sums_of(matches: list[dict[int, float]]) -> dict[int, float]:

@@ -7,7 +7,7 @@ The index is append-only, one turn at a time, so it can also be read as of an ea
 import math
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -85,10 +85,27 @@ class LexicalWeights:
     """Number of their words that are searched; 0: there is no second round."""
     feedback: float = 0.2
     """Weight of the strongest of those words; the others in proportion."""
+    hints: bool = True
+    """Whether turns of a day in the question and turns of the second round count as matches, and numbers of one or two digits
+    alone do not."""
+    wide_turns: int = 50
+    """Number of wanted turns above which hints count for more; at twice as many they count in full. Few turns must be the surest
+    ones; many leave room for those of which there are only hints. 0: they never do."""
+    wide_kin: float = 0.5
+    """`kin` if hints count in full."""
+    wide_feedback: float = 0.3
+    """`feedback` if hints count in full."""
+    wide_named: float = 2.0
+    """Power of `named` if hints count in full; otherwise 1."""
+    wide_again: float = 0.97
+    """Factor for each turn after a better one of its session if hints count in full, because pieces of an answer that stand far
+    apart are seldom told in one session; otherwise 1."""
 
 
 DEFAULT_WEIGHTS: Final = LexicalWeights()
-WEIGHTS_BEFORE_3: Final = LexicalWeights(standing=0.2, directives=False)
+WEIGHTS_BEFORE_5: Final = LexicalWeights(hints=False, wide_turns=0)
+"""The constants before version 5 of the policy."""
+WEIGHTS_BEFORE_3: Final = replace(WEIGHTS_BEFORE_5, standing=0.2, directives=False)
 """The constants before version 3 of the policy."""
 _MACHINES = frozenset(("assistant", "ai", "system", "bot", "agent", "tool", "model"))
 """Speakers whose "always" and "never" is advice or output, not a user's rule."""
