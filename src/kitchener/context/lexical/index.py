@@ -104,14 +104,15 @@ class LexicalIndex(LexicalTurns):
             scores.update(self._weigh(fed_back, shares, named, hints.named))
             hinted += gains
         if self._weights.hints:
-            matched = [*dict.fromkeys(matched + hinted)]
+            matched += hinted
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
-        possible = sum([_rarity(self._having(term, count), count) for term in asked])
+        rarities = [_rarity(self._having(term, count), count) for term in asked]
+        possible = sum(rarities)
         related = 0.0
         if order and not date:  # words alone do not tell what is about a day
-            told = _told(asked, matches) if self._weights.hints else 1.0
-            related = _related(scores[order[0]] * told, possible, len(asked))
+            is_told = not self._weights.hints or _says_more_than_numbers(asked, matches, rarities)
+            related = _related(scores[order[0]], possible, len(asked)) if is_told else math.inf
         if hints.again < 1.0:
             self._order_again(order, scores, wanted, hints.again)
         return Ranked(order, matched, scores, possible, related)
@@ -359,16 +360,20 @@ class _MatchingTerm(NamedTuple):
     """Number of turns with the term."""
 
 
-def _told(asked: Sequence[str], matches: Sequence[dict[int, float]]) -> float:
-    """The share of the best match that remains without numbers of one or two digits, because these are about anything."""
-    told = [found for term, found in zip(asked, matches, strict=True) if len(term) > 2 or not term.isdecimal()]
-    if len(told) == len(matches):
-        return 1.0
-    best = max(_sums_of(told).values(), default=0.0)
-    return best / max(_sums_of([*matches]).values(), default=1.0)
+def _says_more_than_numbers(asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]) -> bool:
+    """Whether the words that turns have weigh enough beside numbers of one or two digits, which may be about anything.
+
+    Those of a sum are too common.
+    """
+    is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
+    if not any(is_number):
+        return True
+    counted = [rarity for rarity, found, skips in zip(rarities, matches, is_number, strict=True) if found and not skips]
+    told = sum(counted)
+    return told >= _BEST * (told + sum([rarity for rarity, skips in zip(rarities, is_number, strict=True) if skips]))
 
 
-def _sums_of(matches: list[dict[int, float]]) -> dict[int, float]:
+def _sums_of(matches: Sequence[dict[int, float]]) -> dict[int, float]:
     """The sum of each turn's scores."""
     total: dict[int, float] = {}
     for found in matches:

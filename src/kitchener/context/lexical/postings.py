@@ -97,7 +97,7 @@ class LexicalWeights:
     """`feedback` if hints count in full."""
     wide_named: float = 2.0
     """Power of `named` if hints count in full; otherwise 1."""
-    wide_again: float = 0.97
+    wide_again: float = 0.98
     """Factor for each turn after a better one of its session if hints count in full, because pieces of an answer that stand far
     apart are seldom told in one session; otherwise 1."""
 
