@@ -37,6 +37,8 @@ _RELATED: Final = 0.11
 """Share of the possible score from which on a turn is about the question."""
 _SHORT: Final = 6
 """Terms of a question that a turn may have all of. Of a longer one a turn has as many."""
+_LITTLE_ELSE: Final = 4
+"""Terms per term of a question that a turn may have to say little else than the question."""
 _PER_AGAIN: Final = 4
 """Best turns per wanted turn that are ordered anew by how many of their sessions' turns are better."""
 
@@ -102,7 +104,6 @@ class LexicalIndex(LexicalTurns):
             gains = self._feed_back(scores, asked, hints.feedback, count)
             fed_back = {each: gain + total.get(each, 0.0) for each, gain in gains.items()}
             scores.update(self._weigh(fed_back, shares, named, hints.named))
-            hinted += gains
         if self._weights.hints:
             matched += hinted
         order = sorted(scores, reverse=True)
@@ -111,7 +112,7 @@ class LexicalIndex(LexicalTurns):
         possible = sum(rarities)
         related = 0.0
         if order and not date:  # words alone do not tell what is about a day
-            is_told = not self._weights.hints or _says_more_than_numbers(asked, matches, rarities)
+            is_told = not self._weights.hints or self._says_more_than_numbers(asked, matches, rarities)
             related = _related(scores[order[0]], possible, len(asked)) if is_told else math.inf
         if hints.again < 1.0:
             self._order_again(order, scores, wanted, hints.again)
@@ -288,9 +289,7 @@ class LexicalIndex(LexicalTurns):
                     scores[each] *= factor
         return scores
 
-    def _feed_back(
-        self, scores: Mapping[int, float], asked: Iterable[str], feedback: float, count: int
-    ) -> dict[int, float]:
+    def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], feedback: float, count: int) -> dict[int, float]:
         """The scores of turns for the words of the best turns, to get from one piece of evidence to the next."""
         weights = self._weights
         rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
@@ -310,6 +309,23 @@ class LexicalIndex(LexicalTurns):
             for position, impact in zip(postings.positions[looked_at], postings.impacts[looked_at], strict=True):
                 gains[position] = gains.get(position, 0.0) + top * impact
         return gains
+
+    def _says_more_than_numbers(
+        self, asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]
+    ) -> bool:
+        """Whether a question is about more than numbers of one or two digits, which may be about anything.
+
+        It is if the words that turns have weigh enough beside the numbers, or if a turn has all its terms and little else.
+        """
+        is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
+        if not any(is_number):
+            return True
+        most, terms = _LITTLE_ELSE * len(asked), self._terms
+        if any(len(terms[each]) <= most for each in set(matches[0]).intersection(*matches[1:])):
+            return True
+        numbers = sum([rarity for rarity, skips in zip(rarities, is_number, strict=True) if skips])
+        told = sum([rarity for rarity, found, skips in zip(rarities, matches, is_number, strict=True) if found and not skips])
+        return told >= _BEST * (told + numbers)
 
     def _order_again(self, order: list[int], scores: dict[int, float], wanted: int, again: float) -> None:
         """Orders the best turns anew: each counts less, the more turns of its session are better."""
@@ -358,19 +374,6 @@ class _MatchingTerm(NamedTuple):
     """Index of the first position that is read."""
     having: int
     """Number of turns with the term."""
-
-
-def _says_more_than_numbers(asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]) -> bool:
-    """Whether the words that turns have weigh enough beside numbers of one or two digits, which may be about anything.
-
-    Those of a sum are too common.
-    """
-    is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
-    if not any(is_number):
-        return True
-    counted = [rarity for rarity, found, skips in zip(rarities, matches, is_number, strict=True) if found and not skips]
-    told = sum(counted)
-    return told >= _BEST * (told + sum([rarity for rarity, skips in zip(rarities, is_number, strict=True) if skips]))
 
 
 def _sums_of(matches: Sequence[dict[int, float]]) -> dict[int, float]:
