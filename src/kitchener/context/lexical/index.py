@@ -49,8 +49,8 @@ class Ranked(NamedTuple):
     order: list[int]
     """Positions, the most relevant first, and the newest first among equals. Turns that match too little are missing."""
     matched: Sequence[int]
-    """The positions in `order` that share a word with the question or are next to a turn that does. With `hints`, also those of
-    a day in the question, and those that share a word with the best turns."""
+    """The positions in `order` that share a word with the question or are next to a turn that does. With `hints`, also those
+    of a day in the question."""
     scores: Mapping[int, float]
     """The score of each position in `order`; comparable only within one ranking."""
     possible: float = 0.0
@@ -98,14 +98,12 @@ class LexicalIndex(LexicalTurns):
         top = self._weights.session * best / max(sessions.values(), default=1.0)
         shares = {session: top * score for session, score in sessions.items()}
         date = date_parts(question) if may_have_date(question) else _NO_DATE
-        hinted = self._mark(total, date, best, count)
+        matched += self._mark(total, date, best, count)
         scores = self._weigh(total, shares, named, hints.named)
         if matched and self._weights.feedback_terms:
             gains = self._feed_back(scores, asked, hints.feedback, count)
             fed_back = {each: gain + total.get(each, 0.0) for each, gain in gains.items()}
             scores.update(self._weigh(fed_back, shares, named, hints.named))
-        if self._weights.hints:
-            matched += hinted
         order = sorted(scores, reverse=True)
         order.sort(key=scores.__getitem__, reverse=True)
         rarities = [_rarity(self._having(term, count), count) for term in asked]
@@ -257,17 +255,17 @@ class LexicalIndex(LexicalTurns):
         return best, second
 
     def _mark(self, total: dict[int, float], date: DateParts, best: float, count: int) -> list[int]:
-        """Adds the shares for standing statements and for dates. Returns the turns with at least half of the date."""
+        """Adds the shares for standing statements and for dates. Returns further turns that match by their date."""
         weights, most = self._weights, self._most // _PER_FEATURE or 1
-        on_day: list[int] = []
         standing = _newest(self._standing, most, count) if weights.standing else _NOWHERE
+        on_day: list[int] = []
         if date and weights.dated:
             found = [each for part in sorted(date) for each in _newest(self._on.get(part, _NOWHERE), most, count)]
             for position in dict.fromkeys((*total, *found, *standing)):
                 if common := len(date & self._date_of[position]):
-                    total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
-                    if 2 * common >= len(date):
+                    if weights.hints and 2 * common >= len(date) and position not in total:
                         on_day.append(position)
+                    total[position] = total.get(position, 0.0) + best * weights.dated * common / len(date)
         for position in standing:
             total[position] = total.get(position, 0.0) + best * weights.standing
         return on_day

@@ -86,11 +86,11 @@ class LexicalWeights:
     feedback: float = 0.2
     """Weight of the strongest of those words; the others in proportion."""
     hints: bool = True
-    """Whether turns of a day in the question and turns of the second round count as matches, and numbers of one or two digits
-    alone do not."""
+    """Whether turns of a day in the question match it, and a question needs words besides numbers of one or two digits for
+    turns to be about it."""
     wide_turns: int = 50
-    """Number of wanted turns above which hints count for more; at twice as many they count in full. Few turns must be the surest
-    ones; many leave room for those of which there are only hints. 0: they never do."""
+    """Number of wanted turns above which hints count for more; at twice as many they count in full. Few turns must be the
+    surest ones; many leave room for turns of which there are only hints. 0: they never do."""
     wide_kin: float = 0.5
     """`kin` if hints count in full."""
     wide_feedback: float = 0.3
