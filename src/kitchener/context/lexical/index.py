@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nlargest, nsmallest
+from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 from kitchener.context.lexical.features import DateParts, date_parts, may_have_date
@@ -110,7 +111,7 @@ class LexicalIndex(LexicalTurns):
         possible = sum(rarities)
         related = 0.0
         if order and not date:  # words alone do not tell what is about a day
-            is_told = not self._weights.hints or self._says_more_than_numbers(asked, matches, rarities)
+            is_told = not self._weights.hints or self._says_more_than_numbers(question, asked, matches, rarities)
             related = _related(scores[order[0]], possible, len(asked)) if is_told else math.inf
         if hints.again < 1.0:
             self._order_again(order, scores, wanted, hints.again)
@@ -309,21 +310,22 @@ class LexicalIndex(LexicalTurns):
         return gains
 
     def _says_more_than_numbers(
-        self, asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]
+        self, question: str, asked: Sequence[str], matches: Sequence[dict[int, float]], rarities: Sequence[float]
     ) -> bool:
         """Whether a question is about more than numbers of one or two digits, which may be about anything.
 
-        It is if the words that turns have weigh enough beside the numbers, or if a turn has all its terms and little else.
+        It is if the words that turns have weigh enough beside the numbers, or if a turn has all its terms and little else. A
+        time such as 12:25 is no such number.
         """
         is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
-        if not any(is_number):
+        numbers = [*compress(asked, is_number)]
+        if not numbers or any(f"{one}{mark}{two}" in question for one, two in pairwise(numbers) for mark in ":."):
             return True
         most, terms = _LITTLE_ELSE * len(asked), self._terms
         if any(len(terms[each]) <= most for each in set(matches[0]).intersection(*matches[1:])):
             return True
-        numbers = sum([rarity for rarity, skips in zip(rarities, is_number, strict=True) if skips])
         told = sum([rarity for rarity, found, skips in zip(rarities, matches, is_number, strict=True) if found and not skips])
-        return told >= _BEST * (told + numbers)
+        return told >= _BEST * (told + sum(compress(rarities, is_number)))
 
     def _order_again(self, order: list[int], scores: dict[int, float], wanted: int, again: float) -> None:
         """Orders the best turns anew: each counts less, the more turns of its session are better."""
