@@ -17,6 +17,7 @@ TALK = tuple(
     for what, when in (("pancakes", "this time"), ("a bicycle", "last week"), ("visitors", "a long time"), ("rain", "all day"))
 )
 SUM = "What is 17 times 23?"
+AGED = "My sister is 23"
 
 
 async def tell(runtime: Runtime, subject: str, *messages: str) -> None:
@@ -27,17 +28,20 @@ async def tell(runtime: Runtime, subject: str, *messages: str) -> None:
 
 
 async def test_a_message_about_nothing_that_was_said_shows_nothing_of_other_sessions(tmp_path: Path) -> None:
-    """Two subjects with the same long history, of whom one spoke about the sum. A related message shows what it is about."""
+    """Two subjects with the same long history, of whom one spoke about the sum, and the other one of a number in it.
+
+    A related message shows what it is about.
+    """
     settings, provider = config(tmp_path, recall_scope="subject"), model()
     seen, sessions = dict[tuple[str, str], str](), list[str]()
     async with running(settings, provider) as runtime:
-        await tell(runtime, ADA, *TALK)
+        await tell(runtime, ADA, *TALK, AGED)
         await tell(runtime, BO, *TALK, "My teacher asked for 17 times 23")
         for subject in (ADA, BO):
             for message in (SUM, "Who had the pancakes, Selma?"):
                 sessions.append((await runtime.supervisor().handle_turn(message, subject_id=subject)).session_id)
                 seen[subject, message] = "\n".join(each.content for each in replies(provider)[-1].messages)
-    assert not [text for text in TALK if text in seen[ADA, SUM]]
+    assert not [text for text in (*TALK, AGED) if text in seen[ADA, SUM]]
     assert "My teacher asked for 17 times 23" in seen[BO, SUM]
     for subject in (ADA, BO):
         assert "Selma had pancakes this time" in seen[subject, "Who had the pancakes, Selma?"]

@@ -36,6 +36,32 @@ def test_two_friends_are_played_through_the_runtime(
     assert report["newest_first"]["shares"]["overall"]["80"] == 0.0
 
 
+def test_a_talk_of_years_ago_keeps_its_dates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only its date leads to what the second question asks for, and the third one asks for the date that is shown."""
+    told = [{"role": "user", "content": "My flute broke."}, {"role": "assistant", "content": "A pity."}]
+    filler = [[{"role": "user", "content": text, "time": f"2019-04-{n:02}T10:00:00Z"}] for n, text in enumerate(FILLER, 1)]
+    asked = {
+        "flute": ("What broke?", "[Mon 2019-04-08] user: My flute broke."),
+        "day": ("What happened on 8 April 2019?", "user: My flute broke."),
+        "other day": ("What happened on 9 April 2019?", "user: The weather was grey."),
+    }
+    sessions = [*filler, [{**each, "time": "2019-04-08T09:30:00+00:00"} for each in told]]
+    questions = [
+        {"question": question, "category": name, "evidence": [{"position": 0 if name == "other day" else 5, "passage": shown}]}
+        for name, (question, shown) in asked.items()
+    ]
+    data = tmp_path / "chats.json"
+    data.write_text(json.dumps([{"id": "one", "sessions": sessions, "questions": questions}]))
+    shares = measured(monkeypatch, capsys, "--data", str(data), "--budgets", "60")["running"]["shares"]
+    assert {name: share["60"] for name, share in shares.items() if name in asked} == {
+        "flute": 100.0,
+        "day": 100.0,
+        "other day": 0.0,
+    }
+
+
 def test_a_passage_must_be_in_the_prompt_word_for_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
