@@ -130,7 +130,7 @@ SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
 _KEYS_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {SIGNER_DECLARED: (SIGNERS_KEY,), SEALING_CHANGED: (SEALING_KEY,)}
 
-POLICY_VERSION: Final = 4
+POLICY_VERSION: Final = 5
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -150,6 +150,9 @@ Version 4: a reply is text, by the contract `PRC-SYNTHESIZE-002` where the setti
 and beside a long history only what matches the message well (3: one text, as with `prompt_layout = "block"`). Names before what
 is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and the goal of a bridge no header;
 more long items are offered (3: not so).
+
+Version 5: what was said on a day that the message names matches it; where many items have room, hints count for more and sessions
+take turns; bare numbers make nothing of other sessions related to a message (4: not so).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
