@@ -151,8 +151,8 @@ and beside a long history only what matches the message well (3: one text, as wi
 is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and the goal of a bridge no header;
 more long items are offered (3: not so).
 
-Version 5: what was said on a day that the message names matches it; where many items have room, hints count for more and sessions
-take turns; bare numbers make nothing of other sessions related to a message (4: not so).
+Version 5: what was said on a day that the message names matches it; where many items have room, hints count for more and
+sessions take turns; bare numbers make nothing of other sessions related to a message (4: not so).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
