@@ -16,7 +16,7 @@ from tests.cli.memory.memories import DISK, PACKAGES
 
 SETTINGS = """
 [ledger]
-durability = "none"
+durability = "os"
 signing_key = "keys/signing.pem"
 [memory]
 gate_window_hours = 87600

@@ -19,7 +19,7 @@ from kitchener.cli.spending import Spending, in_all
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import amount_of_money, print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.config import RouterConfig
+from kitchener.config import RouterConfig, described_key
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
 from kitchener.records import events
@@ -148,7 +148,7 @@ async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -
 
 
 def _no_calls(agent_class: str, session_id: str | None) -> NotOnRecord:
-    whose = f"session {session_id!r}" if session_id is not None else f"agent class {agent_class}"
+    whose = f"session {session_id!r}" if session_id is not None else f"agent class {described_key(agent_class)}"
     return NotOnRecord(f"there is no model call on record of {whose}; `kitchener session list` shows what there is")
 
 
