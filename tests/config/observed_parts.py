@@ -18,7 +18,6 @@ from kitchener.ledger import LedgerClient, Ledgers
 from kitchener.records.prompt import PromptRequest
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
-from kitchener.tuning.routes import Tokens, cost_of
 from tests.actors.waiting import settle
 from tests.config.observed_turns import CLOCK, pass_time
 from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
@@ -237,4 +236,4 @@ async def foreign(root: Path, value: bool) -> Hashable:
 async def cost(root: Path, **prices: float | None) -> Hashable:
     """What a call costs, of whose input a part was cached."""
     price = {"input_per_million": 2.0, "output_per_million": 10.0, **prices}
-    return cost_of(Tokens(1_000, 100, 500, 200), ModelPrice.model_validate(price))
+    return ModelPrice.model_validate(price).cost(1_000, 100, 500, 200)

@@ -132,6 +132,16 @@ async def test_a_turn_has_a_limit_of_its_own(tmp_path: Path) -> None:
     assert [is_refused(each) for each in await ask(tight, provider, "ada")] == [True]
 
 
+async def test_calls_of_built_in_models_count_nothing_also_after_a_restart(tmp_path: Path) -> None:
+    """They are answered beyond every limit, and what they used is not held against other calls."""
+    free = priced(tmp_path, {"subject_day_tokens": 10}, provider="offline", model=None)
+    assert [is_refused(each) for each in await ask(free, model(), "ada", "ada", "ada")] == [False, False, False]
+    used = sum([each.cost_summary["input_tokens"] for each in await ask(free, model(), "ada", "ada", "ada")])
+    just_enough = priced(tmp_path, {"subject_day_tokens": 2_000})
+    assert used > 500
+    assert not is_refused((await ask(just_enough, model(), "ada"))[0])
+
+
 async def test_a_model_without_a_price_is_refused_and_named(tmp_path: Path) -> None:
     config = priced(tmp_path, {"subject_day": 5.0})
     unknown = config.model_copy(update={"router": config.router.model_copy(update={"prices": {}})})

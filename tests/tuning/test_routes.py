@@ -17,7 +17,6 @@ from kitchener.replaying.recorded.ledgers import open_recorded
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, PastAttempt, RecordedCall, Reroute, Router, RouteSummary, Tokens, read_calls
-from kitchener.tuning.routes import cost_of
 from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUICK
 from tests.replay.recording import model
@@ -186,10 +185,10 @@ class TestCosts:
     @given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 20_000))
     def test_cached_tokens_cost_their_own_price(self, sent: int, received: int, cached: int) -> None:
         price = PRICES["a-own"]
-        found = cost_of(Tokens(sent, received, cached), price)
+        found = price.cost(sent, received, cached, 0)
         kept = min(cached, sent)
         assert found == pytest.approx(((sent - kept) * 2 + kept * 0.5 + received * 10) / 1e6)
-        dearer = cost_of(Tokens(sent, received, cached), price.model_copy(update={"cached_per_million": None}))
+        dearer = price.model_copy(update={"cached_per_million": None}).cost(sent, received, cached, 0)
         assert dearer >= found
 
     @given(st.integers(0, 10_000), st.integers(0, 20_000), st.integers(0, 20_000))
@@ -199,8 +198,8 @@ class TestCosts:
         kept = min(cached, sent)
         stored = min(written, sent - kept)
         expected = ((sent - kept - stored) * 2 + kept * 0.5 + stored * 2.5) / 1e6
-        assert cost_of(Tokens(sent, 0, cached, written), price) == pytest.approx(expected)
-        as_input = cost_of(Tokens(sent, 0, cached, written), PRICES["a-own"])
+        assert price.cost(sent, 0, cached, written) == pytest.approx(expected)
+        as_input = PRICES["a-own"].cost(sent, 0, cached, written)
         assert as_input == pytest.approx(((sent - kept) * 2 + kept * 0.5) / 1e6)
 
     def test_a_price_of_one_provider_is_not_the_price_at_another(self) -> None:

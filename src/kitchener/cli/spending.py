@@ -12,7 +12,7 @@ from kitchener.records import events
 from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.tuning import OWN_MODELS
-from kitchener.tuning.routes import Tokens, cost_of
+from kitchener.tuning.routes import Tokens
 
 _WIDTH = 40
 
@@ -50,7 +50,7 @@ class Spending:
         self.cached_tokens += tokens.cached_tokens
         self.cache_write_tokens += tokens.cache_write_tokens
         if (price := price_of(prices, call["provider_id"], model)) is not None:
-            self.known_cost += cost_of(tokens, price)
+            self.known_cost += price.cost(*tokens)
         elif model not in OWN_MODELS.values():
             self.unpriced.add(model)
 

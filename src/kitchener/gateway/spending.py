@@ -16,7 +16,7 @@ import anyio
 from kitchener.clock import Clock
 from kitchener.config import ModelPrice, SpendingConfig
 from kitchener.config.router import price_of
-from kitchener.errors import ProviderError
+from kitchener.errors import KitchenerError, ProviderError
 from kitchener.records.prompt import (
     RULES_PROVIDER,
     OnAttempt,
@@ -74,8 +74,26 @@ def price_of_call(prices: Mapping[str, ModelPrice], provider_id: str, model_id: 
     return price.cost(usage.input_tokens, usage.output_tokens, usage.cached_tokens or 0, usage.cache_write_tokens or 0)
 
 
+def spent_by_call(
+    prices: Mapping[str, ModelPrice], provider_id: str, model_id: str, usage: Usage, *, unpriced: float = 0.0
+) -> Spent:
+    """Returns what an answered call counts. Calls of built-in models count nothing.
+
+    Args:
+        prices: of models
+        provider_id: the provider that answered
+        model_id: its model
+        usage: as the provider counted it
+        unpriced: the cost of a call whose price is unknown
+    """
+    if provider_id in _FREE:
+        return NOTHING
+    cost = price_of_call(prices, provider_id, model_id, usage)
+    return Spent(usage.input_tokens + usage.output_tokens, unpriced if cost is None else cost)
+
+
 @dataclass(slots=True)
-class _Purse:
+class _SpendingAccount:
     """The sums of one subject and day, or of one turn."""
 
     day: str
@@ -97,7 +115,11 @@ class _Hold(NamedTuple):
     most: Spent
     sent: Spent
     """The part of it that is sent, which counts even where nobody waits for the answer."""
-    accounts: tuple[_Purse, ...]
+    accounts: tuple[_SpendingAccount, ...]
+
+
+_UNCOUNTED: Final = _Hold(NOTHING, NOTHING, ())
+"""Of a call that only built-in models can answer."""
 
 
 class SpendingBook:
@@ -113,8 +135,8 @@ class SpendingBook:
         self._limits, self._prices, self._clock = limits, prices, clock
         self.earlier: EarlierSpending = _nothing_earlier
         """Reads what was used before this process began."""
-        self._subjects: OrderedDict[str, _Purse] = OrderedDict()
-        self._turns: OrderedDict[str, _Purse] = OrderedDict()
+        self._subjects: OrderedDict[str, _SpendingAccount] = OrderedDict()
+        self._turns: OrderedDict[str, _SpendingAccount] = OrderedDict()
         self._needs_prices = limits.subject_day is not None or limits.turn is not None
 
     async def hold(self, request: PromptRequest, candidates: Sequence[tuple[str, str]]) -> _Hold:
@@ -123,6 +145,8 @@ class SpendingBook:
         Raises:
             ProviderError: `spending_limit`: it may pass a limit, or its price is unknown
         """
+        if all(provider_id in _FREE for provider_id, _ in candidates):
+            return _UNCOUNTED
         sent = tokens_of_bytes(sum(len(each.content.encode()) for each in request.messages))
         sent += sum(part.stored.tokens for each in request.messages for part in each.parts)
         usages = Usage(sent, request.max_tokens), Usage(sent, 0)
@@ -131,10 +155,7 @@ class SpendingBook:
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
         subject = await self._subject(request.subject_id, today)
         turn = _account(self._turns, request.turn_id, "")
-        provider_id = candidates[0][0]
-        if most.tokens == 0 or all(each in _FREE for each, _ in candidates):
-            return _Hold(NOTHING, NOTHING, ())
-        self._check(provider_id, subject, turn, most, today)
+        self._check(candidates[0][0], subject, turn, most, today)
         accounts = (subject, turn) if request.turn_id else (subject,)
         for each in accounts:
             each.held = each.held.plus(most)
@@ -150,9 +171,8 @@ class SpendingBook:
         """
         used = hold.sent if is_cut_off else NOTHING
         if response is not None:
-            usage = response.usage
-            cost = price_of_call(self._prices, response.provider_id, response.model_id, usage)
-            used = Spent(usage.input_tokens + usage.output_tokens, cost if cost is not None else hold.most.cost)
+            answered = response.provider_id, response.model_id, response.usage
+            used = spent_by_call(self._prices, *answered, unpriced=hold.most.cost)
         for each in hold.accounts:
             each.held = each.held.minus(hold.most)
             each.used = (each.used or NOTHING).plus(used)
@@ -168,7 +188,7 @@ class SpendingBook:
                 raise ProviderError(provider_id, "spending_limit", detail)
         return max(cost or 0.0 for _, cost in costs)
 
-    async def _subject(self, subject_id: str, today: datetime) -> _Purse:
+    async def _subject(self, subject_id: str, today: datetime) -> _SpendingAccount:
         account = _account(self._subjects, subject_id, today.date().isoformat())
         if account.used is None:
             async with account.lock:
@@ -176,7 +196,7 @@ class SpendingBook:
                     account.used = await self.earlier(subject_id, today)
         return account
 
-    def _check(self, provider_id: str, subject: _Purse, turn: _Purse, most: Spent, today: datetime) -> None:
+    def _check(self, provider_id: str, subject: _SpendingAccount, turn: _SpendingAccount, most: Spent, today: datetime) -> None:
         limits, until = self._limits, (today + timedelta(days=1)).strftime("%Y-%m-%dT%H:%MZ")
         of_day, of_turn = subject.total, turn.total
         for limit, used, needed, name, what in (
@@ -211,8 +231,8 @@ class MeteredGateway:
         response, is_cut_off = None, True
         try:
             response = await self._gateway.complete(request, on_attempt=on_attempt)
-        except ProviderError as error:
-            is_cut_off = error.reason == "timeout"
+        except KitchenerError as error:  # any other end cuts the call off
+            is_cut_off = isinstance(error, ProviderError) and error.reason == "timeout"
             raise
         finally:
             self._book.settle(hold, response, is_cut_off=is_cut_off)
@@ -232,8 +252,8 @@ class MeteredGateway:
                 if isinstance(item, PromptResponse):
                     response = item
                 yield item
-        except ProviderError as error:
-            is_cut_off = error.reason == "timeout"
+        except KitchenerError as error:  # any other end cuts the call off
+            is_cut_off = isinstance(error, ProviderError) and error.reason == "timeout"
             raise
         finally:
             self._book.settle(hold, response, is_cut_off=is_cut_off)
@@ -241,11 +261,11 @@ class MeteredGateway:
                 await close()
 
 
-def _account(accounts: OrderedDict[str, _Purse], key: str, day: str) -> _Purse:
+def _account(accounts: OrderedDict[str, _SpendingAccount], key: str, day: str) -> _SpendingAccount:
     """The account of a key and day. The oldest without calls in flight are dropped when there are too many."""
     account = accounts.get(key)
     if account is None or account.day != day:
-        account = accounts[key] = _Purse(day)
+        account = accounts[key] = _SpendingAccount(day)
     accounts.move_to_end(key)
     if len(accounts) > _REMEMBERED:
         oldest = next(iter(accounts))

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from kitchener.config import ModelPrice
-from kitchener.gateway.spending import NOTHING, Spent, price_of_call
+from kitchener.gateway.spending import NOTHING, Spent, spent_by_call
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, payload_as
@@ -34,9 +34,7 @@ async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices
             if entry.timestamp < start:
                 continue
             call = payload_as(ModelCallPayload, entry.payload)
-            usage = Usage(**call["usage"])
-            cost = price_of_call(prices, call["provider_id"], call["model_id"], usage)
-            total = total.plus(Spent(usage.input_tokens + usage.output_tokens, cost or 0.0))
+            total = total.plus(spent_by_call(prices, call["provider_id"], call["model_id"], Usage(**call["usage"])))
     return total
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, Self, TypedDict
 
 from kitchener.actors.work.plan import model_choice, tags_for
-from kitchener.config import HO2Config, ModelPrice, ProviderConfig, RouterConfig
+from kitchener.config import HO2Config, ProviderConfig, RouterConfig
 from kitchener.config.router import price_of
 from kitchener.errors import RETRYABLE_REASONS, ProviderError
 from kitchener.gateway.routing import Candidate, plan_route
@@ -250,7 +250,7 @@ class Reroute:
         if call.tokens is None or choice.state != "answered" or choice.provider_id in free:
             return 0.0
         price = price_of(self._prices, choice.provider_id, choice.model_id)
-        return None if price is None else cost_of(call.tokens, price)
+        return None if price is None else price.cost(*call.tokens)
 
 
 def _speaks_of(tried: PastAttempt, place: RouteChoice) -> bool:
@@ -258,11 +258,6 @@ def _speaks_of(tried: PastAttempt, place: RouteChoice) -> bool:
     if tried.provider_id != place.provider_id:
         return False
     return tried.model_id == place.model_id or tried.failure in _OF_THE_PROVIDER
-
-
-def cost_of(tokens: Tokens, price: ModelPrice) -> float:
-    """The cost of tokens, in the currency of the price."""
-    return price.cost(*tokens)
 
 
 @dataclass(slots=True)
