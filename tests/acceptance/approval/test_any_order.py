@@ -16,11 +16,8 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model, open_desk
 
 Step = tuple[str, int]
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["ask", "approve", "deny", "grant", "wait", "restart"]), st.integers(0, 5)),
-    min_size=6,
-    max_size=14,
-)
+KINDS = st.sampled_from(["ask", "approve", "deny", "grant", "wait", "restart"])
+STEPS = st.lists(st.tuples(KINDS, st.integers(0, 5)), min_size=6, max_size=14)
 SUBJECTS = ("ada", "bo")
 EXPIRES_S = 60
 
