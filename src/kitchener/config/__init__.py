@@ -13,6 +13,7 @@ from kitchener.config.knobs import (
     ModelChoice,
     RuntimeConfig,
 )
+from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
     SettingPath,
@@ -50,6 +51,7 @@ __all__ = [
     "HO3MemoryConfig",
     "LedgerConfig",
     "LimitsConfig",
+    "McpServerConfig",
     "ModelChoice",
     "ModelPrice",
     "ProviderConfig",

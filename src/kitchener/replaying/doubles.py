@@ -25,10 +25,12 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import Json, ProjectionPayload, ToolDefinition, WorkOrderPlannedPayload, payload_as
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
+from kitchener.records.server_tools import ServerTool
+from kitchener.records.tools import ToolIdentity
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes
@@ -155,11 +157,21 @@ class RecordedGateway:
 
 
 class RecordedTools(ToolRegistry):
-    """The tools of an agent class, which are not run: each call returns its recorded result."""
+    """The tools of an agent class, which are not run: each call returns its recorded result.
+
+    Tools of servers are those on record, because the servers are not there.
+    """
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
         super().__init__()
-        self._registry, self._tape = registry, tape
+        self._registry, self._tape = registry.present(), tape
+
+    def begin(self, turn: TurnTape) -> None:
+        """Puts the tools of servers in place that a recorded turn had."""
+        recorded = self._tape.server_tools.get(turn.start.get("config_hash", ""))
+        for source in self._registry.replaceable if recorded is not None else ():
+            self._registry.replace(source, [ServerTool(each) for each in recorded or () if each.get("source") == source])
+        self.generation = self._registry.generation
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -181,6 +193,14 @@ class RecordedTools(ToolRegistry):
     def toolset(self, allowed: tuple[str, ...]) -> Toolset:
         """See `ToolRegistry`."""
         return self._registry.toolset(allowed)
+
+    def identity(self, tool_id: str) -> ToolIdentity | None:
+        """See `ToolRegistry`."""
+        return self._registry.identity(tool_id)
+
+    def definitions(self) -> list[ToolDefinition]:
+        """See `ToolRegistry`."""
+        return self._registry.definitions()
 
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""

@@ -23,6 +23,7 @@ from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.toolsets import NO_TOOLS, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
@@ -51,7 +52,7 @@ from kitchener.replaying.doubles import (
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.routes import Routes
-from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs
+from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs, recorded_server_tools
 from kitchener.replaying.recorded.versions import of_version, without_memory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
@@ -59,6 +60,7 @@ from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of, providers_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.mcp_servers import wanted_tools
 
 DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
@@ -205,7 +207,8 @@ class Replays:
         entries, subject_id = await self._read(session_id, ledger_ids)
         names, signers = await self._names(subject_id), await self._recorded_signers()
         outputs = await recorded_outputs(self.recorded.sources, entries[ho2m])
-        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs)
+        served = await recorded_server_tools(self.recorded.sources, entries[ho2m]) if self._tools.replaceable else {}
+        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs, server_tools=served)
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""
@@ -291,6 +294,9 @@ class Replays:
         agent = of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if _was_offered(tape, self._unnamed_tools) else self._tools, tape)
+        if tape.turn is not None:
+            tools.begin(tape.turn)
+        tape.on_begin = tools.begin
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
@@ -339,7 +345,7 @@ class Replays:
                 .asking(request.output_schema)
                 .request_bytes(
                     request.messages,
-                    tools_digest=self._unnamed_tools.toolset(tuple(spec.tool_id for spec in request.tools)).digest,
+                    tools_digest=toolset_of(request.tools).digest if request.tools else NO_TOOLS.digest,
                     model_id=request.model_id,
                     temperature=request.temperature,
                     max_tokens=request.max_tokens,
@@ -395,7 +401,7 @@ async def replays_now(
     """What replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
     builtin = (ContextItems().tool,) if agent.context_mode == "enforce" else ()
-    load = partial(tools_of, agent, _known(agent, tools), builtin)
+    load = partial(tools_of, agent, _known(agent, tools), builtin, servers=wanted_tools(agent, settings))
     registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
     unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)

@@ -4,7 +4,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 `RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,10 +39,12 @@ from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
 from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
+from kitchener.mcp.definitions import source_of
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
+from kitchener.runtime.mcp_servers import PREFIX, McpServers, wanted_tools
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
@@ -83,6 +85,7 @@ class RuntimeParts:
     embeddings: Embeddings | None
     memories: Mapping[str, HO3Memory]
     """Agent class to its long-term memory; classes without one are left out."""
+    servers: McpServers
     tasks: TaskGroup
     scope: anyio.CancelScope
 
@@ -109,7 +112,10 @@ class Agent:
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
         items = ContextItems() if config.context_mode == "enforce" else None
         builtin = (items.tool,) if items is not None else ()
-        self.tools = tools = tools_of(config, injected.tools, builtin, is_configured=bool(shared.config.classes))
+        wanted = wanted_tools(config, shared.config)
+        is_configured = bool(shared.config.classes)
+        self.tools = tools = tools_of(config, injected.tools, builtin, is_configured=is_configured, servers=wanted)
+        shared.servers.attach(tools, wanted)
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -174,6 +180,7 @@ class Agent:
             ids=injected.ids,
             host=host,
         )
+        shared.servers.let_wait(tools, wanted)
         self._host = host
         self._opening, self._closing = _OpeningAttempt(), anyio.Event()
 
@@ -244,13 +251,18 @@ def check_tools(config: RuntimeConfig, source: str) -> None:
     """
     for agent_class, agent in config.agents.items():
         try:
-            load_tools(name for name in agent.tools or () if ":" in name)
+            load_tools(name for name in agent.tools or () if is_module_name(name))
         except ToolError as error:
             raise ConfigError(source, dotted_key(("agents", agent_class, "tools")), "", str(error)) from error
 
 
 def tools_of(
-    config: HO2Config, given: Sequence[Callable[..., object]], builtin: Sequence[Tool[..., Any]] = (), *, is_configured: bool
+    config: HO2Config,
+    given: Sequence[Callable[..., object]],
+    builtin: Sequence[Tool[..., Any]] = (),
+    *,
+    is_configured: bool,
+    servers: Iterable[str] = (),
 ) -> ToolRegistry:
     """The tools of an agent class.
 
@@ -259,15 +271,28 @@ def tools_of(
         given: the tools given to `open_runtime`
         builtin: tools that need no permission
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
+        servers: labels of the MCP servers whose tools it has, which come later
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
     named = [name for name in wanted if ":" not in name and name != ALL_GIVEN]
     for name in named:
         if name not in known:
-            expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
+            given_ones = ", ".join(known) or "none was"
+            expected = f"expected `module:attribute`, `mcp:LABEL`, or a tool given to open_runtime: {given_ones}"
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)
-    chosen = [*load_tools(name for name in wanted if ":" in name), *(known[name] for name in named)]
-    return ToolRegistry(chosen, timeout_s=config.tool_timeout_s, max_result_bytes=config.tool_result_max_bytes, builtin=builtin)
+    chosen = [*load_tools(name for name in wanted if is_module_name(name)), *(known[name] for name in named)]
+    return ToolRegistry(
+        chosen,
+        timeout_s=config.tool_timeout_s,
+        max_result_bytes=config.tool_result_max_bytes,
+        builtin=builtin,
+        replaceable=map(source_of, servers),
+    )
+
+
+def is_module_name(name: str) -> bool:
+    """Whether a name of the setting `tools` is a `module:attribute` to import."""
+    return ":" in name and not name.startswith(PREFIX)
