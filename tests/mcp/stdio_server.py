@@ -3,7 +3,7 @@
     python stdio_server.py FOLDER
 
 It lists the tools of FOLDER/tools.json, and appends the name of each called tool to FOLDER/calls. What a tool does follows from
-its name, see `answers`. It speaks the handshake of 2025-11-25, starts in a few milliseconds and needs no package.
+its name. It speaks the handshake of 2025-11-25, starts in a few milliseconds and needs no package.
 """
 
 import json
@@ -26,48 +26,81 @@ def answer(request_id: object, text: str, **fields: Any) -> None:
     send({"id": request_id, "result": {"content": [{"type": "text", "text": text}], **fields}})
 
 
-def call(request_id: object, name: str, params: dict[str, Any]) -> None:
-    arguments = params.get("arguments") or {}
-    with (FOLDER / "calls").open("a") as calls:
-        calls.write(f"{name}\n")
-    if name == "echo":
-        answer(request_id, str(arguments.get("text", "")))
-    elif name == "die":
-        sys.stderr.write("out of memory\n")
-        sys.stderr.flush()
-        os._exit(3)
-    elif name == "die_once" and not (FOLDER / "died").exists():
+def echo(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    answer(request_id, str(arguments.get("text", "")))
+
+
+def die(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    sys.stderr.write("out of memory\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+def die_once(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    if (FOLDER / "died").exists():
+        answer(request_id, "die_once ran")
+    else:
         (FOLDER / "died").touch()
         os._exit(3)
-    elif name == "hold":
-        HELD.append(request_id)
-    elif name == "release":
-        for each in HELD:
-            answer(each, "released")
-        HELD.clear()
-        answer(request_id, "done")
-    elif name == "garbage":
-        sys.stdout.write('this is no JSON\n{"jsonrpc": 7}\n[]\n\n')
-        answer(request_id, "after garbage")
-    elif name == "big":
-        answer(request_id, "x" * int(arguments.get("size", 10_000_000)))
-    elif name == "fails":
-        answer(request_id, "the disk is full", isError=True)
-    elif name == "refused":
-        send({"id": request_id, "error": {"code": -32602, "message": "no such thing"}})
-    elif name == "wrong_form":
-        send({"id": request_id, "result": {"content": "no list"}})
-    elif name == "environment":
-        answer(request_id, json.dumps(dict(os.environ)))
-    elif name == "change":
-        (FOLDER / "tools.json").write_text(json.dumps(arguments["tools"]))
-        send({"method": "notifications/tools/list_changed"})
-        answer(request_id, "changed")
-    elif name == "progress":
-        token = (params.get("_meta") or {}).get("progressToken")
-        for value in (1, 2):
-            send({"method": "notifications/progress", "params": {"progressToken": token, "progress": value, "total": 2}})
-        answer(request_id, "done")
+
+
+def hold(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    HELD.append(request_id)
+
+
+def release(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    for each in (*HELD, request_id):
+        answer(each, "released")
+    HELD.clear()
+
+
+def garbage(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    sys.stdout.write('this is no JSON\n{"jsonrpc": 7}\n[]\n\n')
+    answer(request_id, "after garbage")
+
+
+def big(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    answer(request_id, "x" * int(arguments.get("size", 10_000_000)))
+
+
+def fails(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    answer(request_id, "the disk is full", isError=True)
+
+
+def refused(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    send({"id": request_id, "error": {"code": -32602, "message": "no such thing"}})
+
+
+def wrong_form(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    send({"id": request_id, "result": {"content": "no list"}})
+
+
+def environment(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    answer(request_id, json.dumps(dict(os.environ)))
+
+
+def change(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    (FOLDER / "tools.json").write_text(json.dumps(arguments["tools"]))
+    send({"method": "notifications/tools/list_changed"})
+    answer(request_id, "changed")
+
+
+def progress(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    token = (params.get("_meta") or {}).get("progressToken")
+    for value in (1, 2):
+        send({"method": "notifications/progress", "params": {"progressToken": token, "progress": value, "total": 2}})
+    answer(request_id, "done")
+
+
+TOOLS = (echo, die, die_once, hold, release, garbage, big, fails, refused, wrong_form, environment, change, progress)
+BY_NAME = {each.__name__: each for each in TOOLS}
+
+
+def call(request_id: object, name: str, params: dict[str, Any]) -> None:
+    with (FOLDER / "calls").open("a") as calls:
+        calls.write(f"{name}\n")
+    if name in BY_NAME:
+        BY_NAME[name](request_id, params.get("arguments") or {}, params)
     else:
         answer(request_id, f"{name} ran")
 

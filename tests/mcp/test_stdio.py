@@ -9,7 +9,7 @@ import pytest
 
 from kitchener.errors import ConfigError
 from kitchener.replaying import replay_session
-from kitchener.runtime import open_runtime
+from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.logs import captured_logs
 from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, until
@@ -90,17 +90,17 @@ async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_pat
 
 
 async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
-    async with open_desk(tmp_path, {"fs": faulty(tmp_path / "fs", ["hold", "release"])}) as (runtime, _):
-        async with anyio.create_task_group() as tasks:
-            replies: list[str] = []
+    replies: list[str] = []
 
-            async def hold() -> None:
-                replies.append(await say(runtime, "fs__hold"))
+    async def hold(runtime: Runtime) -> None:
+        replies.append(await say(runtime, "fs__hold"))
 
-            for _ in range(5):
-                tasks.start_soon(hold)
-            await until(lambda: calls(tmp_path / "fs").count("hold") == 5)
-            await say(runtime, "fs__release")
+    server = faulty(tmp_path / "fs", ["hold", "release"])
+    async with open_desk(tmp_path, {"fs": server}) as (runtime, _), anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(hold, runtime)
+        await until(lambda: calls(tmp_path / "fs").count("hold") == 5)
+        await say(runtime, "fs__release")
     assert replies == ['"released"'] * 5
 
 
@@ -165,7 +165,7 @@ async def test_tools_that_cannot_be_offered_are_left_out_and_told(tmp_path: Path
             assert await say(runtime, 'fs__echo {"text": "hi"}') == '"hi"'
             assert [spec.tool_id for spec in provider.requests[0].tools] == ["fs__echo"]
             assert runtime.statistics()["mcp_servers"]["fs"]["refused"] == 7
-    told = {each["tool"]: each["reason"] for each in logs if each["event"] == "MCP tool left out"}
+    told = {each["tool"]: each["problem"] for each in logs if each["event"] == "MCP tool left out"}
     assert told["'deep'"] == "its schema nests deeper than 32 levels"
     assert told["'bomb'"] == "its schema has more than 64 references"
     assert told["'outside'"] == "its schema refers to something outside itself"
@@ -194,6 +194,7 @@ async def test_a_server_that_says_nothing_is_waited_for_until_its_limit(tmp_path
     (folder / "deaf").touch()
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
         assert await say(runtime, "fs__echo") == "there is no fs__echo"
+        await until(lambda: runtime.statistics()["mcp_servers"]["fs"]["state"] == "failed")
         assert "did not list its tools within connect_timeout_s = 0.3" in runtime.statistics()["mcp_servers"]["fs"]["problem"]
 
 
@@ -232,6 +233,7 @@ async def test_only_allowed_tools_are_offered_and_a_class_may_name_single_ones(t
 async def test_a_server_that_no_table_configures_is_a_mistake_of_the_settings(tmp_path: Path) -> None:
     config = settings_of(tmp_path, {})
     agent = config.agents["ADMIN"].model_copy(update={"tools": ("mcp:fs",)})
+    config = config.model_copy(update={"agents": {"ADMIN": agent}})
     with pytest.raises(ConfigError, match="expected `mcp:` with a server of \\[mcp\\]: none is configured"):
-        async with open_runtime(config.model_copy(update={"agents": {"ADMIN": agent}})):
+        async with open_runtime(config, providers={"scripted": ScriptedProvider(by_message)}):
             pass

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import anyio
 
@@ -20,6 +20,8 @@ from kitchener.plain_names import words_of
 _MAX_PAGES: Final = 64
 """Most pages of a list of tools. A server could go on for ever."""
 _LAST_WORDS_CHARS: Final = 500
+_LAST_WORDS_S: Final = 0.5
+"""How long to wait for the last words of a command that ended."""
 _CHUNK: Final = 65_536
 _MAX_MESSAGE_FACTOR: Final = 2
 """How much larger than a result a message on the wire may be. JSON repeats a structured result as text."""
@@ -77,10 +79,9 @@ class Connection:
         """Version of the protocol that both speak."""
         return str(self._client.protocol_version)
 
-    @property
-    def cause(self) -> str:
-        """What is known of the connection's end."""
-        return self._state.cause("the connection was closed")
+    async def cause(self) -> str:
+        """What is known of the connection's end, with the last words of a command."""
+        return await self._state.cause("the connection was closed")
 
     async def list_tools(self, limit: int) -> ToolList:
         """Returns the server's tools, at most one more than `limit`.
@@ -156,7 +157,7 @@ class _Translated:
             code, text = error.error.code, error.error.message
             if code == self._library.closed or self._state.lost.is_set() or self._state.problem:
                 self._state.lost.set()
-                raise ConnectionLost(self._state.cause(text)) from error
+                raise ConnectionLost(self._state.problem or text) from error
             raise ServerRefused(f"{text} ({code})") from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
             raise ServerRefused(f"its answer is not as the protocol says: {words_of(error)[:_LAST_WORDS_CHARS]}") from error
@@ -171,11 +172,17 @@ class _Wire:
         """Why requests cannot succeed, such as a refused token."""
         self.last_words: deque[str] = deque(maxlen=20)
         """The newest lines that a command wrote to its standard error."""
+        self.errors: TextIO | None = None
+        """Where a command writes its standard error to; None: there is no command."""
+        self.is_silent = anyio.Event()
+        """Set when nothing can be read from the standard error any more; from the beginning for a server without a command."""
         self.listed: list[Mapping[str, Any]] = []
         """The newest page of tools, as the server wrote it."""
 
-    def cause(self, text: str) -> str:
-        """What is known of the end of the connection."""
+    async def cause(self, text: str) -> str:
+        """What is known of the end of the connection. Waits shortly for what a command that ended still has to say."""
+        with anyio.move_on_after(_LAST_WORDS_S):
+            await self.is_silent.wait()
         said = " ".join(" ".join(self.last_words).split())[-_LAST_WORDS_CHARS:]
         return ": ".join(each for each in (self.problem or text, f"its last words: {said}" if said else "") if each)
 
@@ -215,6 +222,7 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         if settings.command is not None:
             transport = await _command(library, stack, settings, secrets, state)
         else:
+            state.is_silent.set()
             transport = await _address(library, stack, settings, secrets, state)
         client = library.Client(
             _watched(transport, state),
@@ -225,7 +233,7 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         try:
             await stack.enter_async_context(client)
         except Exception as error:  # of the library, of its transport, and of groups of both
-            raise ConnectionLost(state.cause(_first(error))) from error
+            raise ConnectionLost(await state.cause(words_of_first(error))) from error
         yield Connection(library, client, state)
 
 
@@ -244,13 +252,13 @@ async def _command(library: Any, stack: AsyncExitStack, settings: McpServerConfi
     stack.callback(os.close, reader)  # after the task that reads has ended
     os.set_blocking(reader, False)
     tasks = await stack.enter_async_context(anyio.create_task_group())
-    errors = stack.enter_context(os.fdopen(writer, "w"))
+    state.errors = stack.enter_context(os.fdopen(writer, "w"))
     stack.callback(tasks.cancel_scope.cancel)
     tasks.start_soon(_keep_last_words, reader, state)
     parameters = library.StdioServerParameters(
         command=settings.command, args=list(settings.args), env=dict(secrets.env), cwd=settings.cwd
     )
-    return library.stdio_client(parameters, errlog=errors)
+    return library.stdio_client(parameters, errlog=state.errors)
 
 
 async def _keep_last_words(reader: int, state: _Wire) -> None:
@@ -259,6 +267,7 @@ async def _keep_last_words(reader: int, state: _Wire) -> None:
         await anyio.wait_readable(reader)
         data = os.read(reader, _CHUNK)
         if not data:
+            state.is_silent.set()
             return
         state.last_words.extend(data.decode("utf-8", "replace")[-_LAST_WORDS_CHARS:].splitlines())
 
@@ -310,6 +319,8 @@ def _bounded(http: Any, limit: int, state: _Wire) -> Any:
 async def _watched(transport: AbstractAsyncContextManager[Any], state: _Wire) -> AsyncIterator[Any]:
     """A transport that tells when nothing can be read from it any more."""
     async with transport as (incoming, outgoing):
+        if state.errors is not None:
+            state.errors.close()  # the command has its own end of the pipe, and nothing is left to read when it ends
         yield _WatchedStream(incoming, state), outgoing
 
 
@@ -354,11 +365,12 @@ def _least(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"name": name, "inputSchema": schema} if is_whole else None
 
 
-def _first(error: BaseException) -> str:
-    """The first error of nested groups, in words."""
+def words_of_first(error: BaseException) -> str:
+    """The first error of nested groups, in words; what this module says in its own words comes without the class."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return words_of(error)[:_LAST_WORDS_CHARS]
+    is_own = isinstance(error, ConnectionLost | ServerRefused)
+    return (str(error) if is_own else words_of(error))[: 2 * _LAST_WORDS_CHARS]
 
 
 def library_of_protocol() -> Any:

@@ -18,7 +18,15 @@ from kitchener.clock import loop_clock
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.lanes.failure_window import FailureWindow
 from kitchener.logs import get_logger
-from kitchener.mcp.connection import Connection, ConnectionLost, Secrets, ServerRefused, ToolList, open_connection
+from kitchener.mcp.connection import (
+    Connection,
+    ConnectionLost,
+    Secrets,
+    ServerRefused,
+    ToolList,
+    open_connection,
+    words_of_first,
+)
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
 from kitchener.mcp.results import McpCallFailed, responses_to, result_of
 from kitchener.records.server_tools import ServerTool
@@ -157,10 +165,8 @@ class McpServer:
                     scope.deadline = math.inf
                     self._take(connection, listed)
                     problem = await self._use(connection, listed.ttl_s)
-            except (ConnectionLost, ServerRefused) as error:
-                problem = str(error)
-            except Exception as error:  # noqa: BLE001  of the library while it closes, when the server is gone anyway
-                problem = problem or f"{type(error).__name__}"
+            except Exception as error:  # noqa: BLE001  of the library too, and in groups; it ends this connection only
+                problem = problem or words_of_first(error)
             finally:
                 self._connection = None
         if scope.cancelled_caught:
@@ -180,7 +186,7 @@ class McpServer:
             while self._running:
                 changed = self._changed
                 await changed.wait()
-        return connection.cause
+        return await connection.cause()
 
     async def _follow(self, connection: Connection) -> None:
         try:
@@ -272,6 +278,8 @@ class McpServer:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
         except ServerRefused as error:
             raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
+        except ConnectionLost as error:
+            raise ConnectionLost(await connection.cause()) from error
         finally:
             self._running -= 1
             if not self._running and connection.lost.is_set():
