@@ -4,6 +4,7 @@ One connection lives for one start of a server. `server.py` opens it anew after 
 the vendor's library, and it offers servers neither roots nor sampling nor logging. Explained in `docs/mcp.md`.
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,6 +26,8 @@ _LAST_WORDS_S: Final = 0.5
 _CHUNK: Final = 65_536
 _MAX_MESSAGE_FACTOR: Final = 2
 """How much larger than a result a message on the wire may be. JSON repeats a structured result as text."""
+_HTTP_ERROR: Final = "Server returned an error response"
+"""What the library says of an HTTP status of 400 or more without an error of the protocol."""
 EXTRA: Final = "needs the extra `mcp`: pip install 'kitchener[mcp]'"
 """What an error says where the library is missing."""
 
@@ -158,6 +161,8 @@ class _Translated:
             if code == self._library.closed or self._state.lost.is_set() or self._state.problem:
                 self._state.lost.set()
                 raise ConnectionLost(self._state.problem or text) from error
+            if text == _HTTP_ERROR:  # of the server or of something before it, so that nobody knows what happened
+                raise ConnectionLost("it answered with an error of HTTP") from error
             raise ServerRefused(f"{text} ({code})") from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
             raise ServerRefused(f"its answer is not as the protocol says: {words_of(error)[:_LAST_WORDS_CHARS]}") from error
@@ -389,6 +394,8 @@ def library_of_protocol() -> Any:
         from pydantic import TypeAdapter
     except ImportError as error:
         raise ConfigError("configuration", "mcp", "", f"{EXTRA} ({error})") from error
+    # Its messages quote what servers send, with tracebacks. This module's errors say what matters of them.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return _Library(
         types=mcp_types,
         httpx2=httpx2,
