@@ -129,18 +129,24 @@ class Connection:
         dumped: Mapping[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
         return dumped
 
-    async def follow_changes(self) -> None:
-        """Sets `tools_changed` when the server says so, until the connection ends. Older servers say so by themselves."""
+    async def follow_changes(self) -> bool:
+        """Sets `tools_changed` when the server says so, until its stream ends. Older servers say so without being asked.
+
+        Returns whether the stream can be opened again; False: the server offers none.
+        """
         capabilities = self._client.server_capabilities
         if capabilities.tools is None or not capabilities.tools.list_changed:
-            return
+            return False
         with self._translated():
             try:
                 async with self._client.listen(tools_list_changed=True) as subscription:
                     async for _ in subscription:
                         self.tools_changed.set()
-            except (self._library.listen_unsupported, self._library.subscription_lost):
-                return
+            except self._library.listen_unsupported:
+                return False
+            except self._library.subscription_lost:
+                pass
+        return True
 
     def _translated(self) -> "_Translated":
         return _Translated(self._library, self._state)

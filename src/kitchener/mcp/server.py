@@ -118,6 +118,12 @@ class McpServer:
         with anyio.move_on_after(self.settings.connect_timeout_s):
             await self._settled.wait()
 
+    async def is_decided(self) -> None:
+        """Returns when the server is not being connected: it is, or it failed."""
+        while self._state == "connecting":
+            changed = self._changed
+            await changed.wait()
+
     def report(self) -> ServerReport:
         """What is known of the server now."""
         known, waiting = self._known, self._places.statistics().tasks_waiting
@@ -189,8 +195,11 @@ class McpServer:
         return await connection.cause()
 
     async def _follow(self, connection: Connection) -> None:
+        """Lets the server tell when its tools change. What it told between two streams is lost, so the list is read again."""
         try:
-            await connection.follow_changes()
+            while await connection.follow_changes():
+                await anyio.sleep(_RELIST_PAUSE_S)
+                connection.tools_changed.set()
         except (ConnectionLost, ServerRefused) as error:
             _log.info("MCP server tells no changes of its tools", server=self.label, problem=str(error))
 

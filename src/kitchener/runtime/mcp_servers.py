@@ -122,19 +122,40 @@ def wanted_tools(config: HO2Config, settings: RuntimeConfig) -> dict[str, list[s
     return {label: found[label] for label in settings.mcp if label in found}
 
 
-async def open_servers(config: RuntimeConfig, tasks: TaskGroup) -> McpServers:
-    """Starts a task for each server of the settings. Connects to nothing yet, or to those that start with the runtime.
+async def open_servers(settings: Mapping[str, McpServerConfig], tasks: TaskGroup) -> McpServers:
+    """Starts a task for each server, which connects to those that start with the runtime.
+
+    Args:
+        settings: the servers by label
+        tasks: the task group of their tasks
 
     Raises:
         ConfigError: the extra `mcp` is missing, or a reference points to nothing
     """
-    if not config.mcp:
+    if not settings:
         return McpServers()
     await anyio.to_thread.run_sync(library_of_protocol)
-    servers = {label: McpServer(label, each, secrets_of(label, each)) for label, each in config.mcp.items()}
+    servers = {label: McpServer(label, each, secrets_of(label, each)) for label, each in settings.items()}
     for label, server in servers.items():
         tasks.start_soon(server.run, name=f"MCP server {label}")
     return McpServers(servers)
+
+
+async def look_at_servers(servers: Mapping[str, McpServerConfig]) -> list[ServerReport]:
+    """Starts or reaches each server once, and returns what is known of it. Calls no tool.
+
+    Raises:
+        ConfigError: the extra `mcp` is missing, or a reference points to nothing
+    """
+    once = {label: each.model_copy(update={"start": "runtime", "max_restarts": 1}) for label, each in servers.items()}
+    async with anyio.create_task_group() as tasks:
+        opened = await open_servers(once, tasks)
+        await opened.settle()
+        for each in opened.servers.values():
+            await each.is_decided()
+        reports = list(opened.reports().values())
+        tasks.cancel_scope.cancel()
+    return reports
 
 
 def secrets_of(label: str, settings: McpServerConfig) -> Secrets:
@@ -158,14 +179,18 @@ def check_servers(config: RuntimeConfig, source: str) -> None:
     """Checks what can be known of the servers without connecting to them.
 
     Raises:
-        ConfigError: an address is wrong, or a class names a server that is not configured
+        ConfigError: an address is wrong, a reference points to nothing, or a class names a server that is not configured
     """
     for label, server in config.mcp.items():
         problem = address_problem(server.url) if server.url is not None else None
         if problem is not None:
             raise ConfigError(source, dotted_key(("mcp", label, "url")), "", problem.replace("`api_key`", "`token`"))
+        try:
+            secrets_of(label, server)
+        except ConfigError as error:
+            raise ConfigError(source, error.key, error.value, error.expected) from None
     for agent in config.agents.values():
         wanted_tools(agent, config)
 
 
-__all__ = ["McpServers", "check_servers", "open_servers", "secrets_of", "wanted_tools"]
+__all__ = ["McpServers", "check_servers", "look_at_servers", "open_servers", "secrets_of", "wanted_tools"]

@@ -346,7 +346,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 similar = Embeddings(vectors, config.embeddings, index_dir(config), sealer) if vectors is not None else None
                 book = SpendingBook(config.spending, config.router.prices, injected.clock)
                 models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
-                servers = await open_servers(config, tasks)
+                servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeParts(
                     config,
                     injected,
