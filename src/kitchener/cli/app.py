@@ -84,6 +84,7 @@ _COMMANDS: Final = (
     ("content", "content.content:app", "Check and save the images and files of messages."),
     ("subject", "session.subject:app", "Erase what a person said."),
     ("gateway", "gateway:app", "Show where other settings would have routed model calls."),
+    ("mcp", "mcp.mcp:app", "List MCP servers and their tools, and check what changed."),
     ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),
     ("audit", "audit.audit:app", "Look for what should not be on record."),
     ("replay", "replay:replay", "Run recorded turns again and report differences."),

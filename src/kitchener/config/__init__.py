@@ -11,6 +11,7 @@ from kitchener.config.knobs import (
     RuntimeConfig,
 )
 from kitchener.config.limits import LimitsConfig
+from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.settings import (
@@ -53,6 +54,7 @@ __all__ = [
     "HO3MemoryConfig",
     "LedgerConfig",
     "LimitsConfig",
+    "McpServerConfig",
     "ModelChoice",
     "ModelPrice",
     "ProviderConfig",

@@ -14,6 +14,7 @@ from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.config.limits import LimitsConfig
+from kitchener.config.mcp_servers import McpLabel, McpServerConfig
 from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
@@ -86,8 +87,9 @@ class PersonaConfig(Settings):
     standing_rules: tuple[str, ...] = ()
     """Rules that hold in every turn. The model sees them as instructions."""
     tools: tuple[str, ...] | None = None
-    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, `module:attribute` to import, or
-    `agent:CLASS` to ask another class. None: no tools."""
+    """Tools of this class: names of tools given to `open_runtime`, `*` for all of those, `module:attribute` to import,
+    `agent:CLASS` to ask another class, `mcp:LABEL` for the tools of a server of `[mcp]`, or `mcp:LABEL.TOOL` for one or, with
+    `*`, for some. None: no tools."""
     prompt_dir: str | None = None
     """Directory of prompt packs and contracts, with their manifest, that replace shipped ones by id. None: the shipped ones."""
     attention_templates: str | None = None
@@ -377,6 +379,9 @@ class RuntimeConfig(Settings):
     """`[memory]`"""
     embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
     """`[embeddings]`"""
+    mcp: dict[McpLabel, McpServerConfig] = Field(default_factory=dict)
+    """`[mcp.<label>]`: MCP servers, whose tools the setting `tools` of a class names. Where no class has a table, every class
+    has the tools of all servers."""
     spending: SpendingConfig = Field(default_factory=SpendingConfig)
     """`[spending]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)

@@ -116,6 +116,8 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         shown["router"] = {key: _with_shown_names(value) for key, value in router.items()}
         if "embeddings" in shown:
             shown["embeddings"] = _shown_provider(settings["embeddings"])
+        if "mcp" in shown:
+            shown["mcp"] = {label: _shown_server(each) for label, each in settings["mcp"].items()}
         if "agents" in shown:
             shown["agents"] = _with_shown_names({name: _shown_class(each) for name, each in shown["agents"].items()})
     elif "providers" in settings:
@@ -154,6 +156,23 @@ def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
         shown["api_key"] = shown_reference(provider["api_key"])
     if provider["base_url"] is not None:
         shown["base_url"] = shown_address(provider["base_url"])
+    return shown
+
+
+def _shown_server(server: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of an MCP server. Users paste keys into arguments, so arguments are shown only if they are plain names."""
+    shown = dict(server)
+    shown["args"] = list(map(described_key, server["args"]))
+    for key in ("env", "headers"):
+        shown[key] = _with_shown_names({name: shown_reference(each) for name, each in server[key].items()})
+    if server["token"] is not None:
+        shown["token"] = shown_reference(server["token"])
+    if server["url"] is not None:
+        shown["url"] = shown_address(server["url"])
+    if server["cwd"] is not None:
+        shown["cwd"] = shown_path(server["cwd"])
+    if server["command"] is not None and not is_plain_name(server["command"]):
+        shown["command"] = shown_path(server["command"])
     return shown
 
 

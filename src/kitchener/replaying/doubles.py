@@ -26,10 +26,11 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import Json, ProjectionPayload, WorkOrderPlannedPayload, opened, payload_as
+from kitchener.records.entries import Json, ProjectionPayload, ToolDefinition, WorkOrderPlannedPayload, opened, payload_as
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
+from kitchener.records.server_tools import ServerTool
 from kitchener.records.tool_context import ToolContext
 from kitchener.records.tool_question import ToolQuestion
 from kitchener.records.tools import ToolIdentity
@@ -161,15 +162,25 @@ class RecordedGateway:
 
 
 class RecordedTools(ToolRegistry):
-    """The tools of an agent class, which are not run: each call returns its recorded result."""
+    """The tools of an agent class, which are not run: each call returns its recorded result.
+
+    Tools of servers are those on record, because the servers are not there.
+    """
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
         super().__init__()
-        self._registry, self._tape = registry, tape
+        self._registry, self._tape = registry.present(), tape
         items = ContextItems().tool
         is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.specs((items.tool_id,)) == (items.spec,)
         self._items = ContextItems(reads_pages=False).tool if is_newer else None
         """The built-in tool as it was, where the present one is newer than the turn; None: the present one is offered."""
+
+    def begin(self, turn: TurnTape) -> None:
+        """Puts the tools of servers in place that a recorded turn had."""
+        recorded = self._tape.server_tools.get(turn.start.get("config_hash", ""))
+        for source in self._registry.replaceable if recorded is not None else ():
+            self._registry.replace(source, [ServerTool(each) for each in recorded or () if each.get("source") == source])
+        self.generation = self._registry.generation
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -202,6 +213,10 @@ class RecordedTools(ToolRegistry):
     def untrusted_source(self, tool_id: str) -> str | None:
         """See `ToolRegistry`."""
         return self._registry.untrusted_source(tool_id)
+
+    def definitions(self) -> list[ToolDefinition]:
+        """See `ToolRegistry`."""
+        return self._registry.definitions()
 
     def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """See `ToolRegistry`."""

@@ -53,7 +53,7 @@ from kitchener.replaying.doubles import (
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.routes import Routes
-from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs
+from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs, recorded_server_tools
 from kitchener.replaying.recorded.versions import of_version, without_memory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
@@ -62,6 +62,7 @@ from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, offers
 from kitchener.replaying.turn_again import DEADLINE_S, run_turn
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.mcp_servers import wanted_tools
 
 _ANONYMOUS: Final = anonymous_subject("")
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
@@ -207,7 +208,8 @@ class Replays:
         entries, subject_id = await self._read(session_id, ledger_ids)
         names, signers = await self._names(subject_id), await self._recorded_signers()
         outputs = await recorded_outputs(self.recorded.sources, entries[ho2m])
-        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs)
+        served = await recorded_server_tools(self.recorded.sources, entries[ho2m]) if self._tools.replaceable else {}
+        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs, server_tools=served)
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""
@@ -293,6 +295,9 @@ class Replays:
         agent = of_version(agent, version)
         # Once, a configured class that named no tools had all of them. What was offered is on record.
         tools = RecordedTools(self._unnamed_tools if offers_any(tape, self._unnamed_tools.tool_ids) else self._tools, tape)
+        if tape.turn is not None:
+            tools.begin(tape.turn)
+        tape.on_begin = tools.begin
         provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
         routes = Routes(self.settings.router, providers_of(tape.turns))
         gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
@@ -381,7 +386,7 @@ async def replays_now(
 ) -> Replays:
     """What replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
-    load = partial(tools_of, agent, _known(agent, tools), ContextItems())
+    load = partial(tools_of, agent, _known(agent, tools), ContextItems(), servers=wanted_tools(agent, settings))
     registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
     unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)

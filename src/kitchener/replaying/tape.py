@@ -26,6 +26,7 @@ from kitchener.records.entries import (
     NestedTurn,
     ProjectionPayload,
     ToolCallPayload,
+    ToolDefinition,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
@@ -148,6 +149,7 @@ class Tape:
         names: names for entries outside the session, such as learned lines, by ledger id and entry id
         signers: check the signatures of projections; None: no signer is on record
         outputs: the schemas of objects that callers asked for, as JSON texts by their hashes
+        server_tools: the definitions of the tools of servers, by the hash of the configuration that names them
     """
 
     def __init__(
@@ -159,7 +161,11 @@ class Tape:
         names: Mapping[tuple[str, str], str] = MappingProxyType({}),
         signers: RecordedSigners | None = None,
         outputs: Mapping[str, str] = MappingProxyType({}),
+        server_tools: Mapping[str, Sequence[ToolDefinition]] = MappingProxyType({}),
     ) -> None:
+        self.server_tools = server_tools
+        self.on_begin: Callable[[TurnTape], None] | None = None
+        """Called when a turn begins."""
         self.session_id, self.entries, self.ho2m, self.outputs = session_id, entries, ho2m, outputs
         self.turn: TurnTape | None = None
         """The current turn; None: before the first."""
@@ -207,6 +213,8 @@ class Tape:
         self.positions = turn.start["read_positions"]
         self.seen = {ledger_id: self.positions.get(ledger_id, 0) for ledger_id in self.entries}
         self.seen[self.ho2m] = turn.started.seq - 1
+        if self.on_begin is not None:
+            self.on_begin(turn)
 
     def follows(self, turn: TurnTape) -> bool:
         """Whether this turn's first entry directly follows the last replayed one in the session."""

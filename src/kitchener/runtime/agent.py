@@ -4,7 +4,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 `RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -39,12 +39,14 @@ from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
 from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
+from kitchener.mcp.definitions import source_of
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.loading import check_is_configured
+from kitchener.runtime.mcp_servers import PREFIX, McpServers, wanted_tools
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
@@ -85,6 +87,7 @@ class RuntimeParts:
     embeddings: Embeddings | None
     memories: Mapping[str, HO3Memory]
     """Agent class to its long-term memory; classes without one are left out."""
+    servers: McpServers
     tasks: TaskGroup
     scope: anyio.CancelScope
 
@@ -109,10 +112,16 @@ class Agent:
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
         self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
-        items = ContextItems()
+        items, wanted = ContextItems(), wanted_tools(config, shared.config)
         self.tools = tools = tools_of(
-            config, injected.tools, items, is_configured=bool(shared.config.classes), supervisor_of=supervisor_of
+            config,
+            injected.tools,
+            items,
+            is_configured=bool(shared.config.classes),
+            supervisor_of=supervisor_of,
+            servers=wanted,
         )
+        shared.servers.attach(tools, wanted)
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = SharedResources(
             limits=limits,
@@ -177,6 +186,7 @@ class Agent:
             ids=injected.ids,
             host=host,
         )
+        shared.servers.let_wait(tools, wanted)
         self._host = host
         self._opening, self._closing = _OpeningAttempt(), anyio.Event()
 
@@ -247,7 +257,7 @@ def check_tools(config: RuntimeConfig, source: str) -> None:
     """
     for agent_class, agent in config.agents.items():
         try:
-            load_tools(name for name in agent.tools or () if ":" in name and not name.startswith(AGENT_PREFIX))
+            load_tools(name for name in agent.tools or () if is_module_name(name))
             for asked in _agents_in(agent.tools or ()):
                 agent_tool(asked)
                 check_is_configured(config, asked)
@@ -267,6 +277,7 @@ def tools_of(
     *,
     is_configured: bool,
     supervisor_of: SupervisorOf | None = None,
+    servers: Collection[str] = (),
 ) -> ToolRegistry:
     """The tools of an agent class.
 
@@ -276,17 +287,19 @@ def tools_of(
         items: the built-in tool, which needs no permission; left out where nothing can be read with it
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
         supervisor_of: the supervisors that its tools may ask; None: tools do not run
+        servers: labels of the MCP servers whose tools it has, which come later
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
     named = [name for name in wanted if ":" not in name and name != ALL_GIVEN]
     for name in named:
         if name not in known:
-            expected = f"expected `module:attribute`, or a tool given to open_runtime: {', '.join(known) or 'none was'}"
+            given_ones = ", ".join(known) or "none was"
+            expected = f"expected `module:attribute`, `mcp:LABEL`, `agent:CLASS`, or a tool given to open_runtime: {given_ones}"
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)
-    modules = [name for name in wanted if ":" in name and not name.startswith(AGENT_PREFIX)]
+    modules = [name for name in wanted if is_module_name(name)]
     chosen = [*load_tools(modules), *map(agent_tool, _agents_in(wanted)), *(known[name] for name in named)]
     if supervisor_of is not None:
         chosen = [each.bound(supervisor_of) if isinstance(each, AgentTool) else each for each in chosen]
@@ -294,6 +307,12 @@ def tools_of(
         chosen,
         timeout_s=config.tool_timeout_s,
         max_result_bytes=config.tool_result_max_bytes,
-        builtin=(items.tool,) if chosen or config.context_mode == "enforce" else (),
+        builtin=(items.tool,) if chosen or servers or config.context_mode == "enforce" else (),
         limits=config.tool_limits,
+        replaceable=map(source_of, servers),
     )
+
+
+def is_module_name(name: str) -> bool:
+    """Whether a name of the setting `tools` is a `module:attribute` to import."""
+    return ":" in name and not name.startswith((AGENT_PREFIX, PREFIX))

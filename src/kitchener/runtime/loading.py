@@ -39,6 +39,7 @@ from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.plain_names import is_plain_name, quoted
+from kitchener.runtime.mcp_servers import check_servers
 from kitchener.runtime.setting_checks import check_model_choices
 from kitchener.small_files import read_regular
 
@@ -64,10 +65,16 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho2m_path"),
     ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
+    ("mcp", "*", "cwd"),
 )
 _SHOWN_VARIABLE_CHARS: Final = 128
 _SHOWN_CLASS_CHARS: Final = 80
-_KEY_FILE: Final = ("router", "providers", "*", "api_key")
+_KEY_FILES: Final = (
+    ("router", "providers", "*", "api_key"),
+    ("mcp", "*", "token"),
+    ("mcp", "*", "env", "*"),
+    ("mcp", "*", "headers", "*"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,7 @@ def check_config(
     check_router(config.router, given=given, source=source)
     check_vendors(config.router, given=given, source=source)
     check_model_choices(config, given=given, source=source)
+    check_servers(config, source)
     if not config.router.allow_model_calls:
         return
     for provider_id, provider in config.router.providers.items():
@@ -336,7 +344,7 @@ def _absolute(value: object, at: tuple[str, ...], base: Path) -> object:
         return value
     if any(_matches(at, pattern) for pattern in _PATH_KEYS):
         return _join(base, value)
-    if _matches(at, _KEY_FILE) and value.startswith("file:"):
+    if any(_matches(at, pattern) for pattern in _KEY_FILES) and value.startswith("file:"):
         return f"file:{_join(base, value.removeprefix('file:'))}"
     return value
 

@@ -45,6 +45,7 @@ from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
+from kitchener.runtime.mcp_servers import open_servers
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.session_list import SessionInfo, list_sessions
@@ -193,6 +194,7 @@ class Runtime:
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
+            "mcp_servers": self._shared.servers.statistics(),
         }
 
     def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:
@@ -218,6 +220,7 @@ class Runtime:
             )
 
     async def _open_configured(self) -> None:
+        await self._shared.servers.settle()
         for agent_class in self.config.classes or ("ADMIN",):
             await self._agent(agent_class).ready()
         offered = {tool_id for agent in self._agents.values() for tool_id in agent.tools.tool_ids}
@@ -343,8 +346,22 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 similar = Embeddings(vectors, config.embeddings, index_dir(config), sealer) if vectors is not None else None
                 book = SpendingBook(config.spending, config.router.prices, injected.clock)
                 models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
+                servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeParts(
-                    config, injected, gateway, models, limiter, text, sealer, signer, content, similar, memories, tasks, scope
+                    config,
+                    injected,
+                    gateway,
+                    models,
+                    limiter,
+                    text,
+                    sealer,
+                    signer,
+                    content,
+                    similar,
+                    memories,
+                    servers,
+                    tasks,
+                    scope,
                 )
                 runtime = Runtime(shared)
                 book.earlier = runtime._spent_since

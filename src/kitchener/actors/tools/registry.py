@@ -7,7 +7,7 @@ and no model. Explained in `docs/tools.md`.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial, update_wrapper
 from types import MappingProxyType
@@ -258,6 +258,7 @@ class ToolRegistry:
         self._in_tasks: set[ToolJob] = set()
         self._held: dict[str, ToolRegistry] = {}
         """The tools of turns that hold theirs, by turn id."""
+        self._ready: Callable[[], Awaitable[None]] | None = None
         self._put_in_place()
 
     def _put_in_place(self) -> None:
@@ -275,6 +276,11 @@ class ToolRegistry:
         self._tools, self._listed = found, listed_ids
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
 
+    @property
+    def replaceable(self) -> tuple[ToolSource, ...]:
+        """The sources whose tools `replace` can put in place."""
+        return tuple(self._replaceable)
+
     def replace(self, source: ToolSource, tools: Iterable[RunnableTool]) -> None:
         """Puts tools in place of those of a replaceable source, for the turns that begin from now on.
 
@@ -291,6 +297,17 @@ class ToolRegistry:
             self._replaceable = before
             raise
         self.generation += 1
+
+    def let_wait(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """Lets the next turn begin after `ready` has returned, which may `replace` tools."""
+        self._ready = ready
+        self.generation += 1
+
+    async def ready(self) -> None:
+        """Returns when what `let_wait` was given has returned. Waits for it once."""
+        if self._ready is not None:
+            await self._ready()
+            self._ready = None
 
     def present(self) -> "ToolRegistry":
         """The tools that are in place now, which no `replace` changes. Threads and their limits are shared."""

@@ -42,6 +42,7 @@ class PresentTools:
             LedgerError: a definition cannot be recorded
         """
         async with self._renewing:
+            await self.registry.ready()
             while self.are_replaced:  # also while the definitions are being recorded
                 before, present = self.services.constants, self.registry.present()
                 sources = self._sources.with_tools(present)

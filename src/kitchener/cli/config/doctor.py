@@ -20,6 +20,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.config.embeddings import look_at_embeddings
 from kitchener.cli.config.live_queues import read_queues
+from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options
 from kitchener.cli.terminal.output import print_json, print_text
@@ -83,7 +84,11 @@ def doctor(
     *,
     options: Options = _EVERYTHING,
     probe: Annotated[
-        bool, Parameter(negative="", help="Ask each provider for a short answer, at most 20 seconds. It costs a few tokens.")
+        bool,
+        Parameter(
+            negative="",
+            help="Ask each provider for a short answer, at most 20 seconds, which costs a few tokens; start the MCP servers.",
+        ),
     ] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -91,8 +96,8 @@ def doctor(
 
     Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
     takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Where a process has the
-    root open and listens, also at its queues. Takes no lock, changes nothing but a temporary file, and calls providers only
-    with `--probe`. Exits with 1 where something fails.
+    root open and listens, also at its queues. Takes no lock, changes nothing but a temporary file, and calls providers and
+    MCP servers only with `--probe`. Exits with 1 where something fails.
 
     For example:
 
@@ -114,6 +119,7 @@ def doctor(
         queues, shown = anyio.run(read_queues, config)
         findings += [Finding(*each) for each in shown]
         findings += [Finding(*each) for each in anyio.run(look_at_embeddings, config, probe and is_checked)]
+        findings += [Finding(*each) for each in anyio.run(look_at_mcp_servers, config, probe and is_checked)]
         if probe and is_checked:
             findings += anyio.run(_probe_providers, config)
     is_fine = all(each.state != "fail" for each in findings)

@@ -87,7 +87,11 @@ class RecordedSources:
 
     def tools(self, problem: Callable[[], str | None]) -> "DefinedTools":
         """The recorded tools, which cannot run; see `DefinedTools`."""
-        return DefinedTools([json.loads(text) for (kind, _), text in self.texts.items() if kind == "tool"], problem)
+        return DefinedTools(self.tool_definitions(), problem)
+
+    def tool_definitions(self) -> list[ToolDefinition]:
+        """The definitions of the recorded tools."""
+        return [json.loads(text) for (kind, _), text in self.texts.items() if kind == "tool"]
 
     def for_requests(self) -> RequestSources:
         """The sources as a supervisor takes them, with nothing to record."""
@@ -189,6 +193,25 @@ async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEn
         with suppress(SourcesSealed):
             source = await read_source(ho2m, "output_schema", wanted) if ho2m is not None else None
             found |= {wanted: source.text} if source is not None else {}
+    return found
+
+
+async def recorded_server_tools(
+    ho2m: LedgerReader | None, entries: Iterable[StoredEntry]
+) -> dict[str, Sequence[ToolDefinition]]:
+    """Returns the definitions of servers' tools, by the hashes of the configurations that name them, where they can be read.
+
+    Args:
+        ho2m: the ledger of the supervisor, with its index keys; None: there is none
+        entries: entries of a session
+    """
+    starts = (payload_as(TurnStartedPayload, each.payload) for each in entries if each.entry_type == events.TURN_STARTED)
+    found = dict[str, Sequence[ToolDefinition]]()
+    for config_hash in dict.fromkeys(each.get("config_hash", "") for each in starts):
+        with suppress(SourcesSealed):
+            sources = await read_sources(ho2m, config_hash) if config_hash else None
+            if sources is not None:
+                found[config_hash] = [each for each in sources.tool_definitions() if "source" in each]
     return found
 
 

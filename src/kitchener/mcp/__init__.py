@@ -1,0 +1,1 @@
+"""Connects to MCP servers and offers their tools to agents."""

@@ -1,0 +1,432 @@
+"""Speaks the protocol with one server, over a command's input and output or over HTTP, by the extra `mcp`.
+
+One connection lives for one start of a server. `server.py` opens it anew after a failure. This is the only module that knows
+the vendor's library, and it offers servers neither roots nor sampling nor logging. Explained in `docs/mcp.md`.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+import anyio
+
+from kitchener.config.mcp_servers import McpServerConfig
+from kitchener.errors import ConfigError
+from kitchener.plain_names import words_of
+
+_MAX_PAGES: Final = 64
+"""Most pages of a list of tools. A server could go on for ever."""
+_LAST_WORDS_CHARS: Final = 500
+_LAST_WORDS_S: Final = 0.5
+"""How long to wait for the last words of a command that ended."""
+_CHUNK: Final = 65_536
+_MAX_MESSAGE_FACTOR: Final = 2
+"""How much larger than a result a message on the wire may be. JSON repeats a structured result as text."""
+_HTTP_ERROR: Final = "Server returned an error response"
+"""What the library says of an HTTP status of 400 or more without an error of the protocol."""
+EXTRA: Final = "needs the extra `mcp`: pip install 'kitchener[mcp]'"
+"""What an error says where the library is missing."""
+
+
+class ConnectionLost(Exception):
+    """The connection ended, or never came about; the text says what is known of the cause."""
+
+
+class ServerRefused(Exception):
+    """The server answered a request with an error of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """The values of a server's references."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With the bearer token."""
+
+
+@dataclass(slots=True)
+class ToolList:
+    """The tools of a server at one time."""
+
+    tools: list[Mapping[str, Any]]
+    """As JSON objects of the protocol."""
+    ttl_s: float | None
+    """How long the list holds, as the server says, seconds; None: it does not say."""
+
+
+class Connection:
+    """A connection that is open. Calls of several tasks run side by side.
+
+    Attributes:
+        lost: set when the server is gone
+        tools_changed: set when the server says that its list of tools changed
+    """
+
+    def __init__(self, library: Any, client: Any, state: "_Wire") -> None:
+        self._library, self._client, self._state = library, client, state
+        self.lost, self.tools_changed = state.lost, state.tools_changed
+
+    @property
+    def server(self) -> str:
+        """Name and version of the server, as it says; may be empty."""
+        info = self._client.server_info
+        return f"{info.name} {info.version}" if info is not None else ""
+
+    @property
+    def protocol(self) -> str:
+        """Version of the protocol that both speak."""
+        return str(self._client.protocol_version)
+
+    async def cause(self) -> str:
+        """What is known of the connection's end, with the last words of a command."""
+        return await self._state.cause("the connection was closed")
+
+    async def list_tools(self, limit: int) -> ToolList:
+        """Returns the server's tools, at most one more than `limit`.
+
+        Raises:
+            ConnectionLost, ServerRefused: it did not answer, or refused
+        """
+        found: list[Mapping[str, Any]] = []
+        cursor, ttl_ms = None, None
+        for _ in range(_MAX_PAGES):
+            with self._translated():
+                page = await self._client.list_tools(cursor=cursor, cache_mode="bypass")
+            found += self._state.listed
+            cursor, ttl_ms = page.next_cursor, page.ttl_ms
+            if cursor is None or len(found) > limit:
+                break
+        return ToolList(found[: limit + 1], ttl_ms / 1_000 if ttl_ms else None)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        on_progress: Callable[[float, float | None, str | None], Any] | None,
+        responses: Mapping[str, Any] | None = None,
+        request_state: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Calls a tool and returns the server's answer as a JSON object of the protocol.
+
+        Cancelling this tells the server.
+
+        Raises:
+            ConnectionLost: the server ended before it answered; whether the tool took effect is unknown
+            ServerRefused: the server refused the request, or its answer has another form than the protocol's
+        """
+        params = self._library.types.CallToolRequestParams(
+            name=name, arguments=dict(arguments), input_responses=responses, request_state=request_state
+        )
+        request = self._library.types.CallToolRequest(params=params)
+        with self._translated():
+            # Not `call_tool`, which also checks the result against a schema of the server's, for as long as that takes.
+            answer = await self._client.session.send_request(request, self._library.answer, progress_callback=on_progress)
+        dumped: Mapping[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return dumped
+
+    async def follow_changes(self) -> bool:
+        """Sets `tools_changed` when the server says so, until its stream ends. Older servers say so without being asked.
+
+        Returns whether the stream can be opened again; False: the server offers none.
+        """
+        capabilities = self._client.server_capabilities
+        if capabilities.tools is None or not capabilities.tools.list_changed:
+            return False
+        with self._translated():
+            try:
+                async with self._client.listen(tools_list_changed=True) as subscription:
+                    async for _ in subscription:
+                        self.tools_changed.set()
+            except self._library.listen_unsupported:
+                return False
+            except self._library.subscription_lost:
+                pass
+        return True
+
+    def _translated(self) -> "_Translated":
+        return _Translated(self._library, self._state)
+
+
+class _Translated:
+    """Turns the library's errors into this module's."""
+
+    def __init__(self, library: Any, state: "_Wire") -> None:
+        self._library, self._state = library, state
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self._library.error):
+            code, text = error.error.code, error.error.message
+            if code == self._library.closed or self._state.lost.is_set() or self._state.problem:
+                self._state.lost.set()
+                raise ConnectionLost(self._state.problem or text) from error
+            if text == _HTTP_ERROR:  # of the server or of something before it, so that nobody knows what happened
+                raise ConnectionLost("it answered with an error of HTTP") from error
+            raise ServerRefused(f"{text} ({code})") from error
+        if isinstance(error, ValueError):  # of an answer that is not as the protocol says
+            raise ServerRefused(f"its answer is not as the protocol says: {words_of(error)[:_LAST_WORDS_CHARS]}") from error
+
+
+class _Wire:
+    """What is known of a connection besides its messages."""
+
+    def __init__(self) -> None:
+        self.lost, self.tools_changed = anyio.Event(), _Flag()
+        self.problem = ""
+        """Why requests cannot succeed, such as a refused token."""
+        self.last_words: deque[str] = deque(maxlen=20)
+        """The newest lines that a command wrote to its standard error."""
+        self.errors: TextIO | None = None
+        """Where a command writes its standard error to; None: there is no command."""
+        self.is_silent = anyio.Event()
+        """Set when nothing can be read from the standard error any more; from the beginning for a server without a command."""
+        self.listed: list[Mapping[str, Any]] = []
+        """The newest page of tools, as the server wrote it."""
+
+    async def cause(self, text: str) -> str:
+        """What is known of the end of the connection. Waits shortly for what a command that ended still has to say."""
+        with anyio.move_on_after(_LAST_WORDS_S):
+            await self.is_silent.wait()
+        said = " ".join(" ".join(self.last_words).split())[-_LAST_WORDS_CHARS:]
+        return ": ".join(each for each in (self.problem or text, f"its last words: {said}" if said else "") if each)
+
+
+class _Flag:
+    """An event that can be taken back."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+@asynccontextmanager
+async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncIterator[Connection]:
+    """Starts or reaches a server and agrees on the protocol; ends the connection, and a started command, with the block.
+
+    Enter and leave it in one task, without a deadline of its own in between.
+
+    Raises:
+        ConnectionLost: it cannot be started or reached, refuses the token, or does not speak the protocol
+    """
+    library = library_of_protocol()
+    state = _Wire()
+
+    async def on_message(message: Any) -> None:
+        if isinstance(message, library.types.ToolListChangedNotification):
+            state.tools_changed.set()
+        await anyio.lowlevel.checkpoint()
+
+    async with AsyncExitStack() as stack:
+        if settings.command is not None:
+            transport = await _command(library, stack, settings, secrets, state)
+        else:
+            state.is_silent.set()
+            transport = await _address(library, stack, settings, secrets, state)
+        client = library.Client(
+            _watched(transport, state),
+            message_handler=on_message,
+            client_info=library.types.Implementation(name="kitchener", version="1"),
+            elicitation_callback=_decline(library),
+        )
+        try:
+            await stack.enter_async_context(client)
+        except Exception as error:  # of the library, of its transport, and of groups of both
+            raise ConnectionLost(await state.cause(words_of_first(error))) from error
+        yield Connection(library, client, state)
+
+
+def _decline(library: Any) -> Callable[..., Any]:
+    """Answers servers that wait for an answer within a call. A person may answer much later, so they are told no."""
+
+    async def decline(context: object, params: object) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return library.types.ElicitResult(action="decline")
+
+    return decline
+
+
+async def _command(library: Any, stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire) -> Any:
+    reader, writer = os.pipe()
+    stack.callback(os.close, reader)  # after the task that reads has ended
+    os.set_blocking(reader, False)
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    state.errors = stack.enter_context(os.fdopen(writer, "w"))
+    stack.callback(tasks.cancel_scope.cancel)
+    tasks.start_soon(_keep_last_words, reader, state)
+    parameters = library.StdioServerParameters(
+        command=settings.command, args=list(settings.args), env=dict(secrets.env), cwd=settings.cwd
+    )
+    return library.stdio_client(parameters, errlog=state.errors)
+
+
+async def _keep_last_words(reader: int, state: _Wire) -> None:
+    """Reads what a command writes to its standard error, so that it never waits for a reader, and keeps the newest lines."""
+    while True:
+        await anyio.wait_readable(reader)
+        data = os.read(reader, _CHUNK)
+        if not data:
+            state.is_silent.set()
+            return
+        state.last_words.extend(data.decode("utf-8", "replace")[-_LAST_WORDS_CHARS:].splitlines())
+
+
+async def _address(library: Any, stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire) -> Any:
+    limit = _MAX_MESSAGE_FACTOR * settings.max_result_bytes
+    http = library.httpx2
+    client = http.AsyncClient(
+        headers={**secrets.headers, "Accept-Encoding": "identity"},
+        timeout=http.Timeout(settings.connect_timeout_s, read=settings.call_timeout_s),
+        transport=_bounded(http, limit, state),
+        trust_env=False,
+    )
+    await stack.enter_async_context(client)
+    return library.streamable_http_client(settings.url, http_client=client, max_sse_event_size=limit)
+
+
+def _bounded(http: Any, limit: int, state: _Wire) -> Any:
+    """A transport that ends an answer beyond a limit, and notes refused requests."""
+
+    class Bounded(http.AsyncHTTPTransport):  # type: ignore[misc]  # the library is imported when it is needed
+        async def handle_async_request(self, request: Any) -> Any:
+            response = await super().handle_async_request(request)
+            if response.status_code in (401, 403):
+                state.problem = f"the server refuses the token or the headers (HTTP {response.status_code})"
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                response.stream = Limited(response.stream)
+            return response
+
+    class Limited(http.AsyncByteStream):  # type: ignore[misc]
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            total = 0
+            async for chunk in self._stream:
+                total += len(chunk)
+                if total > limit:
+                    raise http.StreamError(f"the answer is larger than {limit:,} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return Bounded()
+
+
+@asynccontextmanager
+async def _watched(transport: AbstractAsyncContextManager[Any], state: _Wire) -> AsyncIterator[Any]:
+    """A transport that tells when nothing can be read from it any more."""
+    async with transport as (incoming, outgoing):
+        if state.errors is not None:
+            state.errors.close()  # the command has its own end of the pipe, and nothing is left to read when it ends
+        yield _WatchedStream(incoming, state), outgoing
+
+
+class _WatchedStream:
+    """A stream of messages that keeps each page of tools as it came, and tells when it ends."""
+
+    def __init__(self, stream: Any, state: _Wire) -> None:
+        self._stream, self._state, self._ended = stream, state, state.lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> "_WatchedStream":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._ended.set()
+        await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> "_WatchedStream":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            item = await self._stream.__anext__()
+        except BaseException:  # its end, or an error after which nothing follows
+            self._ended.set()
+            raise
+        result = getattr(getattr(item, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(listed := result.get("tools"), list) and "content" not in result:
+            # The library refuses a whole page for one tool that is not as the protocol says, so it sees only what it needs.
+            self._state.listed = [each for each in listed if isinstance(each, dict)]
+            result["tools"] = [found for each in self._state.listed if (found := _least(each)) is not None]
+        return item
+
+
+def _least(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the library needs of a listed tool; None: the tool has not even that."""
+    name, schema = tool.get("name"), tool.get("inputSchema")
+    is_whole = isinstance(name, str) and isinstance(schema, dict) and schema.get("type") == "object"
+    return {"name": name, "inputSchema": schema} if is_whole else None
+
+
+def words_of_first(error: BaseException) -> str:
+    """The first error of nested groups, in words; what this module says in its own words comes without the class."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    is_own = isinstance(error, ConnectionLost | ServerRefused)
+    return (str(error) if is_own else words_of(error))[: 2 * _LAST_WORDS_CHARS]
+
+
+def library_of_protocol() -> Any:
+    """The names of the vendor's library that this module uses. Imported when a server is opened, because it takes a second.
+
+    Raises:
+        ConfigError: the extra `mcp` is not installed
+    """
+    try:
+        import httpx2
+        import mcp
+        import mcp_types
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+        from pydantic import TypeAdapter
+    except ImportError as error:
+        raise ConfigError("configuration", "mcp", "", f"{EXTRA} ({error})") from error
+    # Its messages quote what servers send, with tracebacks. This module's errors say what matters of them.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    return _Library(
+        types=mcp_types,
+        httpx2=httpx2,
+        Client=mcp.Client,
+        StdioServerParameters=StdioServerParameters,
+        stdio_client=stdio_client,
+        streamable_http_client=streamable_http_client,
+        error=mcp.MCPError,
+        closed=mcp_types.CONNECTION_CLOSED,
+        listen_unsupported=ListenNotSupportedError,
+        subscription_lost=SubscriptionLost,
+        answer=TypeAdapter(mcp_types.CallToolResult | mcp_types.InputRequiredResult),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    types: Any
+    httpx2: Any
+    Client: Any
+    StdioServerParameters: Any
+    stdio_client: Any
+    streamable_http_client: Any
+    error: Any
+    closed: int
+    listen_unsupported: Any
+    subscription_lost: Any
+    answer: Any

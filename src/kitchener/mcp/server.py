@@ -1,0 +1,313 @@
+"""Keeps one MCP server connected, calls its tools, and tells when its list of tools changes.
+
+One task opens a connection, uses it until it is lost, closes it, and opens another one after a pause. Calls run in the tasks
+of their callers and share the connection. A call whose connection is lost has an unknown outcome: it is made again only if the
+tool says that this has no further effect. `connection.py` speaks the protocol. Explained in `docs/mcp.md`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Literal
+
+import anyio
+from anyio.abc import TaskStatus
+
+from kitchener.clock import loop_clock
+from kitchener.config.mcp_servers import McpServerConfig
+from kitchener.lanes.failure_window import FailureWindow
+from kitchener.logs import get_logger
+from kitchener.mcp.connection import (
+    Connection,
+    ConnectionLost,
+    Secrets,
+    ServerRefused,
+    ToolList,
+    open_connection,
+    words_of_first,
+)
+from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
+from kitchener.mcp.results import McpCallFailed, responses_to, result_of
+from kitchener.records.server_tools import ServerTool
+from kitchener.records.tools import ToolIdentity
+
+_log = get_logger(__name__)
+
+ServerState = Literal["waiting", "connecting", "connected", "failed"]
+"""`waiting`: for its first use, or for the pause after a failure. `failed`: given up after `max_restarts` failures."""
+
+_RELIST_PAUSE_S: Final = 1.0
+"""Least time between two listings of tools. A server may say at any rate that they changed."""
+_LEAST_TTL_S: Final = 60.0
+"""Least time after which a list is read again because it is out of date."""
+_WINDOW_FACTOR: Final = 10
+"""Failures count for so many times the longest pause."""
+
+Publish = Callable[[Sequence[ServerTool]], None]
+"""Puts the tools of a server in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """What is known of a server."""
+
+    label: str
+    state: ServerState
+    problem: str
+    """Why it is not connected; empty where it is."""
+    server: str
+    """Name and version, as the server says; empty while it was never connected."""
+    protocol: str
+    tools: tuple[ToolIdentity, ...]
+    refused: tuple[RefusedTool, ...]
+    running: int
+    """Calls that run now."""
+    waiting: int
+    """Calls that wait for a free place."""
+    starts: int
+    """Connections so far."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the newest connection told."""
+
+    server: str = ""
+    protocol: str = ""
+    tools: tuple[ServerTool, ...] = ()
+    refused: tuple[RefusedTool, ...] = ()
+    hashes: dict[str, str] = field(default_factory=dict)
+
+
+class McpServer:
+    """One server. `run` is its task.
+
+    Args:
+        label: our name of it
+        settings: its settings
+        secrets: the values of its references
+    """
+
+    def __init__(self, label: str, settings: McpServerConfig, secrets: Secrets) -> None:
+        self.label, self.settings, self.source = label, settings, source_of(label)
+        self._secrets = secrets
+        self._state: ServerState = "waiting"
+        self._problem = ""
+        self._known = _Known()
+        self._publish: list[Publish] = []
+        self._connection: Connection | None = None
+        self._changed = anyio.Event()
+        """Set and replaced at each change of state."""
+        self._wanted = anyio.Event()
+        self._settled = anyio.Event()
+        """Set when the first connection came about or failed."""
+        self._places = anyio.CapacityLimiter(settings.max_calls)
+        self._running, self._starts = 0, 0
+        if settings.start == "runtime":
+            self._wanted.set()
+
+    def attach(self, publish: Publish) -> None:
+        """Calls `publish` with the tools now, and whenever they change."""
+        self._publish.append(publish)
+        publish(self._known.tools)
+
+    async def settle(self) -> None:
+        """Connects if need be. Returns when the first connection came about or failed, or `connect_timeout_s` is over."""
+        self._wanted.set()
+        with anyio.move_on_after(self.settings.connect_timeout_s):
+            await self._settled.wait()
+
+    async def is_decided(self) -> None:
+        """Returns when the server is not being connected: it is, or it failed."""
+        while self._state == "connecting":
+            changed = self._changed
+            await changed.wait()
+
+    def report(self) -> ServerReport:
+        """What is known of the server now."""
+        known, waiting = self._known, self._places.statistics().tasks_waiting
+        return ServerReport(
+            self.label,
+            self._state,
+            self._problem,
+            known.server,
+            known.protocol,
+            tuple(each.identity for each in known.tools),
+            known.refused,
+            self._running,
+            waiting,
+            self._starts,
+        )
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps the server connected until it is cancelled or given up."""
+        task_status.started()
+        await self._wanted.wait()
+        settings, now = self.settings, loop_clock()
+        failures = FailureWindow(settings.max_restarts, _WINDOW_FACTOR * settings.backoff_max_s)
+        pause_s = settings.backoff_initial_s
+        while True:
+            began = now()
+            self._tell("connecting", "")
+            problem = await self._connect_once()
+            if now() - began > settings.backoff_max_s:
+                pause_s = settings.backoff_initial_s
+            if failures.add(now(), None):
+                self._give_up(problem)
+                return
+            _log.warning("MCP server not connected", server=self.label, problem=problem, next_try_s=pause_s)
+            self._tell("waiting", problem)
+            await anyio.sleep(pause_s)
+            pause_s = min(2 * pause_s, settings.backoff_max_s)
+
+    async def _connect_once(self) -> str:
+        """Opens a connection, uses it until it is lost, and returns why it is."""
+        problem = ""
+        with anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s) as scope:
+            try:
+                async with open_connection(self.settings, self._secrets) as connection:
+                    listed = await connection.list_tools(self.settings.max_tools)
+                    scope.deadline = math.inf
+                    self._take(connection, listed)
+                    problem = await self._use(connection, listed.ttl_s)
+            except Exception as error:  # noqa: BLE001  of the library too, and in groups; it ends this connection only
+                problem = problem or words_of_first(error)
+            finally:
+                self._connection = None
+        if scope.cancelled_caught:
+            problem = f"it did not list its tools within connect_timeout_s = {self.settings.connect_timeout_s:g}"
+        self._settled.set()
+        return problem
+
+    async def _use(self, connection: Connection, ttl_s: float | None) -> str:
+        """Follows changes of the list until the connection is lost and its calls have ended; returns why it was lost."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow, connection)
+            tasks.start_soon(self._list_again, connection, ttl_s)
+            await connection.lost.wait()
+            tasks.cancel_scope.cancel()
+        self._connection = None
+        with anyio.move_on_after(self.settings.call_timeout_s):  # over HTTP, one call may fail and others go on
+            while self._running:
+                changed = self._changed
+                await changed.wait()
+        return await connection.cause()
+
+    async def _follow(self, connection: Connection) -> None:
+        """Lets the server tell when its tools change. What it told between two streams is lost, so the list is read again."""
+        try:
+            while await connection.follow_changes():
+                await anyio.sleep(_RELIST_PAUSE_S)
+                connection.tools_changed.set()
+        except (ConnectionLost, ServerRefused) as error:
+            _log.info("MCP server tells no changes of its tools", server=self.label, problem=str(error))
+
+    async def _list_again(self, connection: Connection, ttl_s: float | None) -> None:
+        """Reads the list of tools again when the server says that it changed, or that it is out of date."""
+        while True:
+            with anyio.move_on_after(max(_LEAST_TTL_S, ttl_s) if ttl_s is not None else math.inf):
+                await connection.tools_changed.wait()
+            try:
+                with anyio.move_on_after(self.settings.connect_timeout_s):
+                    listed = await connection.list_tools(self.settings.max_tools)
+                    ttl_s = listed.ttl_s
+                    self._take(connection, listed)
+            except (ConnectionLost, ServerRefused) as error:
+                _log.warning("MCP server does not list its tools", server=self.label, problem=str(error))
+            await anyio.sleep(_RELIST_PAUSE_S)
+
+    def _take(self, connection: Connection, listed: ToolList) -> None:
+        """Puts the listed tools in place, and tells what changed since the last list."""
+        found, refused = read_tools(self.label, self.settings, listed.tools)
+        tools = tuple(ServerTool(each.definition, partial(self._call, each), self.settings.call_timeout_s) for each in found)
+        hashes = {each.tool_id: each.identity.definition_hash for each in tools}
+        before, is_first = self._known, connection is not self._connection
+        self._known = _Known(connection.server, connection.protocol, tools, tuple(refused), hashes)
+        if is_first:
+            self._connection = connection
+            self._starts += 1
+        if before.refused != self._known.refused:
+            for each in refused:
+                _log.warning("MCP tool left out", server=self.label, tool=each.name, problem=each.reason)
+        if hashes != before.hashes:
+            changed = sorted(name for name in hashes.keys() & before.hashes if hashes[name] != before.hashes[name])
+            _log.info(
+                "MCP tools in place",
+                server=self.label,
+                added=sorted(hashes.keys() - before.hashes.keys()),
+                removed=sorted(before.hashes.keys() - hashes.keys()),
+                changed=changed,
+            )
+            for publish in self._publish:
+                publish(tools)
+        self._tell("connected", "")
+        self._settled.set()
+
+    def _give_up(self, problem: str) -> None:
+        _log.error("MCP server given up", server=self.label, problem=problem, failures=self.settings.max_restarts)
+        self._known = _Known(self._known.server, self._known.protocol)
+        for publish in self._publish:
+            publish(())
+        self._tell("failed", problem)
+
+    def _tell(self, state: ServerState, problem: str) -> None:
+        self._state, self._problem = state, problem
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _call(self, tool: ListedTool, arguments: Mapping[str, object], context: Any) -> object:
+        """Calls a tool and returns its result, or a `ToolQuestion`.
+
+        Raises:
+            McpCallFailed: the call failed; the text says whether it may have had an effect
+        """
+        traits = ToolIdentity.of(tool.definition).traits
+        may_repeat = traits.read_only or traits.idempotent
+        async with self._places:
+            try:
+                return await self._call_once(tool, arguments, context)
+            except ConnectionLost as error:
+                if not may_repeat:
+                    raise McpCallFailed(
+                        f"outcome unknown: server {self.label!r} was lost before it answered ({error});"
+                        " the call may have had its effect, so check before you repeat it"
+                    ) from error
+            try:  # without further effect, as the server says and its settings believe
+                return await self._call_once(tool, arguments, context)
+            except ConnectionLost as error:
+                raise McpCallFailed(f"server {self.label!r} was lost twice before it answered: {error}") from error
+
+    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: Any) -> object:
+        connection = await self._connected()
+        answer = getattr(context, "answer", None)
+        responses, request_state = responses_to(answer) if answer is not None else (None, None)
+        self._running += 1
+        try:
+            found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
+        except ServerRefused as error:
+            raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
+        except ConnectionLost as error:
+            raise ConnectionLost(await connection.cause()) from error
+        finally:
+            self._running -= 1
+            if not self._running and connection.lost.is_set():
+                self._tell(self._state, self._problem)
+        return result_of(found, self.settings.max_result_bytes)
+
+    async def _connected(self) -> Connection:
+        """The connection, or the next one. Nothing was sent while this waits.
+
+        Raises:
+            McpCallFailed: the server was given up
+        """
+        self._wanted.set()
+        while (connection := self._connection) is None or connection.lost.is_set():
+            if self._state == "failed":
+                raise McpCallFailed(f"server {self.label!r} is not there, and nothing was sent: {self._problem}")
+            changed = self._changed
+            await changed.wait()
+        return connection
+
+
+__all__ = ["McpServer", "ServerReport", "ServerState"]

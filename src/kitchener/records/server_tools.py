@@ -1,0 +1,62 @@
+"""A tool that another program runs, known by its definition: how arguments are checked, and how it is called.
+
+The same definition checks arguments in a running turn and in a replay, which calls nothing. Explained in `docs/mcp.md`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+from kitchener.json_schema import JsonSchema
+from kitchener.records.entries.sources import ToolDefinition
+from kitchener.records.prompt import ToolSpec
+from kitchener.records.tools import ToolIdentity
+
+CallTool = Callable[[Mapping[str, object], Any], Awaitable[object]]
+"""Calls a tool with checked arguments, and with the facts of the call as the tool loop gives them."""
+
+
+async def _not_called(arguments: Mapping[str, object], context: object) -> object:
+    raise RuntimeError("a tool that is known by its definition only cannot be called")
+
+
+class ServerTool:
+    """A `RunnableTool` of another program.
+
+    Args:
+        definition: its definition, present or on record
+        call: calls it; None: it cannot be called, as in a replay
+        timeout_s: longest call, seconds; None: the registry's limit
+
+    Raises:
+        ValueError: the schema of its parameters is invalid; the error's text is one line
+    """
+
+    is_async, closes_intent = True, False
+    acceptance: tuple[str, ...] = ()
+
+    def __init__(self, definition: ToolDefinition, call: CallTool | None = None, timeout_s: float | None = None) -> None:
+        self.identity = identity = ToolIdentity.of(definition)
+        self.tool_id, self.policy_name, self.source, self.traits = (
+            identity.tool_id,
+            identity.policy_name,
+            identity.source,
+            identity.traits,
+        )
+        self.requires_approval = identity.requires_approval
+        self.is_read_only, self.timeout_s = definition["read_only"], timeout_s
+        self.description, self.parameters = definition["description"], definition["parameters"]
+        self.spec = ToolSpec(self.tool_id, self.description, self.parameters)
+        self._schema, self._call = JsonSchema(self.parameters), call or _not_called
+
+    def bind(self, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+        """Returns a copy of the arguments, or one line of text that says what is wrong with them."""
+        problem = self._schema.problem(dict(arguments))
+        if problem is not None:
+            return f"tool {self.tool_id!r} cannot take these arguments: {problem}"
+        return deepcopy(dict(arguments))
+
+    def prepared(self, bound: Mapping[str, object], call: Any) -> Callable[[], object]:
+        """Returns the call, ready to run."""
+        return partial(self._call, bound, call)

@@ -1,0 +1,147 @@
+"""Servers over streamable HTTP, written with the vendor's library: questions, progress, changes, tokens, cut answers."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kitchener.config import McpServerConfig
+from kitchener.mcp.connection import Secrets
+from kitchener.mcp.results import McpCallFailed
+from kitchener.mcp.server import McpServer
+from kitchener.records.server_tools import ServerTool
+from kitchener.records.tools import ToolAnswer, ToolQuestion
+from kitchener.replaying import replay_session
+from tests.mcp.http_server import QUESTION, TOKEN, HttpServer, http_server
+from tests.mcp.servers import offered, open_desk, say, settings_of, until
+
+# On trio, the library's HTTP client leaves generators of answers that it did not read to their end to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[HttpServer]:
+    with http_server() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEB_TOKEN", TOKEN)
+    monkeypatch.setenv("OLD_TOKEN", "sk-wrong")
+
+
+def at(web: HttpServer, **settings: Any) -> McpServerConfig:
+    given = {"token": "env:WEB_TOKEN", "backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 10.0}
+    return McpServerConfig(url=web.url, **{**given, **settings})
+
+
+@dataclass
+class Facts:
+    """What the tool loop tells a call, as far as a server's tool reads it."""
+
+    answer: ToolAnswer | None = None
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+
+    async def progress(self, *values: Any) -> None:
+        self.told.append(values)
+
+
+@asynccontextmanager
+async def connected(settings: McpServerConfig) -> AsyncIterator[dict[str, ServerTool]]:
+    """The tools of a fresh connection, by the server's names for them."""
+    found: dict[str, ServerTool] = {}
+
+    def take(tools: Any) -> None:
+        found.clear()
+        found.update({each.policy_name.partition(".")[2]: each for each in tools})
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            server = McpServer("web", settings, Secrets(headers={"Authorization": f"Bearer {TOKEN}"}))
+            server.attach(take)
+            await tasks.start(server.run)
+            await server.settle()
+            yield found
+            tasks.cancel_scope.cancel()
+
+
+async def called(tool: ServerTool, arguments: dict[str, Any], facts: Facts | None = None) -> Any:
+    bound = tool.bind(arguments)
+    assert isinstance(bound, dict), bound
+    result: Any = tool.prepared(bound, facts)()
+    return await result
+
+
+async def test_a_turn_calls_a_tool_over_http_and_replays_identical(web: HttpServer, tmp_path: Path) -> None:
+    async with open_desk(tmp_path, {"web": at(web)}) as (runtime, provider):
+        supervisor = runtime.supervisor()
+        session_id = await supervisor.start_session()
+        done = await supervisor.handle_turn('web__add {"a": 2, "b": 3}', session_id=session_id)
+        assert done.response == '{"result":5}'
+        assert "web__remove" in offered(provider)
+        assert runtime.statistics()["mcp_servers"]["web"]["state"] == "connected"
+    report = await replay_session(session_id, config=settings_of(tmp_path, {"web": at(web)}))
+    assert report.is_identical, report.text()
+
+
+async def test_a_refused_token_is_one_clear_problem(web: HttpServer, tmp_path: Path) -> None:
+    server = at(web, token="env:OLD_TOKEN", max_restarts=1)
+    async with open_desk(tmp_path, {"web": server}) as (runtime, _):
+        assert await say(runtime, "web__add") == "there is no web__add"
+        found = runtime.statistics()["mcp_servers"]["web"]
+        await until(lambda: runtime.statistics()["mcp_servers"]["web"]["state"] == "failed")
+        found = runtime.statistics()["mcp_servers"]["web"]
+    assert found["problem"] == "the server refuses the token or the headers (HTTP 401)"
+
+
+@pytest.mark.parametrize("tool", ["drop", "crash"])
+async def test_a_broken_answer_fails_its_own_call_only(web: HttpServer, tool: str) -> None:
+    async with connected(at(web)) as tools:
+        with pytest.raises(McpCallFailed, match="outcome unknown"):
+            await called(tools[tool], {})
+        assert await called(tools["add"], {"a": 1, "b": 1}) == {"result": 2}
+
+
+async def test_progress_of_a_server_reaches_the_call(web: HttpServer) -> None:
+    facts = Facts()
+    async with connected(at(web)) as tools:
+        assert await called(tools["count"], {"to": 3}, facts) == {"result": "counted"}
+    assert facts.told == [(value, 3, f"at {value}") for value in (1, 2, 3)]
+
+
+async def test_a_question_is_answered_from_a_fresh_connection(web: HttpServer) -> None:
+    """As after a restart: the state of the question is all that the call needs."""
+    async with connected(at(web)) as tools:
+        question = await called(tools["remove"], {"path": "a.txt"}, Facts())
+    assert isinstance(question, ToolQuestion)
+    assert (question.message, question.response_schema, question.reason) == ("Remove a.txt?", QUESTION, "input_required")
+    web.asked.clear()
+    async with connected(at(web)) as tools:
+        answer = ToolAnswer(question.state, {"really": True})
+        assert await called(tools["remove"], {"path": "a.txt"}, Facts(answer)) == {"result": "removed a.txt"}
+        await called(tools["remove"], {"path": "a.txt"}, Facts(ToolAnswer(question.state, False)))
+    assert [each["response"] for each in web.asked] == [
+        {"action": "accept", "content": {"really": True}},
+        {"action": "decline"},
+    ]
+    assert web.asked[0]["state"] == "state of a.txt"
+
+
+async def test_a_tool_that_comes_later_is_offered_from_the_next_turn_on(web: HttpServer, tmp_path: Path) -> None:
+    async with open_desk(tmp_path, {"web": at(web)}) as (runtime, _):
+        count = runtime.statistics()["mcp_servers"]["web"]["tools"]
+        assert await say(runtime, "web__grow") == '{"result":"grown"}'
+        if count == 6:  # the server is shared, and keeps the tool
+            await until(lambda: runtime.statistics()["mcp_servers"]["web"]["tools"] == 7)
+        assert await say(runtime, "web__later") == '{"result":"later ran"}'
+
+
+async def test_an_answer_beyond_the_limit_is_cut_off(web: HttpServer) -> None:
+    """By bytes on the wire too: here the list of tools itself is larger."""
+    async with connected(at(web, max_result_bytes=1_024, max_restarts=1)) as tools:
+        assert set(tools) <= {"add", "count", "remove", "grow", "drop", "crash", "later"}
