@@ -91,3 +91,14 @@ async def test_calls_may_overlap(provider: EmbeddingProvider) -> None:
 async def test_the_model_has_one_name(provider: EmbeddingProvider) -> None:
     assert provider.model_id
     assert provider.model_id == provider.model_id.strip()
+
+
+@NEEDS_EXTRA
+async def test_in_the_static_model_words_of_form_and_marks_do_not_count() -> None:
+    async with open_embeddings(RuntimeConfig(embeddings=EmbeddingsConfig(kind="static"))) as static:
+        assert static is not None
+        plain, framed, empty = [
+            unit_vector(each) for each in await static.embed(["dog sofa", "What, the dog is on a sofa?", "What is it?"])
+        ]
+    assert sum(map(mul, plain, framed)) == pytest.approx(1.0, abs=1e-3)
+    assert not any(empty)

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -40,6 +41,17 @@ async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> N
             session_id = await say(runtime, DOG, *CHATTER, QUESTION)
             seen[name] = "terrier" in await shown(runtime, session_id)
     assert seen == {"with": True, "without": False, "weightless": False}
+
+
+async def test_without_numpy_the_newest_texts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that brings its own vectors needs no further package; the log says what is missing."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    monkeypatch.delitem(sys.modules, "kitchener.actors.similarity.matrix", raising=False)
+    with captured_logs() as logs:
+        async with opened(config(tmp_path), Meanings()) as runtime:
+            session_id = await say(runtime, DOG, *CHATTER, QUESTION)
+            assert "terrier" in await shown(runtime, session_id)
+    assert [each["remedy"] for each in logs if each.get("problem") == "numpy is missing"] == ["install kitchener[embeddings]"]
 
 
 async def test_other_sessions_of_the_subject_are_found_and_those_of_others_are_not(tmp_path: Path) -> None:
