@@ -10,7 +10,7 @@ project.
     python -m benchmarks.evidence --data locomo10.json
     python -m benchmarks.evidence --data chats.json --budgets 1000,2000 --sample 100
     python -m benchmarks.evidence --data locomo10.json --policies lexical,newest_first --json
-    python -m benchmarks.evidence --data chats.json --embeddings static --weight 0.25
+    python -m benchmarks.evidence --data chats.json --embeddings static --weight 0.15
     python -m benchmarks.evidence --data locomo10.json --one-session
 
 With `--embeddings` the running turn also ranks by vectors. With `--policies` the idealised figures stand beside them: the

@@ -23,7 +23,8 @@ from benchmarks.conversations import Conversation, read_conversations
 from kitchener import HO2Config
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnWords, words_under
-from kitchener.actors.similarity.vectors import Vector, VectorList, scores_of, unit_vector
+from kitchener.actors.similarity.matrix import VectorMatrix
+from kitchener.actors.similarity.vectors import Vector, unit_vector
 from kitchener.config import EmbeddingsConfig
 from kitchener.context import Item, Ruleset, estimator, evidence_item
 from kitchener.records.embedding import Similarity
@@ -48,10 +49,10 @@ def made_up(source: random.Random) -> Vector:
     return unit_vector([source.gauss(0, 1) for _ in range(DIMENSIONS)])
 
 
-def rank(words: TurnWords, vectors: VectorList, asked: Vector, question: str, ruleset: Ruleset) -> None:
+def rank(words: TurnWords, vectors: VectorMatrix, asked: Vector, question: str, ruleset: Ruleset) -> None:
     """One ranking, as a turn makes it."""
     config, among = EmbeddingsConfig(), len(words.turns)
-    scores = scores_of(asked, vectors, config.scored)
+    scores = vectors.scores(asked, among, config.scored)
     named = {words.turns[n].ref.entry_id: score for n, score in scores.items()}
     similar = Similarity("made-up", config.weight, named, 0)
     wanted = ruleset.context_budget * among // words.tokens(among)
@@ -73,7 +74,9 @@ def main() -> None:
     for item in itertools.islice(said(conversations), 2 * arguments.turns):
         words.note(item)
     known = [made_up(source) for _ in range(1_000)]
-    vectors = VectorList([source.choice(known) for _ in words.turns])
+    vectors = VectorMatrix(EmbeddingsConfig().max_cached)
+    for position in range(len(words.turns)):
+        vectors.put(position, source.choice(known))
     questions = [each.text for conversation in conversations for each in conversation.questions]
     rank(words, vectors, known[0], "first, the index is built", ruleset)
     times = []

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "kitchener"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NEEDED_BY_AN_EXTRA = {
+    "actors/similarity/matrix.py": {"numpy"},
     "gateway/embeddings/static.py": {"safetensors", "tokenizers"},
     "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
     "testing/replays.py": {"pytest"},

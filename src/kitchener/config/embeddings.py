@@ -24,8 +24,8 @@ class EmbeddingsConfig(Settings):
     """Root of an OpenAI-compatible endpoint, such as `http://127.0.0.1:8080/v1`. What is said is sent there."""
     api_key: str | None = None
     """Reference to the endpoint's key: `env:OPENAI_API_KEY` or `file:/run/secrets/key`. None: no key is sent."""
-    weight: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.25
-    """What the most similar text gains, as a share of the best score by words; others in proportion."""
+    weight: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.15
+    """What a text gains that says the same as the message, as a share of the best score by words; others in proportion."""
     scored: Annotated[int, Field(ge=1, le=1_000)] = 64
     """Most similar texts that gain anything. Their scores are on record in each projection."""
     deadline_s: Seconds = 0.5
@@ -37,7 +37,8 @@ class EmbeddingsConfig(Settings):
     max_text_chars: Annotated[int, Field(ge=16, le=1_000_000)] = 2_000
     """Characters of a text that count; the beginning of a longer one."""
     max_cached: Positive = 50_000
-    """Vectors in memory, for all sessions together; of one history, the newest. A vector of 256 numbers takes about 1 KiB."""
+    """Vectors in memory, for all sessions together; of one history, the newest. A vector of 256 numbers takes
+    about half a KiB."""
     max_stored: Positive = 1_000_000
     """Vectors in the file under `plane_root`. Beyond it, the oldest are removed, and made again when needed."""
 

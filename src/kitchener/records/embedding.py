@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from kitchener.records.entries import EmbeddingProblem, SimilarityMapping
 
 FULL_SCORE = 1_000
-"""The score of the most similar text."""
+"""The score of a text that says the same as the message."""
 
 
 class EmbeddingProvider(Protocol):
@@ -34,7 +34,7 @@ class Similarity(NamedTuple):
     model: str
     """The model of the vectors."""
     weight: float
-    """What the most similar text gains, as a share of the best score by words."""
+    """What the full score gains, as a share of the best score by words."""
     scores: Mapping[str, int]
     """Entry id of a message or a reply to its score, 1 to 1,000. Others gain nothing."""
     without: int

@@ -141,7 +141,7 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
 
-POLICY_VERSION: Final = 5
+POLICY_VERSION: Final = 6
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -162,10 +162,11 @@ and beside a long history only what matches the message well (3: one text, as wi
 is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and the goal of a bridge no header;
 more long items are offered (3: not so).
 
-Version 5: a model reads a long result of a tool page by page, and is told when it makes a call again and again or too many
-calls (4: it read all of a result, and only the rounds were counted). What was said on a day that the message names matches it;
-where many items have room, hints count for more and sessions take turns; bare numbers make nothing of other sessions related to
-a message (4: not so).
+Version 5: what was said on a day that the message names matches it; where many items have room, hints count for more and
+sessions take turns; bare numbers make nothing of other sessions related to a message (4: not so).
+
+Version 6: a model reads a long result of a tool page by page, and is told when it makes a call again and again or too many
+calls (5: it read all of a result, and only the rounds were counted).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -40,7 +40,7 @@ from kitchener.replaying.recorded.routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged, policy_version_of
 
-_FIRST_WITH_PAGES: Final = 5
+_FIRST_WITH_PAGES: Final = 6
 """The version of the policy from which the built-in tool reads pages of results."""
 _FROM_OUTSIDE: Final = ("PROVIDER", "TIMEOUT")
 """Failure reasons that come from outside the executor. A replay copies these from the record and recomputes all others."""

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -35,11 +36,22 @@ from tests.logs import captured_logs
 async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> None:
     """The same conversation with and without vectors, and a weight of nothing, which is as without."""
     seen = {}
-    for name, embeddings, weight in (("with", Meanings(), 0.25), ("without", None, 0.25), ("weightless", Meanings(), 0.0)):
+    for name, embeddings, weight in (("with", Meanings(), 0.15), ("without", None, 0.15), ("weightless", Meanings(), 0.0)):
         async with opened(config(tmp_path / name, weight=weight), embeddings) as runtime:
             session_id = await say(runtime, DOG, *CHATTER, QUESTION)
             seen[name] = "terrier" in await shown(runtime, session_id)
     assert seen == {"with": True, "without": False, "weightless": False}
+
+
+async def test_without_numpy_the_newest_texts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that brings its own vectors needs no further package; the log says what is missing."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    monkeypatch.delitem(sys.modules, "kitchener.actors.similarity.matrix", raising=False)
+    with captured_logs() as logs:
+        async with opened(config(tmp_path), Meanings()) as runtime:
+            session_id = await say(runtime, DOG, *CHATTER, QUESTION)
+            assert "terrier" in await shown(runtime, session_id)
+    assert [each["remedy"] for each in logs if each.get("problem") == "numpy is missing"] == ["install kitchener[embeddings]"]
 
 
 async def test_other_sessions_of_the_subject_are_found_and_those_of_others_are_not(tmp_path: Path) -> None:
@@ -59,7 +71,7 @@ async def test_the_scores_used_are_on_record_by_entry(tmp_path: Path) -> None:
         first = await anext(aiter(runtime.ledgers().ho2m.read(session_id=session_id, entry_type="TURN_STARTED")))
     assert on_record[0] is None  # nothing was there to compare
     last = on_record[-1]
-    assert (last["model"], last["weight"], last["without"]) == ("meanings/1", 0.25, 0)
+    assert (last["model"], last["weight"], last["without"]) == ("meanings/1", 0.15, 0)
     assert last["scores"][first.entry_id] == 1_000
     assert len(last["scores"]) <= 2
     assert "problem" not in last
@@ -215,7 +227,7 @@ async def test_a_vector_of_another_size_than_the_others_does_not_count(tmp_path:
         changed.answer = lambda texts: [[*vector(text), 0.0] for text in texts]
         await say(runtime, QUESTION, session_id=session_id)
         last = (await similarities(runtime, session_id))[-1]
-    assert len(last["scores"]) <= 1  # of the last reply alone, which has the new size
+    assert last["scores"] == {}  # only the last reply has the new size, and it is no more similar than the average
 
 
 async def test_only_the_newest_texts_are_compared_where_memory_is_small(tmp_path: Path) -> None:

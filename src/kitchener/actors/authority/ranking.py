@@ -6,7 +6,7 @@ change the result.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -163,12 +163,12 @@ class TurnWords:
         numbers = set(map(self._owners.__getitem__, ranked.matched))
         alike = similar.scores if similar is not None and similar.weight else {}
         least = _ALIKE if ranked.related == math.inf else 1
-        is_related = True
-        for number in ranked.numbers:
+        # The best come first.
+        end = bisect_right(ranked.numbers, -ranked.related, key=lambda number: -self._best_score(number, ranked))
+        for place, number in enumerate(ranked.numbers):
             if number in numbers:
                 item = self.turns[number]
-                is_related = is_related and self._best_score(number, ranked) >= ranked.related  # the best come first
-                yield item, is_related or (bool(alike) and alike.get(item.ref.entry_id, 0) >= least)
+                yield item, place < end or (bool(alike) and alike.get(item.ref.entry_id, 0) >= least)
 
     def _read(self) -> LexicalIndex:
         """Returns the index after adding all turns that were noted since the last call."""

@@ -28,7 +28,7 @@ class ContextItems:
     """The tool, with the function that finds the session's thread that it reads.
 
     Args:
-        reads_pages: whether the tool also reads the pages of results; False: as under version 4 of the policy and before
+        reads_pages: whether the tool also reads the pages of results; False: as under version 5 of the policy and before
     """
 
     def __init__(self, *, reads_pages: bool = True) -> None:

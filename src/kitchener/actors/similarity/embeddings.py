@@ -7,7 +7,7 @@ deadline of its own; what has none by then is ranked by its words. A provider th
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.similarity.vector_store import VectorStore
-from kitchener.actors.similarity.vectors import Vector, VectorList, scores_of, unit_vector
+from kitchener.actors.similarity.vectors import FewVectors, Vector, Vectors, unit_vector
 from kitchener.cancellation import is_own_failure
 from kitchener.config import EmbeddingsConfig
 from kitchener.logs import get_logger
@@ -39,14 +39,14 @@ _READ_AT_ONCE: Final = 500
 class _Held:
     """The vectors of one history in memory, by the number of the item."""
 
-    __slots__ = ("first", "read_to", "vectors", "words")
+    __slots__ = ("counted", "read_to", "vectors", "words")
 
-    def __init__(self, words: "ref[TurnWords]") -> None:
-        self.words, self.vectors = words, VectorList()
+    def __init__(self, words: "ref[TurnWords]", vectors: Vectors) -> None:
+        self.words, self.vectors = words, vectors
         self.read_to: int | None = None
         """Items up to here were looked up before; None: not all of them."""
-        self.first = 0
-        """The oldest item whose vector is in memory."""
+        self.counted = 0
+        """Its vectors, as counted last."""
 
 
 class _VectorSearch:
@@ -77,28 +77,32 @@ class Embeddings:
         self._store = VectorStore(directory, sealer, config.max_stored)
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._total = 0
-        """Places for vectors in `_held`."""
+        """Vectors in `_held`."""
+        self._vectors = _kind_of_vectors()
         self._batch, self._paused_until, self._has_failed = config.batch, 0.0, False
 
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
         """See `Comparing`. Never fails: what could not be had is told in the result."""
         if not among:
             return None
-        first, held = max(0, among - self._config.max_cached), self._history(words, among)
+        held = self._history(words)
         search = _VectorSearch(self._cut(message))
-        numbers = held.vectors.numbers
-        newest_first = range(among - 1, first - 1, -1) if held.vectors.part(first, among).missing else ()
-        wanted = {n: self._cut(words.said(n)) for n in newest_first if numbers[n] is None}
+        wanted = {n: self._cut(words.said(n)) for n in held.vectors.unknown(among)}
         await self._search(subject_id, search, wanted, held.read_to)
         if search.problem is None or held.read_to is not None:
             held.read_to = among
-        for n, text in wanted.items():
-            held.vectors.put(n, search.found.get(text))
-        known, asked = held.vectors.part(first, among), search.found.get(search.message)
-        scores = scores_of(asked, known, self._config.scored) if asked is not None else {}
-        named = {words.turns[first + n].ref.entry_id: score for n, score in sorted(scores.items())}
-        without = first + known.missing
+        scores = self._scores(search, held.vectors, wanted, among)
+        self._count(held)
+        named = {words.turns[n].ref.entry_id: score for n, score in sorted(scores.items())}
+        without = max(0, among - held.vectors.capacity) + sum([text not in search.found for text in wanted.values()])
         return Similarity(self._provider.model_id, self._config.weight, named, without, search.problem)
+
+    def _scores(self, search: _VectorSearch, vectors: Vectors, wanted: Mapping[int, str], among: int) -> dict[int, int]:
+        for n, text in wanted.items():
+            if (vector := search.found.get(text)) is not None:
+                vectors.put(n, vector)
+        asked = search.found.get(search.message)
+        return vectors.scores(asked, among, self._config.scored) if asked is not None else {}
 
     async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
         """Finds vectors, newest first, until the deadline, and keeps those that were made."""
@@ -155,7 +159,7 @@ class Embeddings:
         if len(vectors) != len(texts):
             raise ValueError(f"{len(vectors):,} vectors for {len(texts):,} texts")
         units = [unit_vector(each) for each in vectors]
-        if len({len(each.numbers) for each in units}) > 1:
+        if len({*map(len, units)}) > 1:
             raise ValueError("vectors of different sizes")
         return units
 
@@ -169,22 +173,34 @@ class Embeddings:
     def _cut(self, text: str) -> str:
         return text[: self._config.max_text_chars]
 
-    def _history(self, words: TurnWords, among: int) -> _Held:
-        """The vectors of a history. While there are too many, drops those of the histories that were used longest ago."""
+    def _history(self, words: TurnWords) -> _Held:
+        """The vectors of a history."""
         key = id(words)
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = _Held(ref(words, lambda _: self._drop(key)))
+            held = self._held[key] = _Held(ref(words, lambda _: self._drop(key)), self._vectors(self._config.max_cached))
         self._held.move_to_end(key)
-        self._total += max(0, among - len(held.vectors))
-        held.vectors.grow(among)
-        for old in range(held.first, among - self._config.max_cached):
-            held.vectors.put(old, None)
-        held.first = max(held.first, among - self._config.max_cached)
+        return held
+
+    def _count(self, held: _Held) -> None:
+        """Counts a history's vectors. While there are too many, drops those of the histories that were used longest ago."""
+        if self._held.get(id(held.words())) is not held:  # it was dropped meanwhile
+            return
+        self._total += held.vectors.held - held.counted
+        held.counted = held.vectors.held
         while self._total > self._config.max_cached and len(self._held) > 1:
             self._drop(next(iter(self._held)))
-        return held
 
     def _drop(self, key: int) -> None:
         dropped = self._held.pop(key, None)
-        self._total -= len(dropped.vectors) if dropped is not None else 0
+        self._total -= dropped.counted if dropped is not None else 0
+
+
+def _kind_of_vectors() -> Callable[[int], Vectors]:
+    try:
+        # Imported here because numpy belongs to the extra `embeddings`.
+        from kitchener.actors.similarity.matrix import VectorMatrix
+    except ImportError:
+        _log.info("only the newest vectors are compared", problem="numpy is missing", remedy="install kitchener[embeddings]")
+        return FewVectors
+    return VectorMatrix

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kitchener.actors.similarity.vectors import Vector, from_unit
+from kitchener.actors.similarity.vectors import Vector
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
@@ -52,7 +52,7 @@ class VectorStore:
         self._lock = threading.Lock()
         self._is_told = False
 
-    def find(self, subject_id: str, model: str, texts: Sequence[str]) -> list[Vector | None]:
+    def find(self, subject_id: str, model: str, texts: Sequence[str]) -> "list[Vector | None]":
         """Returns the vectors of a subject's texts; None: there is none, or it cannot be read."""
         hashes = [self._hash(subject_id, text) for text in texts]
         rows: dict[str, bytes] = {}
@@ -96,7 +96,7 @@ class VectorStore:
                 _remove(self._path)
 
     def _row(self, subject_id: str, model: str, text: str, vector: Vector) -> tuple[str, str, str, bytes]:
-        content_hash, data = self._hash(subject_id, text), vector.numbers.tobytes()
+        content_hash, data = self._hash(subject_id, text), vector.tobytes()
         data = zlib.crc32(data).to_bytes(4, "big") + data
         if self._sealer is not None and self._sealer.seals:
             nonce = os.urandom(_NONCE_BYTES)
@@ -104,7 +104,7 @@ class VectorStore:
             data = nonce + key.cipher.encrypt(nonce, data, _bound_to(model, content_hash))
         return _folder(subject_id), model, content_hash, data
 
-    def _opened(self, subject_id: str, model: str, content_hash: str, data: bytes | None) -> Vector | None:
+    def _opened(self, subject_id: str, model: str, content_hash: str, data: bytes | None) -> "Vector | None":
         if data is None:
             return None
         if content_hash.startswith("hmac-") and self._sealer is not None:
@@ -118,7 +118,7 @@ class VectorStore:
         body = data[4:]
         if len(body) % 4 or not body or zlib.crc32(body).to_bytes(4, "big") != data[:4]:
             return None
-        return from_unit(array("f", body))
+        return array("f", body)
 
     def _hash(self, subject_id: str, text: str) -> str:
         # Keyed where content is sealed, since nobody may test guesses of what was said.

@@ -1,77 +1,89 @@
 """Compares vectors: which texts are most similar to a message, and how much.
 
-All vectors are compared by sketches: which of their numbers are above their mean. That takes little time. Only the best few are
-compared by their numbers. This module knows no texts, no files and no clock.
+`matrix.py` compares many of them with numpy. Where numpy is not installed, `FewVectors` compares the newest ones. This module
+knows no texts, no files and no clock.
 """
 
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import nlargest
 from math import isfinite, sqrt
 from operator import mul
-from typing import Final, NamedTuple
+from typing import Final, Protocol, TypeAlias
 
 from kitchener.records.embedding import FULL_SCORE
 
+Vector: TypeAlias = "array[float]"
+"""A vector of length 1, or of only zeros."""
+
 MAX_DIMENSIONS: Final = 8_192
 """Most numbers of a vector."""
-_PER_SCORED: Final = 3
-"""Texts per scored one that are compared by their numbers."""
-_LEAST_COMPARED: Final = 128
-"""Texts that are compared by their numbers in any case."""
+_FULL: Final = 0.8
+"""The share of the way from the average text to an equal text at which a text gets the full score, since paraphrases of a
+message seldom come nearer."""
+_FEW: Final = 2_000
+"""Vectors that are compared without numpy, which takes about 20 ms."""
 
 
-_FAR: Final = (1 << 2 * MAX_DIMENSIONS) - 1
+class Vectors(Protocol):
+    """The vectors of the newest items of one history, by the item's position."""
 
-
-class Vector(NamedTuple):
-    """A vector of length 1, or of only zeros."""
-
-    numbers: "array[float]"
-    sketch: int
-    """A bit for each number: whether it is above the mean of all."""
-
-
-class VectorList:
-    """Vectors by position, some of which are not known."""
-
-    __slots__ = ("numbers", "sketches")
-
-    def __init__(self, vectors: Iterable[Vector | None] = ()) -> None:
-        self.numbers = list["array[float] | None"]()
-        self.sketches = list[int]()
-        """Of a vector that is not known, one that is far from all others."""
-        for each in vectors:
-            self.numbers.append(each.numbers if each is not None else None)
-            self.sketches.append(each.sketch if each is not None else _FAR)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
+    capacity: int
+    """Most vectors. A newer one takes the place of the oldest."""
 
     @property
-    def missing(self) -> int:
-        """How many vectors are not known."""
-        return self.numbers.count(None)
+    def held(self) -> int:
+        """How many vectors there are."""
+        ...
 
-    def grow(self, count: int) -> None:
-        """Adds vectors that are not known, up to a number of all."""
-        more = max(0, count - len(self.numbers))
-        self.numbers += [None] * more
-        self.sketches += [_FAR] * more
+    def put(self, position: int, vector: Vector) -> None:
+        """Sets the vector of an item."""
+        ...
 
-    def put(self, position: int, vector: Vector | None) -> None:
-        """Sets the vector at a position."""
-        self.numbers[position] = vector.numbers if vector is not None else None
-        self.sketches[position] = vector.sketch if vector is not None else _FAR
+    def unknown(self, end: int) -> Sequence[int]:
+        """The positions without a vector among the newest `capacity` ones before `end`, newest first."""
+        ...
 
-    def part(self, first: int, end: int) -> "VectorList":
-        """Returns the vectors from a position up to another one."""
-        if (first, end) == (0, len(self.numbers)):
-            return self
-        found = VectorList()
-        found.numbers, found.sketches = self.numbers[first:end], self.sketches[first:end]
-        return found
+    def scores(self, message: Vector, end: int, scored: int) -> dict[int, int]:
+        """Returns the positions before `end` that are most similar to a message, at most `scored`, as `scores_of` scores them.
+
+        If the message has another size, all vectors are dropped: their model is another one, under the same name.
+        """
+        ...
+
+
+class FewVectors:
+    """Vectors that are compared one by one.
+
+    Args:
+        capacity: most vectors
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = min(capacity, _FEW)
+        self._found: dict[int, Vector] = {}
+
+    @property
+    def held(self) -> int:
+        """See `Vectors`."""
+        return len(self._found)
+
+    def put(self, position: int, vector: Vector) -> None:
+        """See `Vectors`."""
+        self._found[position] = vector
+        while len(self._found) > self.capacity:
+            del self._found[min(self._found)]
+
+    def unknown(self, end: int) -> Sequence[int]:
+        """See `Vectors`."""
+        return [n for n in range(end - 1, max(0, end - self.capacity) - 1, -1) if n not in self._found]
+
+    def scores(self, message: Vector, end: int, scored: int) -> dict[int, int]:
+        """See `Vectors`."""
+        if any(len(each) != len(message) for each in self._found.values()):
+            self._found.clear()
+        cosines = {n: sum(map(mul, each, message)) for n, each in self._found.items() if n < end}
+        return scores_of(cosines, sum(cosines.values()) / max(1, len(cosines)), scored)
 
 
 def unit_vector(numbers: Iterable[float]) -> Vector:
@@ -87,51 +99,24 @@ def unit_vector(numbers: Iterable[float]) -> Vector:
     length = sqrt(sum(map(mul, values, values)))
     if not isfinite(length):
         raise ValueError("a vector with a number that is not finite")
-    return from_unit(array("f", [each / length for each in values]) if length else values)
+    return array("f", [each / length for each in values]) if length else values
 
 
-def from_unit(values: "array[float]") -> Vector:
-    """Returns a vector whose length is 1 already."""
-    mean = sum(values) / len(values)  # of a model without negative numbers, all signs would be equal
-    return Vector(values, int("".join(["1" if each > mean else "0" for each in values]), 2))
+def scores_of(cosines: dict[int, float], average: float, scored: int) -> dict[int, int]:
+    """Returns the positions with the largest cosines, with scores from 1 to 1,000.
 
-
-def scores_of(message: Vector, vectors: VectorList, scored: int) -> dict[int, int]:
-    """Returns the positions of the most similar vectors, with scores from 1 to 1,000.
-
-    The most similar one gets 1,000. One that is as similar as the others are on average gets nothing.
+    A score does not depend on the other texts that score. What is as similar as the average text gets nothing, so an unrelated
+    message finds little.
 
     Args:
-        message: the vector to compare with
-        vectors: the vectors; those of another size are left out
+        cosines: the cosines of vectors to the message, by position
+        average: the mean cosine of all texts
         scored: most positions that get a score
     """
-    size, most = len(message.numbers), max(_LEAST_COMPARED, _PER_SCORED * scored)
-    chosen: Iterable[int] = range(len(vectors))
-    if len(vectors) > most:
-        sketch = message.sketch
-        chosen = _nearest([(each ^ sketch).bit_count() for each in vectors.sketches], most)
-    known = [(n, each) for n in chosen if (each := vectors.numbers[n]) is not None and len(each) == size]
-    cosines = [(sum(map(mul, each, message.numbers)), n) for n, each in known]
-    best = nlargest(scored + 1, cosines)
-    if not best:
+    least = max(0.0, average)
+    full = _FULL * (1.0 - least)
+    if full < 1e-3:  # all texts are equal
         return {}
-    least = sum([each for each, _ in cosines]) / len(cosines) if len(cosines) > 1 else 0.0
-    if len(best) > scored:
-        least = max(least, best.pop()[0])
-    top = best[0][0] - least
-    if top <= 0:
-        return {}
-    rounded = {n: round(FULL_SCORE * (each - least) / top) for each, n in best if each > least}
-    return {n: score for n, score in rounded.items() if score}
-
-
-def _nearest(distances: Sequence[int], most: int) -> list[int]:
-    """Returns the positions with the least distances, the newest among equals. Counting takes less time than sorting."""
-    taken, limit, of_distance = 0, 0, Counter(distances)
-    for limit in sorted(of_distance):
-        if taken + of_distance[limit] >= most:
-            break
-        taken += of_distance[limit]
-    near = [n for n, each in enumerate(distances) if each < limit]
-    return near + [n for n, each in enumerate(distances) if each == limit][taken - most :]
+    best = nlargest(scored, [(each, n) for n, each in cosines.items()])
+    rounded = {n: min(FULL_SCORE, round(FULL_SCORE * (each - least) / full)) for each, n in best}
+    return {n: score for n, score in rounded.items() if score > 0}

@@ -81,7 +81,7 @@ class TurnConstants:
         rounds = self.synthesize.replaced(
             turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
         )
-        if policy_version > 4:
+        if policy_version > 5:
             rounds = rounds.replaced(
                 max_tool_calls=config.max_tool_calls,
                 max_equal_calls=config.max_equal_calls,

@@ -50,7 +50,7 @@ async def _provider(config: RuntimeConfig, probe: bool) -> EmbeddingsFinding:
             facts.append(f"model {provider.model_id}")
             if probe:
                 with anyio.fail_after(_PROBE_S):
-                    facts.append(f"a vector of {len(unit_vector((await provider.embed(['ok']))[0]).numbers):,} numbers")
+                    facts.append(f"a vector of {len(unit_vector((await provider.embed(['ok']))[0])):,} numbers")
     except ConfigError as error:
         return EmbeddingsFinding("embeddings", "fail", error.expected)
     except BaseException as error:

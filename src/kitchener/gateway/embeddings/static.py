@@ -1,5 +1,7 @@
 """Turns texts into vectors with a static model on this machine: the mean of the vectors of a text's tokens.
 
+Tokens without a meaning of their own do not count: marks, and words such as "the" or "what".
+
 The weights are part of the package `wordllama` (extra `embeddings`), so nothing is downloaded. Only its files are used:
 importing it would set up the program's logging.
 """
@@ -7,6 +9,7 @@ importing it would set up the program's logging.
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from string import punctuation
 from typing import Any, Final
 
 import anyio.to_thread
@@ -16,7 +19,16 @@ from kitchener.errors import ConfigError
 _PACKAGE: Final = "wordllama"
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
-_MODEL: Final = "wordllama/l2_supercat_256"
+_MODEL: Final = "wordllama/l2_supercat_256/2"
+"""Its number at the end changes with how tokens count, because vectors are kept by this name."""
+_WITHOUT_MEANING: Final = """
+a an the and or but if so than that this these those there here it its as at by for from in into of on out over to up
+with about i me my mine you your yours he him his she her hers we us our ours they them their theirs who whom whose what
+which when where why how be am is are was were been being do does did doing done have has had having can could may might
+must shall should will would not no any some all more most much many own same such only also just very too then now
+"""
+_WORD_START: Final = "\u2581"
+"""What a token begins with that begins a word."""
 _MISSING: Final = "needs the extra `embeddings`: pip install 'kitchener[embeddings]'"
 
 
@@ -66,5 +78,13 @@ def open_static() -> StaticEmbeddings:
             tokenizer = Tokenizer.from_file(str(place / _TOKENIZER))
             tokenizer.no_padding()
             tokenizer.no_truncation()
+            weights[_without_meaning(tokenizer)] = 0.0
             return StaticEmbeddings(weights, tokenizer)
     raise ConfigError("configuration", "embeddings.kind", "'static'", _MISSING)
+
+
+def _without_meaning(tokenizer: Any) -> list[int]:
+    """The tokens that are marks or words without a meaning of their own."""
+    said = [form for word in _WITHOUT_MEANING.split() for form in (word, word.capitalize())]
+    found = [tokenizer.token_to_id(start + each) for each in (*said, *punctuation) for start in (_WORD_START, "")]
+    return sorted({each for each in found if each is not None})
