@@ -136,11 +136,7 @@ class Agent:
             media_types=shared.gateway.media_types,
             comparing=shared.embeddings,
         )
-        prompts = PromptLibrary.load(config.prompt_dir)
-        if is_object_reply(config, prompts):
-            _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
-        if lacks_history(config, prompts):
-            _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
+        prompts = _prompts_of(config)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.models,
@@ -247,6 +243,16 @@ class Agent:
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
         )
+
+
+def _prompts_of(config: HO2Config) -> PromptLibrary:
+    """The prompts of an agent class. Warns of those that a later version will not take."""
+    prompts = PromptLibrary.load(config.prompt_dir)
+    if is_object_reply(config, prompts):
+        _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
+    if lacks_history(config, prompts):
+        _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
+    return prompts
 
 
 def check_tools(config: RuntimeConfig, source: str) -> None:
