@@ -53,9 +53,11 @@ def test_a_call_that_a_grant_allowed_names_it(cli: Cli, waiting: tuple[str, str]
     mine, other = waiting
     assert cli("approval", "approve", mine, "--scope", "session", "--by", "carol").code == 0
     assert cli("approval", "deny", other, "--by", "dan").code == 0
-    again = write_messages(tmp_path / "again", ("a", 'write a note "eggs"'), ("b", "hello there"))
+    before = [("a", 'write a note "milk"'), ("b", 'write a note "bread"')]
+    again = write_messages(tmp_path / "again", *before, ("a", 'write a note "eggs"'), ("b", "hello there"))
     assert cli("run", again, "--output", "out2").code == 0
-    mine_turn, other_turn = (each["turn_id"] for each in read_lines(tmp_path / "out2"))
+    newest = {each["conversation"]: each["turn_id"] for each in read_lines(tmp_path / "out2") if each["ordinal"] == 2}
+    mine_turn, other_turn = newest["a"], newest["b"]
     assert notes(tmp_path) == ["milk", "eggs"]
     told = cli("context", "explain", mine_turn).out
     assert f"write_note could run unasked: {mine} approved by carol" in told
