@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.clock import SystemClock, iso
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
@@ -19,7 +20,6 @@ from kitchener.records.entries import (
 )
 
 _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope")
-_ERASED: Final = "[erased]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class RecordedRequest:
     resolved_at: str | None
     abandoned: str | None
     """Why its work order has ended; None: it has not."""
+    is_over: bool
+    """Whether its session has ended, so that nobody can answer any more."""
     now: str
     """ISO time."""
 
@@ -63,6 +65,8 @@ class RecordedRequest:
         """`waiting`; `answered`: the turn that goes on has not ended, so give the answer again; or how it ended."""
         decision = self.resolved["decision"] if self.resolved is not None else None
         if self.abandoned is None:
+            if self.is_over:
+                return decision or "void"
             if decision is None:
                 return "waiting" if self.now < self.request["expires_at"] else "expired"
             return "answered"
@@ -102,7 +106,9 @@ async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | 
         if ho2m is None:
             return []
         found = [each async for each in ho2m.read(key=events.APPROVALS_KEY) if session_id in (None, each.session_id)]
-        asked = {(each.session_id, str(each.payload["wo_id"])) for each in found}
+        asked = {(each.session_id or "", str(each.payload["wo_id"])) for each in found}
+        for session in sorted({session for session, _ in asked}):
+            found += [entry async for entry in ho2m.read(session_id=session, entry_type=events.SESSION_END)]
         for session, wo_id in sorted(asked):
             ends = ho2m.read(session_id=session, entity_id=wo_id, entry_type=events.WO_ABANDONED)
             found += [entry async for entry in ends]
@@ -110,7 +116,8 @@ async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | 
 
 
 def requests_in(entries: Iterable[StoredEntry]) -> list[RecordedRequest]:
-    """The requests among entries, in the order of the entries. Of other types, only `WO_ABANDONED` has to be among them."""
+    """The requests among entries, in the order of the entries. Beside answers, `WO_ABANDONED` and `SESSION_END` count."""
+    over, found = set[str | None](), list[RecordedRequest]()
     asked, answers, ended = dict[str, StoredEntry](), dict[str, StoredEntry](), dict[str, str]()
     for entry in entries:
         if entry.entry_type == events.APPROVAL_REQUESTED:
@@ -119,17 +126,20 @@ def requests_in(entries: Iterable[StoredEntry]) -> list[RecordedRequest]:
             answers.setdefault(entry.entity_id, entry)
         elif entry.entry_type == events.WO_ABANDONED:
             ended[entry.entity_id] = payload_as(WorkOrderAbandonedPayload, entry.payload)["reason"]
-    now, found = iso(SystemClock().time_us()), list[RecordedRequest]()
+        elif entry.entry_type == events.SESSION_END:
+            over.add(entry.session_id)
+    now = iso(SystemClock().time_us())
     for approval_id, entry in asked.items():
         request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
         answer = answers.get(approval_id)
         resolved = payload_as(ApprovalResolvedPayload, answer.payload) if answer is not None else None
         at = answer.timestamp if answer is not None else None
         abandoned = ended.get(request["wo_id"])
-        found.append(RecordedRequest(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, now))
+        is_over = entry.session_id in over
+        found.append(RecordedRequest(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, is_over, now))
     return found
 
 
 def _shown(value: Any) -> Any:
     found = opened(value)
-    return _ERASED if found is None and value is not None else found
+    return UNREADABLE if found is None and value is not None else found

@@ -20,7 +20,7 @@ _ENDS: Final[Mapping[str, str]] = {
     "waiting": "nobody has answered yet",
     "expired": "nobody answered in time",
     "cancelled": "void: the tool had changed",
-    "void": "void: the turn that asked was cut off",
+    "void": "void: the turn that asked was cut off, or the session has ended",
 }
 
 
