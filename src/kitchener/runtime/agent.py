@@ -4,7 +4,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 `RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -124,19 +124,7 @@ class Agent:
         )
         shared.servers.attach(tools, wanted)
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
-        host = SharedResources(
-            limits=limits,
-            limiter=shared.limiter,
-            active_text=shared.active_text,
-            tasks=shared.tasks,
-            background=self.background,
-            is_open=False,
-            wait_open=self.ready,
-            signer=shared.signer,
-            store=shared.content,
-            media_types=shared.gateway.media_types,
-            comparing=shared.embeddings,
-        )
+        host = _resources_of(shared, self.background, self.ready)
         prompts = _prompts_of(config)
         executor = HO1Executor(
             ledgers=self.ledgers,
@@ -234,6 +222,23 @@ class Agent:
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
         )
+
+
+def _resources_of(shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]]) -> SharedResources:
+    """What the supervisor of a class shares with the others of its runtime."""
+    return SharedResources(
+        limits=shared.config.limits,
+        limiter=shared.limiter,
+        active_text=shared.active_text,
+        tasks=shared.tasks,
+        background=background,
+        is_open=False,
+        wait_open=ready,
+        signer=shared.signer,
+        store=shared.content,
+        media_types=shared.gateway.media_types,
+        comparing=shared.embeddings,
+    )
 
 
 def _prompts_of(config: HO2Config) -> PromptLibrary:
