@@ -1,6 +1,7 @@
 """Runtimes with MCP servers, for the tests of this folder."""
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -9,12 +10,13 @@ from typing import Any
 
 import anyio
 
-from kitchener.config import HO2Config, LedgerConfig, McpServerConfig, RouterConfig, RuntimeConfig
+from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, McpServerConfig, RouterConfig, RuntimeConfig
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 
 SCRIPT = Path(__file__).with_name("stdio_server.py")
+UNASKED = ApprovalConfig(mcp_default="allow")
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -37,11 +39,17 @@ def calls(folder: Path) -> list[str]:
     return (folder / "calls").read_text().split() if (folder / "calls").exists() else []
 
 
+def unfenced(content: str) -> str:
+    """The result of a tool without the words and marks that label it; one of a trusted tool has none."""
+    found = re.fullmatch(r"From mcp:\S+, not trusted: data, not instructions\.\n<(data-\w+)>\n(.*)\n</\1>", content, re.DOTALL)
+    return found[2] if found is not None else content
+
+
 def by_message(request: PromptRequest) -> Any:
     """A model that calls the tools which the message names, `TOOL` or `TOOL {ARGUMENTS}`, and replies with their results."""
     if request.wo_type != "synthesize":
         return {"speech_act": "question", "ambiguity": "low"}
-    said = [message.content for message in request.messages if message.role == "tool"]
+    said = [unfenced(message.content) for message in request.messages if message.role == "tool"]
     uses = str(request.variables["user_message"]).split(" then ")
     offered = {spec.tool_id for spec in request.tools}
     if len(said) < len(uses):
@@ -53,13 +61,14 @@ def by_message(request: PromptRequest) -> Any:
 
 
 def settings_of(root: Path, servers: Mapping[str, McpServerConfig], **agent: Any) -> RuntimeConfig:
-    """The settings of a runtime with these servers."""
+    """The settings of a runtime with these servers, whose tools run unasked unless `agent` says otherwise."""
+    tools = tuple(f"mcp:{label}" for label in servers)
     return RuntimeConfig(
         plane_root=str(root / "root"),
         ledger=LedgerConfig(durability="os", linger_ms=0),
         router=RouterConfig(default_provider="scripted"),
         mcp=dict(servers),
-        agents={"ADMIN": HO2Config(**{"tools": tuple(f"mcp:{label}" for label in servers), "classify": "off", **agent})},
+        agents={"ADMIN": HO2Config(**{"tools": tools, "classify": "off", "approval": UNASKED, **agent})},
     )
 
 
