@@ -2,9 +2,11 @@
 
 import json
 import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,39 @@ def faulty(folder: Path, tools: Sequence[str | Mapping[str, Any]], **settings: A
     (folder / "tools.json").write_text(json.dumps(found))
     given = {"backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 10.0, **settings}
     return McpServerConfig(command=sys.executable, args=("-S", str(SCRIPT), str(folder)), **given)
+
+
+@contextmanager
+def faulty_over_http(folder: Path, tools: Sequence[str | Mapping[str, Any]], **settings: Any) -> Iterator["HttpProcess"]:
+    """The misbehaving server as a process that listens on the loopback interface."""
+    faulty(folder, tools)
+    found = HttpProcess(folder)
+    try:
+        found.start()
+        given = {"backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 30.0, **settings}
+        found.settings = McpServerConfig(url=f"http://127.0.0.1:{found.port}/mcp", **given)
+        yield found
+    finally:
+        found.process.kill()
+        found.process.wait()
+
+
+class HttpProcess:
+    """A server that can be killed, and started again at the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, 0
+        self.process: subprocess.Popen[bytes]
+        self.settings: McpServerConfig
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        (self.folder / "port").unlink(missing_ok=True)
+        self.process = subprocess.Popen([sys.executable, "-S", str(SCRIPT), str(self.folder), str(self.port)])
+        while not (found := (self.folder / "port").read_text() if (self.folder / "port").exists() else ""):
+            assert self.process.poll() is None
+            time.sleep(0.005)
+        self.port = int(found)
 
 
 def calls(folder: Path) -> list[str]:
