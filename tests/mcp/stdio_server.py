@@ -79,6 +79,14 @@ def refused(request_id: object, arguments: dict[str, Any], params: dict[str, Any
     send({"id": request_id, "error": {"code": -32602, "message": "no such thing"}})
 
 
+def refuse_with(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    send({"id": request_id, "error": {"code": -32602, "message": arguments["text"]}})
+
+
+def fail_with(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    answer(request_id, arguments["text"], isError=True)
+
+
 def wrong_form(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     send({"id": request_id, "result": {"content": "no list"}})
 
@@ -102,7 +110,7 @@ def progress(request_id: object, arguments: dict[str, Any], params: dict[str, An
 
 def ask(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     """Asks before it does something."""
-    responses, state = params.get("inputResponses"), params.get("requestState")
+    responses, state = params.get("inputResponses"), params.get("requestState", "")
     if responses is None:
         asked = {"mode": "form", "message": f"Remove {arguments['path']}?", "requestedSchema": QUESTION}
         requests = {"q": {"method": "elicitation/create", "params": asked}}
@@ -124,21 +132,8 @@ def ask_here(request_id: object, arguments: dict[str, Any], params: dict[str, An
 
 
 TOOLS = (
-    ask,
-    ask_here,
-    echo,
-    die,
-    die_once,
-    hold,
-    release,
-    garbage,
-    big,
-    fails,
-    refused,
-    wrong_form,
-    environment,
-    change,
-    progress,
+    *(ask, ask_here, big, change, die, die_once, echo, environment, fail_with, fails, garbage, hold, progress),
+    *(refuse_with, refused, release, wrong_form),
 )
 BY_NAME = {each.__name__: each for each in TOOLS}
 
