@@ -141,7 +141,10 @@ class ToolCalls:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
-        outcome = self._gate.checked(outcome, self._run.tools.untrusted_source(named), may_ask=self._run.makes_reply)
+        source = self._run.tools.untrusted_source(named)
+        if named == ITEM_TOOL:
+            source = self.pages.untrusted_source(begun.arguments.get("item_id"))
+        outcome = self._gate.checked(outcome, source, may_ask=self._run.makes_reply)
         try:
             ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
