@@ -61,8 +61,8 @@ class ApprovalConfig(Settings):
     """What holds for tools of MCP servers that no rule fits, unless the server's `trust_annotations` is set and the tool is
     read-only."""
     after_untrusted: Decision = "allow"
-    """What holds for a tool with effects that would otherwise run, once the turn has read text of an untrusted source, such as a
-    web page. `allow`: it runs. `ask`: each call waits for a person. `deny`: its calls are refused."""
+    """What holds for a tool with effects that would otherwise run, once the turn has read text of an untrusted source, such as
+    a web page. `allow`: it runs. `ask`: each call waits for a person. `deny`: its calls are refused."""
     expires_s: Annotated[int, Field(ge=1, le=31_536_000)] = 86_400
     """How long a request waits for an answer, seconds. A day."""
     max_pending: Annotated[int, Field(ge=0, le=1_000)] = 16
