@@ -28,6 +28,7 @@ MANY_METHODS = {"HO2Supervisor"}
 """The one public client: what an application may ask of an agent stands in one place."""
 
 SAME_MODULE_NAMES = {
+    "approval": "the command group, and the settings",
     "spending": "the settings, the limits of the gateway, and the sums that commands show",
     "context": "the command group, and the payloads of its entries",
     "content": "the command group, and what takes the images and files of messages",

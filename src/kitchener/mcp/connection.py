@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
 import anyio
+from pydantic import ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
@@ -171,7 +172,15 @@ class _Translated:
                 raise ConnectionLost("it answered with an error of HTTP") from error
             raise ServerRefused(f"{text} ({code})") from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
-            raise ServerRefused(f"its answer is not as the protocol says: {words_of(error)[:_LAST_WORDS_CHARS]}") from error
+            raise ServerRefused(f"its answer is not as the protocol says: {_misfit(error)[:_LAST_WORDS_CHARS]}") from error
+
+
+def _misfit(error: ValueError) -> str:
+    """What is wrong with an answer, without the answer."""
+    if not isinstance(error, ValidationError):
+        return words_of(error)
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
 
 
 class _Wire:

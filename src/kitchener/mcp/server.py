@@ -286,6 +286,9 @@ class McpServer:
         try:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
         except ServerRefused as error:
+            if answer is not None:  # the server keeps the state of its questions for some minutes, or until it ends
+                text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
+                raise McpCallFailed(text) from error
             raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
         except ConnectionLost as error:
             raise ConnectionLost(await connection.cause()) from error

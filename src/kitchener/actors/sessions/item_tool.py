@@ -43,7 +43,7 @@ class ContextItems:
         self._thread_of = thread_of
 
     async def _read_page(self, item_id: str, context: ToolContext, offset: Annotated[int, Field(ge=0)] = 0) -> Json:
-        page = context.read_page(item_id.strip("[] "), offset) if context.read_page is not None else None
+        page = context.read_page(item_id, offset) if context.read_page is not None else None
         return page if page is not None else (await self._read(item_id, context))[offset:]
 
     async def _read(self, item_id: str, context: ToolContext) -> str:

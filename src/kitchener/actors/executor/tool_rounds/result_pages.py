@@ -25,12 +25,13 @@ class ResultPages:
         page_tokens: tokens of one page; None: all of a result is shown at once
     """
 
-    __slots__ = ("_page_bytes", "_texts", "_wo_id")
+    __slots__ = ("_page_bytes", "_texts", "_untrusted", "_wo_id")
 
     def __init__(self, wo_id: str, page_tokens: int | None) -> None:
         self._wo_id = wo_id
         self._page_bytes = page_tokens * BYTES_PER_TOKEN if page_tokens is not None else None
         self._texts: dict[str, str] = {}
+        self._untrusted: dict[str, str] = {}
 
     @property
     def has_more(self) -> bool:
@@ -50,7 +51,13 @@ class ResultPages:
             return outcome
         item_id = result_id(wo_id or self._wo_id, call)
         self._texts[item_id] = outcome.result if isinstance(outcome.result, str) else whole.decode()
+        if outcome.untrusted_source is not None:
+            self._untrusted[item_id] = outcome.untrusted_source
         return ToolOutcome(result=page_of(self._texts[item_id], item_id, 0, most))
+
+    def untrusted_source(self, item_id: object) -> str | None:
+        """Where a result of several pages comes from, if that is not trusted; None: it is, or there is no such result."""
+        return self._untrusted.get(_plain(item_id)) if isinstance(item_id, str) else None
 
     def read(self, item_id: str, offset: int) -> Json:
         """Returns a page of a result of this work order; None: it has no such result of several pages.
@@ -58,8 +65,14 @@ class ResultPages:
         Raises:
             ToolError: the result ends before the offset
         """
+        item_id = _plain(item_id)
         text = self._texts.get(item_id)
         return None if text is None or self._page_bytes is None else page_of(text, item_id, offset, self._page_bytes)
+
+
+def _plain(item_id: str) -> str:
+    """The id without the brackets that stand around it where it is shown."""
+    return item_id.strip("[] ")
 
 
 def page_of(text: str, item_id: str, offset: int, page_bytes: int) -> Json:

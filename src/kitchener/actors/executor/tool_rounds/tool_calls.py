@@ -10,14 +10,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.execution import Execution
-from kitchener.actors.executor.tool_rounds.asking import (
+from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
+from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
     WorkOrderDeferred,
     question_mapping,
     questions_in,
     requests_for,
 )
-from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
@@ -28,7 +28,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer
+from kitchener.records.deferred_loop import ApprovalAnswer
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
 from kitchener.records.tool_context import Report, ToolContext
 
@@ -141,7 +141,10 @@ class ToolCalls:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
-        outcome = self._gate.checked(outcome, self._run.tools.untrusted_source(named), may_ask=self._run.makes_reply)
+        source = self._run.tools.untrusted_source(named)
+        if named == ITEM_TOOL:
+            source = self.pages.untrusted_source(begun.arguments.get("item_id"))
+        outcome = self._gate.checked(outcome, source, may_ask=self._run.makes_reply)
         try:
             ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:

@@ -153,6 +153,7 @@ class Approvals:
         session_id, wo_id, wanted = split_approval_id(approval_id)
         given.check()
         check_not_inside(session_id, "answers its request")
+        await self._tools.ready()  # a request may be the first use of a server since the process began
         session = await self._sessions.find_open(session_id)
         changed: list[str] = []
         async with self._admission.call(session):
@@ -290,7 +291,8 @@ class Approvals:
             return
         if self._tools.identity(request["tool"]) is None:
             raise CallerError(
-                f"tool {request['tool']!r} is not known to this process; answer where the program runs that has it, or deny"
+                f"tool {request['tool']!r} is not known to this process; answer where the program runs that has it"
+                " (of an MCP server: when it is connected), or deny"
             )
         if given.arguments is not None:
             if request["reason"] != "tool_call":
