@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-from kitchener.actors.tools.approval import policy_of
+from kitchener.actors.tools.approval_policy import policy_of
 from kitchener.config import ApprovalConfig
 from kitchener.errors import ApprovalAnswered
 from kitchener.records.tools import ToolIdentity, ToolSource, ToolTraits

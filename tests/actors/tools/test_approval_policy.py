@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kitchener.actors.tools.approval import policy_of, verdict_on
+from kitchener.actors.tools.approval_policy import policy_of, ruling_on
 from kitchener.config import ApprovalConfig, ApprovalRule, condition_terms
 from kitchener.records.tools import ToolIdentity, ToolSource, ToolTraits, function_traits
 
@@ -68,7 +68,7 @@ def rules(*found: tuple[str, str, str]) -> Any:
 def test_the_first_rule_that_fits_decides_then_the_author_then_the_default(
     config: dict[str, Any], tool: ToolIdentity, expected: tuple[str, str]
 ) -> None:
-    assert tuple(verdict_on(ApprovalConfig(**config), tool)) == expected
+    assert tuple(ruling_on(ApprovalConfig(**config), tool)) == expected
 
 
 @given(st.lists(st.sampled_from(["", "read_only", "not destructive", "open_world and not trusted"]), max_size=4), st.data())
@@ -78,9 +78,9 @@ def test_a_rule_that_no_tool_meets_changes_nothing(conditions: list[str], data: 
     given_rules = [ApprovalRule(tool="*", when=each, decision="ask") for each in conditions]
     config = ApprovalConfig(rules=tuple(given_rules))
     foreign = ApprovalRule(tool="other.*", decision="deny")
-    assert verdict_on(ApprovalConfig(rules=(foreign, *given_rules)), tool) == verdict_on(config, tool)
+    assert ruling_on(ApprovalConfig(rules=(foreign, *given_rules)), tool) == ruling_on(config, tool)
     first = ApprovalRule(tool="*", decision="deny")
-    assert verdict_on(ApprovalConfig(rules=(first, *given_rules)), tool) == ("deny", "*")
+    assert ruling_on(ApprovalConfig(rules=(first, *given_rules)), tool) == ("deny", "*")
 
 
 @pytest.mark.parametrize("condition", ["", *TRAITS, *(f"not {each}" for each in TRAITS), "read_only and not trusted"])
@@ -99,7 +99,7 @@ def test_a_condition_holds_for_exactly_the_tools_that_have_its_traits(condition:
             definition_hash="h",
         )
         fits = all(has[name] is value for name, value in wanted.items())
-        assert (verdict_on(config, tool).decision == "deny") is fits
+        assert (ruling_on(config, tool).decision == "deny") is fits
 
 
 @pytest.mark.parametrize(
