@@ -163,6 +163,7 @@ class Approvals:
             chosen = [each for each in requests if wanted in (None, each.request["approval_id"])]
             if not chosen:
                 raise UnknownApproval(approval_id)
+            _check_readable(chosen[0].request)
             if work is None:
                 return await self._again(session, wo_id, chosen, given, handle)
             changed = await self._settle(session, work, chosen, given)
@@ -323,6 +324,15 @@ class Approvals:
 
 def _ended(waiting: WaitingRequest, wo_id: str, decision: Literal["expired", "cancelled"]) -> ApprovalResolvedPayload:
     return {"approval_id": waiting.approval_id, "wo_id": wo_id, "decision": decision, "scope": "once"}
+
+
+def _check_readable(request: ApprovalRequestedPayload) -> None:
+    """Raises CallerError if nobody can read what was asked: it could not be made, and the loop could not go on."""
+    if opened(request["arguments"]) is None:
+        raise CallerError(
+            f"approval {request['approval_id']!r}: what it asks for cannot be read, because the key of its subject is not here;"
+            " restore the key, or import the session with it. Nothing was recorded"
+        )
 
 
 def _check_same(each: AnsweredRequest, given: GivenAnswer) -> None:
