@@ -221,7 +221,7 @@ async def test_a_second_attempt_is_shown_no_more_of_the_results_than_the_first(t
         read = sum(message.role == "tool" for message in request.messages)
         return ToolUse(f"u{read}", "read_file", {"name": "long"}) if read < 3 else "done"
 
-    config = {**OFF, "results_budget": 5_000, "max_equal_calls": 9, "acceptance": ("contains:roses",)}
+    config: dict[str, Any] = {**OFF, "results_budget": 5_000, "max_equal_calls": 9, "acceptance": ("contains:roses",)}
     async with scripted(ScriptedProvider(answer), tools=[read_file], **config) as runtime:
         result = await runtime.supervisor().handle_turn("read it")
     assert (result.response, result.error) == ("now with roses", None)
