@@ -55,16 +55,16 @@ class TurnApprovals:
         """For a reader."""
         for each in self.asked:
             yield f"asked for approval, by rule {each.request['rule']!r}: {each.approval_id}, {_call(each)}"
-            yield f"  {_answer(each)}"
+            yield f"  {answer_words(each)}"
         if self.continued_by is not None:
             yield f"it went on in {self.continued_by}"
         if self.continues is not None:
             yield f"goes on with {self.continues}"
         for each in self.answered:
             yield f"{each.approval_id}, {_call(each)}, asked for by rule {each.request['rule']!r}"
-            yield f"  {_answer(each)}"
+            yield f"  {answer_words(each)}"
         for each in self.granted:
-            yield f"{each.request['tool']} could run unasked: {each.approval_id} {_answer(each)}"
+            yield f"{each.request['tool']} could run unasked: {each.approval_id} {answer_words(each)}"
 
 
 def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
@@ -106,7 +106,7 @@ def _call(each: RecordedRequest) -> str:
     return f"{each.request['tool']} {one_line(each.arguments_text, _WIDTH)}"
 
 
-def _answer(each: RecordedRequest) -> str:
+def answer_words(each: RecordedRequest) -> str:
     """How a request ended: who decided what and when, with what they said."""
     given = each.details()
     if each.resolved is None or each.resolved["decision"] in _ENDS:
