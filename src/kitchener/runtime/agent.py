@@ -242,7 +242,7 @@ def _resources_of(shared: RuntimeParts, background: BackgroundJobs, ready: Calla
 
 
 def _prompts_of(config: HO2Config) -> PromptLibrary:
-    """The prompts of an agent class; warns of packs that an older version wrote."""
+    """The prompts of an agent class. Warns of those that a later version will not take."""
     prompts = PromptLibrary.load(config.prompt_dir)
     if is_object_reply(config, prompts):
         _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)

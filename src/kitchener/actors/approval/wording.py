@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kitchener.canonical import canonical_bytes
-from kitchener.records.approval import ApprovalAnswer, ApprovalRequest
+from kitchener.records.deferred_loop import ApprovalAnswer, ApprovalRequest
 from kitchener.records.entries import ApprovalRequestedPayload, opened
 
 _SHOWN_CHARS: Final = 500
