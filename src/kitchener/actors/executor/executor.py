@@ -31,7 +31,7 @@ from kitchener.ledger import LedgerGroup
 from kitchener.records import events
 from kitchener.records.approval import ApprovalRequest
 from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
-from kitchener.records.prompt import Message, PromptGateway, PromptResponse
+from kitchener.records.prompt import Message, PromptGateway, PromptResponse, ToolUse
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -126,7 +126,7 @@ class HO1Executor:
             raise WorkOrderFailed(
                 "EXECUTOR", f"a tool_call needs tool_id (text) and arguments (an object), found {sorted(wo.input_context)}"
             )
-        (outcome,) = await ToolCalls(run).run([(tool_id, arguments)])
+        (outcome,) = await ToolCalls(run).run([ToolUse("", tool_id, arguments)])
         if outcome.error is not None:
             raise WorkOrderFailed("TOOL", outcome.error)
         output = {"tool_id": tool_id, "result": outcome.result}
@@ -203,7 +203,7 @@ class HO1Executor:
             choice = None
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             before = calls.count
-            outcomes = await calls.run([(use.tool_id, use.arguments) for use in response.tool_uses])
+            outcomes = await calls.run(response.tool_uses)
             for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
                 messages.append(tool_message(calls, use, outcome, call))
             if calls.budget.is_over or not run.tally.has_room:
