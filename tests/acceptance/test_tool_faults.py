@@ -1,6 +1,5 @@
 """Whatever tools or models do in the tool loop, the turn ends in a reply that the model has written, and replays the same."""
 
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
+from tests.actors.waiting import in_stopped_time, pass_time_after
 
 
 class Persistent:
@@ -244,32 +244,38 @@ async def test_endless_progress_holds_nobody_up_and_ends_with_the_tools_time(tmp
     assert "did not end within its time limit of 0.2 s" in model.told[0]["error"]
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_turn_that_is_given_up_within_a_tool_leaves_a_session_that_goes_on(
-    scripted: OpenRuntime, *, is_async: bool
-) -> None:
-    """The turn's deadline passes while a tool hangs, which has no earlier limit of its own."""
-    let_go = threading.Event()
+@in_stopped_time
+async def test_a_tool_that_hangs_to_the_turns_deadline_leaves_time_for_the_reply(scripted: OpenRuntime) -> None:
+    """The tool has no earlier limit of its own. The last ten seconds of the turn are the model's."""
+    begun = anyio.Event()
 
-    async def hang() -> None:
+    @tool(read_only=True, timeout_s=1_000)
+    async def stuck() -> None:
+        """Hangs."""
+        begun.set()
+        await anyio.sleep_forever()
+
+    model = Persistent(asking(("stuck", {})), until=1)
+    async with scripted(model.provider, tools=[stuck]) as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_time_after, begun.is_set, 112)
+        result = await runtime.supervisor().handle_turn("go", deadline=120)
+    assert (result.response, result.error) == ("That is all.", None)
+    assert "did not end within its time limit of 1000 s or the turn's deadline" in model.told[0]["error"]
+
+
+async def test_without_a_reserve_such_a_turn_is_aborted_and_its_session_goes_on(scripted: OpenRuntime) -> None:
+    @tool(read_only=True, timeout_s=100)
+    async def stuck() -> None:
         """Hangs."""
         await anyio.sleep_forever()
 
-    def block() -> None:
-        """Blocks a thread."""
-        let_go.wait(20)
-
-    stuck = tool(read_only=True, name="stuck", timeout_s=100)(hang if is_async else block)
     model = Persistent(asking(("stuck", {})), until=1)
-    try:
-        async with scripted(model.provider, tools=[stuck]) as runtime:
-            supervisor = runtime.supervisor()
-            session_id = await supervisor.start_session()
-            with anyio.fail_after(20):
-                with pytest.raises(TurnTimeout):
-                    await supervisor.handle_turn("go", session_id=session_id, deadline=0.3)
-                assert (await supervisor.handle_turn("and now?", session_id=session_id)).error is None
-            aborted = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_ABORTED)
-            assert [entry.payload["reason"] for entry in aborted] == ["timeout"]
-    finally:
-        let_go.set()
+    async with scripted(model.provider, tools=[stuck], reply_reserve_s=0.0) as runtime:
+        supervisor = runtime.supervisor()
+        session_id = await supervisor.start_session()
+        with anyio.fail_after(20):
+            with pytest.raises(TurnTimeout):
+                await supervisor.handle_turn("go", session_id=session_id, deadline=0.3)
+            assert (await supervisor.handle_turn("and now?", session_id=session_id)).error is None
+        aborted = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_ABORTED)
+    assert [entry.payload["reason"] for entry in aborted] == ["timeout"]

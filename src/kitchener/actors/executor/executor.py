@@ -56,7 +56,7 @@ class HO1Executor:
         prompts: the prompt contracts
         tools: all tools; each work order names the tools that it may use
         clock: time of day, for `completed_at` and `elapsed_ms`
-        config: `turn_deadline_s` limits a work order without its own `timeout_ms`
+        config: `turn_deadline_s` limits a work order without its own `timeout_ms`, `reply_reserve_s` its tools
         limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
         listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
         content: has the bytes of images and files; None: no model is called, as in a replay
@@ -76,7 +76,9 @@ class HO1Executor:
         content: ContentStore | None = None,
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
-        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content)
+        self._surroundings = ExecutionServices(
+            ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content, reply_reserve_s=config.reply_reserve_s
+        )
         self._prompts, self._clock = prompts, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()

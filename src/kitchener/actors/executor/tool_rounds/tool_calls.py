@@ -185,7 +185,7 @@ class ToolCalls:
             subject_id=wo.subject_id,
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
-            deadline=self._run.deadline,
+            deadline=self._run.tool_deadline(),
             report=report,
             answer=answer.given if answer is not None else None,
             read_page=self.pages.read,
