@@ -37,7 +37,7 @@ def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]]) -> str:
     for approval_id, each in requests:
         lines.append(f"- {approval_id}: {shown_call(each.tool_id, each.arguments)}")
         if each.message:
-            lines.append(f"  The tool asks: {shortened(each.message)}")
+            lines.append(f"  The tool asks: {shortened(' '.join(each.message.split()))}")  # one line, which no text leaves
     lines.append(
         "It has not been done yet. Approve or deny it by its id; you can go on talking meanwhile."
         if len(requests) == 1
