@@ -41,6 +41,7 @@ class ToolCalls:
 
     Args:
         run: the execution of the work order
+        pages: the long results that the model is shown already; None: there are none
     """
 
     __slots__ = ("_answers", "_gate", "_refused", "_run", "budget", "count", "pages")
@@ -52,9 +53,9 @@ class ToolCalls:
     count: int
     """Tool calls so far, also refused ones."""
 
-    def __init__(self, run: Execution) -> None:
-        self._run, self.count = run, 0
-        self.budget, self.pages = CallBudget(run.limits), ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
+    def __init__(self, run: Execution, pages: ResultPages | None = None) -> None:
+        self._run, self.count, self.budget = run, 0, CallBudget(run.limits)
+        self.pages = pages or ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
         resumption = run.work_order.resumption
         self._gate = CallGate(run.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
         self._answers: Mapping[int, ApprovalAnswer] = {}
@@ -141,9 +142,7 @@ class ToolCalls:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
-        source = self._run.tools.untrusted_source(named)
-        if named == ITEM_TOOL:
-            source = self.pages.untrusted_source(begun.arguments.get("item_id"))
+        source = self.pages.untrusted_source(begun.arguments) if named == ITEM_TOOL else self._run.tools.untrusted_source(named)
         outcome = self._gate.checked(outcome, source, may_ask=self._run.makes_reply)
         try:
             ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
