@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 import pytest
 
+from examples.git_historian.main import make_repository
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import load_config, open_runtime
 from kitchener.runtime.loading import check_config
 from tests.cli.commands import environment, finish, start
-from tests.mcp.test_real_servers import repository
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AGENTS = {
@@ -31,7 +31,7 @@ AGENTS = {
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """An example, whose modules are found beside its settings as the commands find them."""
     monkeypatch.syspath_prepend(str(EXAMPLES / request.param))
-    monkeypatch.setenv("HISTORIAN_REPOSITORY", str(repository(tmp_path / "work")))
+    monkeypatch.setenv("HISTORIAN_REPOSITORY", str(make_repository(tmp_path / "work")))
     if request.param == "support_desk":
         monkeypatch.setitem(importlib.import_module("invoices").INVOICES["4711"], "state", "paid twice")
     return str(request.param)
