@@ -135,7 +135,7 @@ def _lost_answers(entries: Iterable[Mapping[str, Any]], turns: Iterable[str]) ->
 def _doubtful_subjects(entries: Iterable[Mapping[str, Any]], turns: Container[str]) -> set[str]:
     """The subjects for whom a tool with effects began and has no outcome on record.
 
-    A tool runs once all ledgers are durable. So where the kill left the start of a call and not that of its turn, it did not run.
+    A tool runs once all ledgers are durable. Where the kill left the start of a call and not that of its turn, it did not run.
     """
     begun: dict[tuple[str, int], str] = {}
     for each in entries:
