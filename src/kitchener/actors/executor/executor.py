@@ -14,7 +14,7 @@ from kitchener.actors.executor.execution import Execution, ExecutionServices, Wo
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.executor.tool_rounds.asking import WorkOrderDeferred
+from kitchener.actors.executor.tool_rounds.call_gate import WorkOrderDeferred
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
 from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
@@ -29,7 +29,7 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import LedgerGroup
 from kitchener.records import events
-from kitchener.records.approval import ApprovalRequest
+from kitchener.records.deferred_loop import ApprovalRequest
 from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
 from kitchener.records.prompt import Message, PromptGateway, PromptResponse, ToolUse
 from kitchener.records.turn import UpdateListener

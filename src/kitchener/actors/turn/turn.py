@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from kitchener.actors.approval.asking import ApprovalInTurn
+from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY

@@ -10,7 +10,7 @@ import anyio
 import orjson
 from cyclopts import App, Parameter
 
-from kitchener.cli.approval.recorded_requests import RecordedRequest, read_requests
+from kitchener.cli.approval.recorded_requests import details, read_requests, row
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
@@ -20,6 +20,7 @@ from kitchener.ids import split_approval_id
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
 from kitchener.runtime.administration import administer
+from kitchener.runtime.approval_list import ApprovalInfo
 
 app = App(name="approval", help="Allow or refuse tool calls that wait for a person.")
 
@@ -51,7 +52,7 @@ def list_(
         kitchener approval list last --all --json
     """
     found = anyio.run(_found, options, session)
-    rows = [each.row() for each in found if all_ or each.status in ("waiting", "answered")]
+    rows = [row(each) for each in found if all_ or each.is_pending]
     if json:
         print_json(rows)
     elif rows:
@@ -75,9 +76,9 @@ def show(approval: ApprovalArgument, /, *, options: Options = _EVERYTHING, json:
     if not found:
         raise UnknownApproval(approval)
     if json:
-        print_json([each.details() for each in found])
+        print_json([details(each) for each in found])
     for each in found if not json else ():
-        for name, value in each.details().items():
+        for name, value in details(each).items():
             shown = value if isinstance(value, str) else orjson.dumps(value).decode()
             print_text(f"{name:>16}: {shown}")
     return OK
@@ -165,7 +166,7 @@ def _json_of(option: str, text: str | None) -> Any:
         raise CallerError(f"{option}: expected JSON: {error}") from None
 
 
-async def _found(options: Options, session_id: str | None) -> list[RecordedRequest]:
+async def _found(options: Options, session_id: str | None) -> list[ApprovalInfo]:
     paths = options.paths()
     if session_id is None:
         return await read_requests(paths, options.agent)

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.execution import Execution
-from kitchener.actors.executor.tool_rounds.asking import (
+from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
+from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
     WorkOrderDeferred,
     question_mapping,
     questions_in,
     requests_for,
 )
-from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
@@ -28,7 +28,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer
+from kitchener.records.deferred_loop import ApprovalAnswer
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
 from kitchener.records.prompt import ToolUse
 from kitchener.records.tool_context import Report, ToolContext
