@@ -272,6 +272,8 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         try:
             await stack.enter_async_context(client)
         except Exception as error:  # of the library, of its transport, and of groups of both
+            if state.errors is not None:
+                state.errors.close()  # also where no command was started, which would be the only other one to write
             raise ConnectionLost(await state.cause(words_of_first(error))) from error
         yield Connection(library, client, state)
 
