@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import orjson
+
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.clock import SystemClock, iso
@@ -15,6 +17,11 @@ async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | 
     """The requests of one session, or of all sessions of an agent class, oldest first. Takes no lock."""
     async with paths.reader(agent_class) as ho2m:
         return await list_approvals(ho2m, iso(SystemClock().time_us()), session_id=session_id) if ho2m is not None else []
+
+
+def arguments_text(each: ApprovalInfo) -> str:
+    """The arguments, as JSON."""
+    return orjson.dumps(_shown(each.request["arguments"])).decode()
 
 
 def row(each: ApprovalInfo) -> dict[str, Any]:

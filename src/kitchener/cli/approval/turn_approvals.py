@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from kitchener.cli.approval.recorded_requests import details
+from kitchener.cli.approval.recorded_requests import arguments_text, details
 from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.clock import SystemClock, iso
 from kitchener.ledger import StoredEntry
@@ -57,16 +57,16 @@ class TurnApprovals:
         """For a reader."""
         for each in self.asked:
             yield f"asked for approval, by rule {each.rule!r}: {each.approval_id}, {_call(each)}"
-            yield f"  {_answer(each)}"
+            yield f"  {answer_words(each)}"
         if self.continued_by is not None:
             yield f"it went on in {self.continued_by}"
         if self.continues is not None:
             yield f"goes on with {self.continues}"
         for each in self.answered:
             yield f"{each.approval_id}, {_call(each)}, asked for by rule {each.rule!r}"
-            yield f"  {_answer(each)}"
+            yield f"  {answer_words(each)}"
         for each in self.granted:
-            yield f"{each.tool_id} could run unasked: {each.approval_id} {_answer(each)}"
+            yield f"{each.tool_id} could run unasked: {each.approval_id} {answer_words(each)}"
 
 
 def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
@@ -105,10 +105,10 @@ def _of_turn(
 
 
 def _call(each: ApprovalInfo) -> str:
-    return f"{each.tool_id} {one_line(orjson.dumps(details(each)['arguments']).decode(), _WIDTH)}"
+    return f"{each.tool_id} {one_line(arguments_text(each), _WIDTH)}"
 
 
-def _answer(each: ApprovalInfo) -> str:
+def answer_words(each: ApprovalInfo) -> str:
     """How a request ended: who decided what and when, with what they said."""
     given = details(each)
     if each.resolved is None or each.resolved["decision"] in _ENDS:
