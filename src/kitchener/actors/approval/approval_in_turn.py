@@ -71,10 +71,10 @@ class ApprovalInTurn:
 
         Args:
             constraints: those of the agent class
-            results: of the tools that ran before the reply
+            results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
         untrusted = self._session.results.has_untrusted or any(
-            each.get("tool_id") in self._policy.untrusted for each in results
+            "source" in each or each.get("tool_id") in self._policy.untrusted for each in results
         )
         return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
 
@@ -89,7 +89,11 @@ class ApprovalInTurn:
         rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
-            {"tool_id": use.tool_id, "result": outcome.result}
+            {
+                "tool_id": use.tool_id,
+                **({"source": outcome.untrusted_source} if outcome.untrusted_source is not None else {}),
+                "result": outcome.result,
+            }
             for use, outcome in heard
             if outcome is not None and outcome.error is None
         ]
