@@ -64,7 +64,10 @@ class ApprovalInTurn:
     @property
     def held_back(self) -> frozenset[str]:
         """The tools that do not run before the reply, because a person may have to be asked about them."""
-        return self._policy.held_back(shows_untrusted=self._session.results.has_untrusted)
+        policy = self._policy
+        if policy.after_untrusted == "allow":
+            return policy.asking
+        return policy.held_back(shows_untrusted=self._session.results.has_untrusted)
 
     def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
         """Returns the constraints of the reply.
@@ -73,10 +76,12 @@ class ApprovalInTurn:
             constraints: those of the agent class
             results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
-        untrusted = self._session.results.has_untrusted or any(
-            "source" in each or each.get("tool_id") in self._policy.untrusted for each in results
-        )
-        return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
+        untrusted, approvals = self._session.results.has_untrusted, self._session.state.approvals
+        if results and not untrusted:
+            untrusted = any("source" in each or each.get("tool_id") in self._policy.untrusted for each in results)
+        if approvals is None and not untrusted:
+            return constraints
+        return limits_in_session(constraints, self._policy, approvals, shows_untrusted=untrusted)
 
     @property
     def resumed_id(self) -> str | None:
