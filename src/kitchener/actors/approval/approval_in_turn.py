@@ -3,7 +3,7 @@
 `actors/turn/turn.py` calls it. The policy is in `actors/tools/approval_policy.py`. Explained in `docs/approval.md`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import iso, to_us
 from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
-from kitchener.ledger import LedgerGroup
+from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.media import accepts
 from kitchener.records import events
 from kitchener.records.deferred_loop import ApprovalRequest, Resumption
@@ -66,16 +66,14 @@ class ApprovalInTurn:
         """The tools that do not run before the reply, because a person may have to be asked about them."""
         return self._policy.held_back(shows_untrusted=self._session.results.has_untrusted)
 
-    def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
+    def limits(self, constraints: Constraints, trace: Iterable[StoredEntry]) -> Constraints:
         """Returns the constraints of the reply.
 
         Args:
             constraints: those of the agent class
-            results: of the tools that ran before the reply
+            trace: the turn's entries in HO1m so far, with the calls that were made before the reply
         """
-        untrusted = self._session.results.has_untrusted or any(
-            each.get("tool_id") in self._policy.untrusted for each in results
-        )
+        untrusted = self._session.results.has_untrusted or any(each.payload.get("untrusted") for each in trace)
         return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
 
     @property

@@ -355,7 +355,7 @@ class Turn:
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
-        constraints = self._approval.limits(constraints, results)
+        constraints = self._approval.limits(constraints, self._chain.trace if results else ())
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
