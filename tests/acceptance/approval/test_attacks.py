@@ -59,8 +59,7 @@ async def test_an_approval_that_is_void_goes_on_by_the_same_answer_after_it_was_
     async with open_desk(root, desk, model()) as runtime:
         with pytest.raises(ApprovalVoid) as told:
             await runtime.supervisor().approve(waiting.pending_approval[0])
-        assert told.value.result is not None
-        assert "changed" in told.value.result.response
+        assert "changed" in str(getattr(told.value.result, "response", ""))
     assert desk.done == []
 
 
@@ -73,7 +72,7 @@ async def test_of_several_answers_at_once_the_first_one_counts(tmp_path: Path) -
 
         async def answer(verb: Any, **given: Any) -> None:
             try:
-                heard.append((await verb(one, **given)).response)
+                heard.append(getattr(await verb(one, **given), "response", ""))
             except ApprovalAnswered:
                 heard.append(None)
 
