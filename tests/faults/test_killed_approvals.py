@@ -5,7 +5,7 @@ One life asks, answers at once, and goes on; between request, answer and effect 
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -105,7 +105,8 @@ def check(found: CrashRoot) -> Iterable[str]:
     for subject, number in found.acknowledged:
         name = MESSAGES[subject][number]
         yield from [f"effect {what!r} is missing" for what in (f"{name} a", f"{name} c") if what not in done]
-    doubtful = _doubtful_subjects(_entries(found.root, "HO1", "ho1m.jsonl"))
+    begun = {each["entity_id"] for each in asked if each["entry_type"] == events.TURN_STARTED}
+    doubtful = _doubtful_subjects(_entries(found.root, "HO1", "ho1m.jsonl"), begun)
     told = {subject for subject, _ in found.unknown}
     yield from [f"an effect for {each} began and did not end, and nobody was told" for each in doubtful - told]
     yield from [f"an effect for {each} was told as unknown, and none is" for each in told - doubtful]
@@ -131,12 +132,15 @@ def _lost_answers(entries: Iterable[Mapping[str, Any]], turns: Iterable[str]) ->
             yield f"turn {turn_id} went on after the answers {given}"
 
 
-def _doubtful_subjects(entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The subjects for whom a tool with effects began and has no outcome on record."""
+def _doubtful_subjects(entries: Iterable[Mapping[str, Any]], turns: Container[str]) -> set[str]:
+    """The subjects for whom a tool with effects began and has no outcome on record.
+
+    A tool runs once all ledgers are durable. Where the kill left the start of a call and not that of its turn, it did not run.
+    """
     begun: dict[tuple[str, int], str] = {}
     for each in entries:
         payload = each["payload"]
-        if each["entry_type"] == events.TOOL_STARTED and not payload["read_only"]:
+        if each["entry_type"] == events.TOOL_STARTED and not payload["read_only"] and payload["turn_id"] in turns:
             begun[each["entity_id"], payload["call"]] = payload["subject_id"]
         elif each["entry_type"] == events.TOOL_CALL:
             begun.pop((each["entity_id"], payload["call"]), None)

@@ -3,7 +3,7 @@
 `actors/turn/turn.py` calls it. The policy is in `actors/tools/approval_policy.py`. Explained in `docs/approval.md`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import iso, to_us
 from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
-from kitchener.ledger import LedgerGroup, StoredEntry
+from kitchener.ledger import LedgerGroup
 from kitchener.media import accepts
 from kitchener.records import events
 from kitchener.records.deferred_loop import ApprovalRequest, Resumption
@@ -64,17 +64,24 @@ class ApprovalInTurn:
     @property
     def held_back(self) -> frozenset[str]:
         """The tools that do not run before the reply, because a person may have to be asked about them."""
-        return self._policy.held_back(shows_untrusted=self._session.results.has_untrusted)
+        policy = self._policy
+        if policy.after_untrusted == "allow":
+            return policy.asking
+        return policy.held_back(shows_untrusted=self._session.results.has_untrusted)
 
-    def limits(self, constraints: Constraints, trace: Iterable[StoredEntry]) -> Constraints:
+    def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
         """Returns the constraints of the reply.
 
         Args:
             constraints: those of the agent class
-            trace: the turn's entries in HO1m so far, with the calls that were made before the reply
+            results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
-        untrusted = self._session.results.has_untrusted or any(each.payload.get("untrusted") for each in trace)
-        return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
+        untrusted, approvals = self._session.results.has_untrusted, self._session.state.approvals
+        if results and not untrusted:
+            untrusted = any("source" in each or each.get("tool_id") in self._policy.untrusted for each in results)
+        if approvals is None and not untrusted:
+            return constraints
+        return limits_in_session(constraints, self._policy, approvals, shows_untrusted=untrusted)
 
     @property
     def resumed_id(self) -> str | None:
@@ -87,7 +94,11 @@ class ApprovalInTurn:
         rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
-            {"tool_id": use.tool_id, "result": outcome.result}
+            {
+                "tool_id": use.tool_id,
+                **({"source": outcome.untrusted_source} if outcome.untrusted_source is not None else {}),
+                "result": outcome.result,
+            }
             for use, outcome in heard
             if outcome is not None and outcome.error is None
         ]

@@ -36,7 +36,6 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.context import result_id
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
@@ -336,9 +335,7 @@ class Turn:
             return wo
         if wo.state == "completed" and wo.output_result is not None:
             await self._chain.accept(wo)
-            named = {"item_id": result_id(wo.wo_id, 1)} if self._services.constants.policy_version > 5 else {}
-            return [{**wo.output_result, **named}]
-        return [{"tool_id": request.tool_id, "error": wo.error.detail if wo.error else "the tool gave no result"}]
+        return results_of(self._chain.trace, wo, self._services.constants.policy_version)
 
     async def _synthesize(
         self,
@@ -355,7 +352,7 @@ class Turn:
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
-        constraints = self._approval.limits(constraints, self._chain.trace if results else ())
+        constraints = self._approval.limits(constraints, results)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
@@ -406,7 +403,11 @@ class Turn:
                 return apology
             constraints = tighter(constraints, len(rejected))
             if constants.policy_version > 2:
-                prior = [*prior, *self._approval.earlier_results(wo), *results_of(self._chain.trace, wo)]
+                prior = [
+                    *prior,
+                    *self._approval.earlier_results(wo),
+                    *results_of(self._chain.trace, wo, constants.policy_version),
+                ]
             told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
             inputs = {**inputs, "instructions": told}
 
