@@ -26,7 +26,7 @@ from kitchener.records.tokens import Estimator
 Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
 """`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
 
-_ASKED: Final = 0.2
+_ASKED: Final = 0.15
 """Share of the best match from which on a match is shown if the message asks for something."""
 _TOLD: Final = 0.8
 """The same for any other message."""
