@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 
@@ -17,6 +18,7 @@ from kitchener.actors.attention.templates import AttentionTemplate, load_templat
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
+from kitchener.context.fold.chat_messages import as_chat, spoken_in
 from kitchener.context.fold.items import Item, rule_ref
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -28,6 +30,7 @@ from kitchener.records.tokens import estimate_tokens
 logger = get_logger(__name__)
 
 EMPTY_HASH: Final = digest(b"")
+_NONE: Final = frozenset[str]()
 
 _WORD = re.compile(r"\w{3,}")
 _COMMON = frozenset(
@@ -115,6 +118,8 @@ class AttentionContext(NamedTuple):
     """What seldom changes, such as goals, which stands before the history; "": there is none."""
     history: tuple[str, ...] | None = None
     """Chat messages of the user and the agent in turn, oldest first; None: turns are part of `context_text`."""
+    newest: frozenset[str] = frozenset()
+    """The ids of the fragments that are chat messages."""
 
     def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""
@@ -161,13 +166,22 @@ class AttentionRetriever:
         context_provider: supplies the fragments
         config: the agent's limits
         template: the attention template of the agent class; None: the shipped one for it
+        is_chat: whether the newest turns become chat messages; only for a provider whose turns are made with `turn_text`
     """
 
-    def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate | None = None) -> None:
+    def __init__(
+        self,
+        context_provider: ContextProvider,
+        config: HO2Config,
+        template: AttentionTemplate | None = None,
+        *,
+        is_chat: bool = False,
+    ) -> None:
         template = template or resolve_template(load_templates(), config.agent_class)
         self._provider = context_provider
         self._never_waits = bool(getattr(context_provider, "never_waits", False))
         self._recent_turns, self._max_matches = config.recent_turns, config.attention_matches
+        self._is_chat = is_chat
         self.template_id = template.template_id
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
@@ -194,7 +208,8 @@ class AttentionRetriever:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
         found = [*reversed(recent), *map(_result_fragment, reversed(results)), *matches]
-        return self._laid_out(found, len(lists), elapsed_ms, cut_by)
+        newest = frozenset([fragment.source_id for fragment in recent]) if self._is_chat else _NONE
+        return self._laid_out(found, len(lists), elapsed_ms, cut_by, newest)
 
     async def priority_probe(self, read_anchors: ReadFragments | None = None) -> AttentionContext:
         """Gathers what comes before everything else: the standing rules, and the learned lines of long-term memory as `biases`.
@@ -224,7 +239,8 @@ class AttentionRetriever:
         merged = {(f.source, f.source_id): f for f in (*priority.fragments, *reversed(horizontal.fragments))}
         first, second = priority.budget_used, horizontal.budget_used
         queries, elapsed_ms = first.queries + second.queries, first.elapsed_ms + second.elapsed_ms
-        found = self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
+        cut_by = first.cut_by or second.cut_by
+        found = self._laid_out(list(merged.values()), queries, elapsed_ms, cut_by, horizontal.newest)
         return found._replace(biases=priority.biases) if priority.biases else found
 
     def _gather(self, reads: Sequence[ReadFragments]) -> Awaitable[_Gathered]:
@@ -254,9 +270,17 @@ class AttentionRetriever:
         return lists, 0, None
 
     def _laid_out(
-        self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutReason | None
+        self,
+        admitted_first: Iterable[ContextFragment],
+        queries: int,
+        elapsed_ms: int,
+        cut_by: CutReason | None,
+        newest: frozenset[str] = _NONE,
     ) -> AttentionContext:
-        """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first."""
+        """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first.
+
+        Those with an id in `newest` are shown as chat messages.
+        """
         tokens, kept = 0, []
         for fragment in admitted_first:
             if tokens + fragment.token_estimate > self._max_tokens:
@@ -265,15 +289,21 @@ class AttentionRetriever:
             tokens += fragment.token_estimate
             kept.append(fragment)
         used = BudgetUsed(tokens, queries, elapsed_ms, cut_by)
+        history: tuple[str, ...] | None = () if self._is_chat else None
         if not kept:
-            return AttentionContext(template_id=self.template_id, budget_used=used)
+            return AttentionContext(template_id=self.template_id, budget_used=used, history=history)
         kept.sort(key=_source_id)
         # The instructions already show the standing rules. They stay among the fragments, so that the record lists them.
-        texts = [fragment.content for fragment in kept if fragment.source != STANDING_RULE]
-        if len(texts) < len(kept):
+        shown = [fragment for fragment in kept if fragment.source != STANDING_RULE]
+        if len(shown) < len(kept):
             kept.sort(key=_is_no_rule)
-        text = "\n\n".join(texts)
-        return AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, used)
+        if newest:
+            said = [spoken_in(fragment.content) for fragment in shown if fragment.source_id in newest]
+            history = tuple(as_chat(chain.from_iterable(said)))
+            shown = [fragment for fragment in shown if fragment.source_id not in newest]
+        text = "\n\n".join([fragment.content for fragment in shown])
+        found = AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, used)
+        return found._replace(history=history, newest=newest) if self._is_chat else found
 
 
 STANDING_RULE: Final = "standing_rule"

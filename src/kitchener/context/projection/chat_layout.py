@@ -5,7 +5,6 @@ cache serves them. A message that asks is shown all that matches it nearly as we
 matches best, and more beside a short past. Before version 6 of the policy, the history gave its room to good matches.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -18,7 +17,7 @@ from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.asking import asks
 from kitchener.context.projection.offered import ShownTurns, groups_of, once, placed_order, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem
-from kitchener.context.projection.window import Window, first_recent
+from kitchener.context.projection.window import Window, first_recent, kept_recent
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
@@ -52,7 +51,7 @@ class ChatLayout:
     def __init__(self, ruleset: Ruleset, estimate: Estimator, grade: Grade | None) -> None:
         self.ruleset, self.estimate, self._grade = ruleset, estimate, grade
         self._window = Window.under(ruleset)
-        self._recent_kept = math.ceil(ruleset.recent_turns * ruleset.evict_to) if ruleset.is_steady else None
+        self._recent_kept = kept_recent(ruleset.recent_turns, ruleset.evict_to) if ruleset.is_steady else None
         self.terse = partial(terse, estimate=estimate) if ruleset.is_terse else None
 
     def pack(

@@ -5,6 +5,7 @@ moves in steps. Between two steps the messages are only appended to, so a provid
 module does not know which other turns match the message (`projection.py`).
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -48,6 +49,11 @@ class Window(NamedTuple):
         while start < len(items) and turn_of(items[start]) == turn_of(items[start - 1]):
             start += 1
         return start
+
+
+def kept_recent(turns: int, evict_to: float) -> int:
+    """How many of the newest `turns` of a session are left when the oldest of them leave."""
+    return math.ceil(turns * evict_to)
 
 
 def first_recent(items: Sequence[Item], turns: int, kept: int | None = None) -> int:
