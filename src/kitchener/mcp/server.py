@@ -21,6 +21,7 @@ from kitchener.logs import get_logger
 from kitchener.mcp.connection import (
     Connection,
     ConnectionLost,
+    RequestNotTaken,
     Secrets,
     ServerRefused,
     ToolList,
@@ -41,6 +42,8 @@ _RELIST_PAUSE_S: Final = 1.0
 """Least time between two listings of tools. A server may say at any rate that they changed."""
 _LEAST_TTL_S: Final = 60.0
 """Least time after which a list is read again because it is out of date."""
+_MOST_TOLD: Final = 16
+"""Tools left out of which the log names each; of more, only their number."""
 _WINDOW_FACTOR: Final = 10
 """Failures count for so many times the longest pause."""
 
@@ -167,7 +170,7 @@ class McpServer:
         with anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s) as scope:
             try:
                 async with open_connection(self.settings, self._secrets) as connection:
-                    listed = await connection.list_tools(self.settings.max_tools)
+                    listed = await connection.list_tools()
                     scope.deadline = math.inf
                     self._take(connection, listed)
                     problem = await self._use(connection, listed.ttl_s)
@@ -192,7 +195,7 @@ class McpServer:
             while self._running:
                 changed = self._changed
                 await changed.wait()
-        return await connection.cause()
+        return await connection.cause("the connection was closed")
 
     async def _follow(self, connection: Connection) -> None:
         """Lets the server tell when its tools change. What it told between two streams is lost, so the list is read again."""
@@ -210,7 +213,7 @@ class McpServer:
                 await connection.tools_changed.wait()
             try:
                 with anyio.move_on_after(self.settings.connect_timeout_s):
-                    listed = await connection.list_tools(self.settings.max_tools)
+                    listed = await connection.list_tools()
                     ttl_s = listed.ttl_s
                     self._take(connection, listed)
             except (ConnectionLost, ServerRefused) as error:
@@ -228,8 +231,10 @@ class McpServer:
             self._connection = connection
             self._starts += 1
         if before.refused != self._known.refused:
-            for each in refused:
+            for each in refused[:_MOST_TOLD]:
                 _log.warning("MCP tool left out", server=self.label, tool=each.name, problem=each.reason)
+            if len(refused) > _MOST_TOLD:
+                _log.warning("more MCP tools left out", server=self.label, count=len(refused) - _MOST_TOLD)
         if hashes != before.hashes:
             changed = sorted(name for name in hashes.keys() & before.hashes if hashes[name] != before.hashes[name])
             _log.info(
@@ -267,16 +272,23 @@ class McpServer:
         async with self._places:
             try:
                 return await self._call_once(tool, arguments, context)
+            except RequestNotTaken:
+                pass
             except ConnectionLost as error:
                 if not may_repeat:
-                    raise McpCallFailed(
-                        f"outcome unknown: server {self.label!r} was lost before it answered ({error});"
-                        " the call may have had its effect, so check before you repeat it"
-                    ) from error
-            try:  # without further effect, as the server says and its settings believe
+                    raise self._unknown(error) from error
+            try:  # nothing was done, or it has no further effect, as the server says and its settings believe
                 return await self._call_once(tool, arguments, context)
+            except RequestNotTaken as error:
+                raise McpCallFailed(f"server {self.label!r} is not there, and nothing was done: {error}") from error
             except ConnectionLost as error:
-                raise McpCallFailed(f"server {self.label!r} was lost twice before it answered: {error}") from error
+                raise self._unknown(error) from error
+
+    def _unknown(self, error: ConnectionLost) -> McpCallFailed:
+        return McpCallFailed(
+            f"outcome unknown: server {self.label!r} was lost before it answered ({error});"
+            " the call may have had its effect, so check before you repeat it"
+        )
 
     async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: Any) -> object:
         connection = await self._connected()
@@ -286,9 +298,14 @@ class McpServer:
         try:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
         except ServerRefused as error:
+            if answer is not None:  # the server keeps the state of its questions for some minutes, or until it ends
+                text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
+                raise McpCallFailed(text) from error
             raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
+        except RequestNotTaken:
+            raise
         except ConnectionLost as error:
-            raise ConnectionLost(await connection.cause()) from error
+            raise ConnectionLost(await connection.cause(str(error))) from error
         finally:
             self._running -= 1
             if not self._running and connection.lost.is_set():

@@ -23,7 +23,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
-from kitchener.clock import Clock, SystemClock
+from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
@@ -42,6 +42,7 @@ from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.running_root import RunningRoot
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
+from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
@@ -113,6 +114,25 @@ class Runtime:
         agent = self._agent(agent_class)
         await agent.ready()
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
+
+    async def pending_approvals(
+        self, agent_class: str = "ADMIN", *, session_id: str | None = None, subject_id: str | None = None
+    ) -> list[ApprovalInfo]:
+        """The tool calls of an agent class that wait for a person, oldest first. `supervisor.approve` and `deny` answer them.
+
+        Args:
+            agent_class: the agent class
+            session_id: only those of this session; None: of all
+            subject_id: only those of this subject's sessions; None: everyone's
+
+        Raises:
+            CallerError: `agent_class` is unknown
+        """
+        agent = self._agent(agent_class)
+        await agent.ready()
+        now = iso(self._shared.injected.clock.time_us())
+        found = await list_approvals(agent.ledgers.ho2m, now, session_id=session_id)
+        return [each for each in found if each.is_pending and subject_id in (None, each.subject_id)]
 
     async def drain(self) -> None:
         """Returns when no turn runs and no consolidation is pending. New ones are still admitted.

@@ -12,7 +12,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerError
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer, HeardOutcome, PendingCall, Resumption, ToolRound
+from kitchener.records.deferred_loop import ApprovalAnswer, HeardOutcome, PendingCall, Resumption, ToolRound
 from kitchener.records.entries import (
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
@@ -153,7 +153,7 @@ class _Loop:
         answer = opened(payload["response"])
         if answer is None or not answer["tool_uses"]:
             return
-        uses = tuple([ToolUse(each["use_id"], each["tool_id"], each["arguments"]) for each in answer["tool_uses"]])
+        uses = tuple(map(ToolUse.of, answer["tool_uses"]))
         self.rounds.append((answer["text"], uses, [None] * len(uses)))
         self._places = self.open = list(range(len(uses)))
         self._before = self._calls

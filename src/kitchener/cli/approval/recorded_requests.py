@@ -1,121 +1,58 @@
-"""Reads from a ledger which tool calls wait for a person, and what was answered to others."""
+"""Requests for approval and their answers, as commands print them."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.clock import SystemClock, iso
-from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.records import events
-from kitchener.records.entries import (
-    ApprovalRequestedPayload,
-    ApprovalResolvedPayload,
-    WorkOrderAbandonedPayload,
-    opened,
-    payload_as,
-)
+from kitchener.records.entries import opened
+from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
 
 _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope")
-_ERASED: Final = "[erased]"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
-    """A request, and its answer."""
-
-    session_id: str
-    requested_at: str
-    """ISO time."""
-    request: ApprovalRequestedPayload
-    resolved: ApprovalResolvedPayload | None
-    """None: nobody has answered."""
-    resolved_at: str | None
-    abandoned: str | None
-    """Why its work order has ended; None: it has not."""
-    now: str
-    """ISO time."""
-
-    @property
-    def approval_id(self) -> str:
-        """The request."""
-        return self.request["approval_id"]
-
-    @property
-    def wo_id(self) -> str:
-        """Its work order."""
-        return self.request["wo_id"]
-
-    @property
-    def status(self) -> str:
-        """`waiting`; `answered`: the turn that goes on has not ended, so give the answer again; or how it ended."""
-        decision = self.resolved["decision"] if self.resolved is not None else None
-        if self.abandoned is None:
-            if decision is None:
-                return "waiting" if self.now < self.request["expires_at"] else "expired"
-            return "answered"
-        return decision or "void"
-
-    def row(self) -> dict[str, Any]:
-        """The request for a list."""
-        return {
-            "approval_id": self.approval_id,
-            "session_id": self.session_id,
-            "status": self.status,
-            "tool": self.request["tool"],
-            "arguments": _shown(self.request["arguments"]),
-            "reason": self.request["reason"],
-            "rule": self.request["rule"],
-            "requested_at": self.requested_at,
-            "expires_at": self.request["expires_at"],
-        }
-
-    def details(self) -> dict[str, Any]:
-        """All that is on record."""
-        found = self.row()
-        for name in ("message", "response_schema", "tool_hash", "args_hash"):
-            if name in self.request:
-                found[name] = _shown(self.request.get(name))
-        if self.resolved is not None:
-            found |= {"decision": self.resolved["decision"], "resolved_at": self.resolved_at}
-            found |= {f"given_{name}": _shown(self.resolved.get(name)) for name in _BY_ANSWER if name in self.resolved}
-        if self.abandoned is not None:
-            found["work_order"] = self.abandoned
-        return found
-
-
-async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | None = None) -> list[RecordedRequest]:
-    """The requests of one session, or of all sessions of an agent class, oldest first."""
+async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | None = None) -> list[ApprovalInfo]:
+    """The requests of one session, or of all sessions of an agent class, oldest first. Takes no lock."""
     async with paths.reader(agent_class) as ho2m:
-        if ho2m is None:
-            return []
-        asked: dict[str, StoredEntry] = {}
-        answers: dict[str, StoredEntry] = {}
-        async for entry in ho2m.read(key=events.APPROVALS_KEY):
-            if session_id is None or entry.session_id == session_id:
-                (asked if entry.entry_type == events.APPROVAL_REQUESTED else answers).setdefault(entry.entity_id, entry)
-        ended = await _ended(ho2m, asked.values())
-    now = iso(SystemClock().time_us())
-    found = []
-    for approval_id, entry in asked.items():
-        request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
-        answer = answers.get(approval_id)
-        resolved = payload_as(ApprovalResolvedPayload, answer.payload) if answer is not None else None
-        at = answer.timestamp if answer is not None else None
-        abandoned = ended.get(request["wo_id"])
-        found.append(RecordedRequest(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, now))
-    return found
+        return await list_approvals(ho2m, iso(SystemClock().time_us()), session_id=session_id) if ho2m is not None else []
 
 
-async def _ended(ho2m: LedgerReader, asked: Iterable[StoredEntry]) -> dict[str, str]:
-    """Why the work orders of these requests have ended, by id; those that have not are left out."""
-    found: dict[str, str] = {}
-    for session_id, wo_id in dict.fromkeys((each.session_id, str(each.payload["wo_id"])) for each in asked):
-        async for entry in ho2m.read(session_id=session_id, entity_id=wo_id, entry_type=events.WO_ABANDONED):
-            found[wo_id] = payload_as(WorkOrderAbandonedPayload, entry.payload)["reason"]
+def arguments_text(each: ApprovalInfo) -> str:
+    """The arguments, as JSON."""
+    return orjson.dumps(_shown(each.request["arguments"])).decode()
+
+
+def row(each: ApprovalInfo) -> dict[str, Any]:
+    """The request for a list."""
+    return {
+        "approval_id": each.approval_id,
+        "session_id": each.session_id,
+        "status": each.status,
+        "tool": each.request["tool"],
+        "arguments": _shown(each.request["arguments"]),
+        "reason": each.request["reason"],
+        "rule": each.request["rule"],
+        "requested_at": each.requested_at,
+        "expires_at": each.request["expires_at"],
+    }
+
+
+def details(each: ApprovalInfo) -> dict[str, Any]:
+    """All that is on record."""
+    found = row(each)
+    for name in ("message", "response_schema", "tool_hash", "args_hash"):
+        if name in each.request:
+            found[name] = _shown(each.request.get(name))
+    if each.resolved is not None:
+        found |= {"decision": each.resolved["decision"], "resolved_at": each.resolved_at}
+        found |= {f"given_{name}": _shown(each.resolved.get(name)) for name in _BY_ANSWER if name in each.resolved}
+    if each.abandoned is not None:
+        found["work_order"] = each.abandoned
     return found
 
 
 def _shown(value: Any) -> Any:
     found = opened(value)
-    return _ERASED if found is None and value is not None else found
+    return UNREADABLE if found is None and value is not None else found

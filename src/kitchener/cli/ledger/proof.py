@@ -319,6 +319,8 @@ class _TurnSelection:
         self._namespace = ""
         self._overlays_position: int | None = None
         self._output_schema: str | None = None
+        self._loop: frozenset[str] = frozenset()
+        """The work orders of the tool loop that the turn goes on with."""
 
     def selections(self) -> tuple[tuple[LedgerName, _Select], ...]:
         """The selection of each ledger, in the order in which they must run."""
@@ -332,6 +334,7 @@ class _TurnSelection:
 
     async def _of_ho2m(self, reader: LedgerReader) -> set[int]:
         seqs, is_known, has_ended = set[int](), False, False
+        wanted, approvals = set[str](), dict[str, set[int]]()
         async for entry in reader.read(session_id=self.session_id):
             if isinstance(entry, ImportedEntry):
                 raise KitchenerError(
@@ -346,7 +349,13 @@ class _TurnSelection:
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._config_hash = entry.payload.get("config_hash", "")
                 self._output_schema = entry.payload.get("output_schema")
+                resumes = entry.payload.get("resumes") or {}
+                wanted.update(resumes.get("approval_ids", ()))
+                self._loop = frozenset(resumes.get("loop", ()))
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
+            if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # what it asked, or goes on with
+                approvals.setdefault(entry.entity_id, set()).add(entry.seq)
+                wanted.update([entry.entity_id] if is_mine else ())
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
             if is_mine and entry.entry_type == events.WO_PLANNED:
                 self._artifacts.update((entry.payload.get("attention") or {}).get("biases", ()))
@@ -359,12 +368,16 @@ class _TurnSelection:
                 f"turn {self.turn_id} has not ended, so nothing can prove it yet; one that a crash cut off is closed"
                 " when its session is next used"
             )
+        seqs = seqs.union(*(approvals.get(each, ()) for each in wanted))
         return seqs | await entries_of_sources(reader, self._config_hash, self._output_schema) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
-        return {
-            entry.seq async for entry in reader.read(session_id=self.session_id) if entry.payload.get("turn_id") == self.turn_id
-        }
+        read = reader.read(session_id=self.session_id)
+        return {entry.seq async for entry in read if entry.payload.get("turn_id") == self.turn_id or self._is_of_loop(entry)}
+
+    def _is_of_loop(self, entry: StoredEntry) -> bool:
+        """Whether an entry belongs to the tool loop that the turn goes on with."""
+        return entry.entity_id in self._loop and entry.entry_type in (events.LLM_CALL, events.TOOL_CALL)
 
     async def _of_context(self, reader: LedgerReader) -> set[int]:
         """The turn's own entries; with sources also the earlier projections from which its lists are computed.

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.execution import Execution
-from kitchener.actors.executor.tool_rounds.asking import (
+from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
+from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
     WorkOrderDeferred,
     question_mapping,
     questions_in,
     requests_for,
 )
-from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
@@ -28,8 +28,9 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer
+from kitchener.records.deferred_loop import ApprovalAnswer
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
+from kitchener.records.prompt import ToolUse
 from kitchener.records.tool_context import Report, ToolContext
 
 NO_TOOL: Final = "(none)"
@@ -41,6 +42,7 @@ class ToolCalls:
 
     Args:
         run: the execution of the work order
+        pages: the long results that the model is shown already; None: there are none
     """
 
     __slots__ = ("_answers", "_gate", "_refused", "_run", "budget", "count", "pages")
@@ -52,9 +54,9 @@ class ToolCalls:
     count: int
     """Tool calls so far, also refused ones."""
 
-    def __init__(self, run: Execution) -> None:
-        self._run, self.count = run, 0
-        self.budget, self.pages = CallBudget(run.limits), ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
+    def __init__(self, run: Execution, pages: ResultPages | None = None) -> None:
+        self._run, self.count, self.budget = run, 0, CallBudget(run.limits)
+        self.pages = pages or ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
         resumption = run.work_order.resumption
         self._gate = CallGate(run.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
         self._answers: Mapping[int, ApprovalAnswer] = {}
@@ -66,23 +68,24 @@ class ToolCalls:
         """The turn, from which delimiters of data are derived."""
         return self._run.work_order.turn_id
 
-    async def run(
-        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
-    ) -> list[ToolOutcome]:
-        """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
+    async def run(self, asked: Sequence[ToolUse], answers: Mapping[int, ApprovalAnswer] | None = None) -> list[ToolOutcome]:
+        """Makes and records tool calls and returns their outcomes in the same order.
 
         Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
 
         Args:
-            uses: the calls
+            asked: the calls, as the model asked for them
             answers: what a person answered about some of them, by their places; None: nobody was asked
 
         Raises:
             WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
         """
         first, answers, outcomes = self.count + 1, answers or {}, list[ToolOutcome]()
-        waiting, refused = self._gate.judge(uses, answers, self._problem)
+        uses = [(use.tool_id, use.arguments) for use in asked]
+        unreadable = {place: use.problem for place, use in enumerate(asked) if use.problem is not None}
+        waiting, refused = self._gate.judge(uses, {*answers, *unreadable} if unreadable else answers, self._problem)
+        refused |= unreadable
         refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
         self._answers = {first + place: each for place, each in answers.items()}
         self._refused = {first + place: reason for place, reason in refused.items()}
@@ -141,7 +144,8 @@ class ToolCalls:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
-        outcome = self._gate.checked(outcome, self._run.tools.untrusted_source(named), may_ask=self._run.makes_reply)
+        source = self.pages.untrusted_source(begun.arguments) if named == ITEM_TOOL else self._run.tools.untrusted_source(named)
+        outcome = self._gate.checked(outcome, source, may_ask=self._run.makes_reply)
         try:
             ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:
@@ -181,7 +185,7 @@ class ToolCalls:
             subject_id=wo.subject_id,
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
-            deadline=self._run.deadline,
+            deadline=self._run.tool_deadline(),
             report=report,
             answer=answer.given if answer is not None else None,
             read_page=self.pages.read,
