@@ -6,7 +6,7 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -18,7 +18,6 @@ from kitchener.actors.attention.templates import AttentionTemplate, load_templat
 from kitchener.cancellation import is_own_failure
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
-from kitchener.context.fold.chat_messages import as_chat, spoken_in
 from kitchener.context.fold.items import Item, rule_ref
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -30,7 +29,6 @@ from kitchener.records.tokens import estimate_tokens
 logger = get_logger(__name__)
 
 EMPTY_HASH: Final = digest(b"")
-_NONE: Final = frozenset[str]()
 
 _WORD = re.compile(r"\w{3,}")
 _COMMON = frozenset(
@@ -80,6 +78,8 @@ class ContextFragment:
     """The ledger entry of the fragment; None: it has none."""
     timestamp: str = ""
     """Timestamp of that entry; "": not known."""
+    said: tuple[str, ...] = ()
+    """A turn as chat messages, of the user and the agent in turn; (): it is shown as `content`."""
 
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
@@ -118,8 +118,6 @@ class AttentionContext(NamedTuple):
     """What seldom changes, such as goals, which stands before the history; "": there is none."""
     history: tuple[str, ...] | None = None
     """Chat messages of the user and the agent in turn, oldest first; None: turns are part of `context_text`."""
-    newest: frozenset[str] = frozenset()
-    """The ids of the fragments that are chat messages."""
 
     def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""
@@ -166,7 +164,7 @@ class AttentionRetriever:
         context_provider: supplies the fragments
         config: the agent's limits
         template: the attention template of the agent class; None: the shipped one for it
-        is_chat: whether the newest turns become chat messages; only for a provider whose turns are made with `turn_text`
+        is_chat: whether the newest turns are shown as what was `said` in them
     """
 
     def __init__(
@@ -207,9 +205,10 @@ class AttentionRetriever:
         if matches:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
+            if self._is_chat:
+                matches = [replace(found, said=()) for found in matches]
         found = [*reversed(recent), *map(_result_fragment, reversed(results)), *matches]
-        newest = frozenset([fragment.source_id for fragment in recent]) if self._is_chat else _NONE
-        return self._laid_out(found, len(lists), elapsed_ms, cut_by, newest)
+        return self._laid_out(found, len(lists), elapsed_ms, cut_by)
 
     async def priority_probe(self, read_anchors: ReadFragments | None = None) -> AttentionContext:
         """Gathers what comes before everything else: the standing rules, and the learned lines of long-term memory as `biases`.
@@ -239,8 +238,7 @@ class AttentionRetriever:
         merged = {(f.source, f.source_id): f for f in (*priority.fragments, *reversed(horizontal.fragments))}
         first, second = priority.budget_used, horizontal.budget_used
         queries, elapsed_ms = first.queries + second.queries, first.elapsed_ms + second.elapsed_ms
-        cut_by = first.cut_by or second.cut_by
-        found = self._laid_out(list(merged.values()), queries, elapsed_ms, cut_by, horizontal.newest)
+        found = self._laid_out(list(merged.values()), queries, elapsed_ms, first.cut_by or second.cut_by)
         return found._replace(biases=priority.biases) if priority.biases else found
 
     def _gather(self, reads: Sequence[ReadFragments]) -> Awaitable[_Gathered]:
@@ -270,17 +268,9 @@ class AttentionRetriever:
         return lists, 0, None
 
     def _laid_out(
-        self,
-        admitted_first: Iterable[ContextFragment],
-        queries: int,
-        elapsed_ms: int,
-        cut_by: CutReason | None,
-        newest: frozenset[str] = _NONE,
+        self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutReason | None
     ) -> AttentionContext:
-        """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first.
-
-        Those with an id in `newest` are shown as chat messages.
-        """
+        """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first."""
         tokens, kept = 0, []
         for fragment in admitted_first:
             if tokens + fragment.token_estimate > self._max_tokens:
@@ -297,13 +287,12 @@ class AttentionRetriever:
         shown = [fragment for fragment in kept if fragment.source != STANDING_RULE]
         if len(shown) < len(kept):
             kept.sort(key=_is_no_rule)
-        if newest:
-            said = [spoken_in(fragment.content) for fragment in shown if fragment.source_id in newest]
-            history = tuple(as_chat(chain.from_iterable(said)))
-            shown = [fragment for fragment in shown if fragment.source_id not in newest]
+        if self._is_chat:
+            history = tuple(chain.from_iterable([fragment.said for fragment in shown]))
+            shown = [fragment for fragment in shown if not fragment.said]
         text = "\n\n".join([fragment.content for fragment in shown])
-        found = AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, used)
-        return found._replace(history=history, newest=newest) if self._is_chat else found
+        text_hash = digest(text.encode()) if text else EMPTY_HASH
+        return AttentionContext(text, text_hash, tuple(kept), self.template_id, used, history=history)
 
 
 STANDING_RULE: Final = "standing_rule"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.actors.sessions.pending import ASKED_CHARS, DeferredWork, PendingApprovals
+from kitchener.context.fold.chat_messages import as_chat, spoken_in
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -56,7 +57,8 @@ class PastTurn:
     ) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = content or turn_text(user_message, response, speaker)
-        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
+        said = tuple(as_chat(spoken_in(content)))
+        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, said=said)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
         self._words: frozenset[str] | None = None
