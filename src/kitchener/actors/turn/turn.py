@@ -193,8 +193,9 @@ class Turn:
             if own is not None:
                 return own
         context = await self._assemble(classification)
-        if self._parts:
-            context = context._replace(parts=(*context.parts, *self._parts))
+        if self._parts or self._approval.parts:
+            resumed = self._approval.parts_beside(context.parts, self._services.content.media_types())
+            context = context._replace(parts=(*context.parts, *self._parts, *resumed))
         constants = self._services.constants
         plan = plan_chain(
             classification,
