@@ -149,7 +149,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),
         *_setting(HO2Config, "continue_after_close", "reopen"),
-        *_setting(HO2Config, "recent_turns", 3),
+        *_setting(HO2Config, "recent_turns"),
         *_setting(HO2Config, "repeated_failure_policy", "defer"),
         "[agents.ADMIN.approval]",
         *_setting(ApprovalConfig, "after_untrusted", "ask"),
