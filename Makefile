@@ -29,7 +29,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 chat: $(RUN) ## talk to an agent; pass options with ARGS='...'
-	@$(BIN)/kitchener chat $(ARGS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/kitchener chat $(ARGS)
 
 demo: $(RUN) ## run the offline demonstration
 	@$(BIN)/python -m examples.demo $(ARGS)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.approval.recorded_requests import read_requests
+from kitchener.cli.approval.recorded_requests import arguments_text, read_requests
 from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.account import account_name
 from kitchener.cli.terminal.output import counted, one_line, print_text, say
