@@ -190,6 +190,7 @@ class ToolCalls:
             report=report,
             answer=answer.given if answer is not None else None,
             read_page=self.pages.read,
+            note_source=self.pages.note_source,
         )
 
 
