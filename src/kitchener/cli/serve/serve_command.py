@@ -54,10 +54,9 @@ async def _serve(config: RuntimeConfig) -> int:
     from kitchener.serve.listening import listen
     from kitchener.serve.server import open_listener, open_server
 
-    listener = await anyio.to_thread.run_sync(open_listener, config.serve)
-    with listener:
-        async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
-            tune_gc()
+    async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
+        tune_gc()
+        with await anyio.to_thread.run_sync(open_listener, config.serve) as listener:
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
 
