@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 
 from kitchener.config import ServeConfig
 from kitchener.runtime import Runtime, open_runtime
-from kitchener.serve.server import KitchenerServer, open_server
+from kitchener.serve.application import KitchenerServer, open_server
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, scripted_config
 

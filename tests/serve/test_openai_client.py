@@ -14,8 +14,8 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI
 
 from kitchener.config import ServeConfig
+from kitchener.serve.application import open_listener
 from kitchener.serve.listening import listen
-from kitchener.serve.server import open_listener
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.requests import Client, serving

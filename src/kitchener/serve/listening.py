@@ -10,7 +10,7 @@ import anyio
 import uvicorn
 
 from kitchener.logs import get_logger
-from kitchener.serve.server import KitchenerServer
+from kitchener.serve.application import KitchenerServer
 
 _log = get_logger(__name__)
 

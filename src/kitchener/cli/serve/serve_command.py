@@ -51,8 +51,8 @@ def serve(
 
 async def _serve(config: RuntimeConfig) -> int:
     # Imported here, because the extra `serve` may be missing.
+    from kitchener.serve.application import open_listener, open_server
     from kitchener.serve.listening import listen
-    from kitchener.serve.server import open_listener, open_server
 
     async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
         tune_gc()
