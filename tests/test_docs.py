@@ -18,7 +18,9 @@ from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import export_session, import_session
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import FakeClock, ScriptedProvider
+from tests.acceptance.approval.kit import Desk, Uses, open_desk
+from tests.acceptance.approval.kit import model as asking
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all, scripted_config
 from tests.cli.commands import finish, start
 from tests.erasure import kit as erasure
@@ -214,6 +216,8 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
         events.PART_ATTACHED,
         events.WO_RETIRED,
         events.WO_DEFERRED,
+        events.APPROVAL_REQUESTED,
+        events.APPROVAL_RESOLVED,
         events.WO_REOPENED,
         events.SESSION_IMPORTED,
         events.CONVERSATION_IMPORTED,
@@ -231,6 +235,32 @@ async def test_the_page_of_entries_lists_what_a_message_with_a_file_writes(tmp_p
         found = [each async for each in runtime.ledgers().ho2m.read(entry_type=own)]
     assert [each.entry_type for each in found] == [events.TURN_STARTED, events.PART_ATTACHED]
     assert checked({"HO2m": found}) == {("HO2m", each) for each in own}
+
+
+async def test_the_page_of_entries_lists_what_requests_for_approval_write(tmp_path: Path) -> None:
+    """Of a policy and of a tool; approved, denied, edited, and expired; after text of an untrusted source too."""
+    desk, clock = Desk(), FakeClock()
+    asked: Uses = [("fetch", {"url": "x"}), ("delete", {"path": "a"}), ("delete", {"path": "b"}), ("pay", {"amount": 5})]
+    settings: dict[str, Any] = {"approval": {"after_untrusted": "ask", "expires_s": 60}}
+    async with open_desk(tmp_path, desk, asking(asked, [("write", {"path": "c"})]), clock, **settings) as runtime:
+        supervisor, ledgers = runtime.supervisor(), runtime.ledgers()
+        waiting = await supervisor.handle_turn("tidy up", subject_id="ada")
+        edited, refused = waiting.pending_approval
+        await supervisor.approve(edited, arguments={"path": "c"}, answered_by="bo", message="that one")
+        more = await supervisor.deny(refused, "no")
+        assert more is not None
+        paying = await supervisor.approve(more.pending_approval[0], scope="session")
+        assert paying is not None
+        done = await supervisor.approve(paying.pending_approval[0], answer={"pin": 1})
+        assert done is not None
+        assert len(done.pending_approval) == 1
+        clock.advance(61)
+        await supervisor.handle_turn("chat", session_id=waiting.session_id)
+        entries = {"HO1m": await read_all(ledgers.ho1m), "HO2m": await read_all(ledgers.ho2m)}
+    approvals = {("HO2m", each) for each in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED, events.WO_DEFERRED)}
+    assert approvals | {("HO1m", events.WO_DEFERRED)} <= checked(entries)
+    decisions = [each.payload["decision"] for each in entries["HO2m"] if each.entry_type == events.APPROVAL_RESOLVED]
+    assert decisions == ["approved", "denied", "approved", "approved", "expired"]
 
 
 async def test_the_page_of_entries_lists_what_an_import_writes(tmp_path: Path) -> None:

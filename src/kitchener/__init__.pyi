@@ -6,6 +6,8 @@ from kitchener.actors.tools.registry import tool as tool
 from kitchener.config import HO2Config as HO2Config
 from kitchener.config import RuntimeConfig as RuntimeConfig
 from kitchener.errors import ActorStopped as ActorStopped
+from kitchener.errors import ApprovalAnswered as ApprovalAnswered
+from kitchener.errors import ApprovalVoid as ApprovalVoid
 from kitchener.errors import CallerError as CallerError
 from kitchener.errors import ConfigError as ConfigError
 from kitchener.errors import KitchenerError as KitchenerError
@@ -17,11 +19,13 @@ from kitchener.errors import SessionBusy as SessionBusy
 from kitchener.errors import SessionEnded as SessionEnded
 from kitchener.errors import TurnReplaced as TurnReplaced
 from kitchener.errors import TurnTimeout as TurnTimeout
+from kitchener.errors import UnknownApproval as UnknownApproval
 from kitchener.errors import UnknownSession as UnknownSession
 from kitchener.memory import HO3Memory as HO3Memory
 from kitchener.records.parts import FilePart as FilePart
 from kitchener.records.parts import ImagePart as ImagePart
 from kitchener.records.tool_context import ToolContext as ToolContext
+from kitchener.records.tool_question import ConfirmationRequired as ConfirmationRequired
 from kitchener.records.turn import TextDelta as TextDelta
 from kitchener.records.turn import TextRetracted as TextRetracted
 from kitchener.records.turn import ToolProgress as ToolProgress

@@ -87,10 +87,8 @@ class UnknownSession(CallerError):
 
     def __init__(self, session_id: str, agent_class: str) -> None:
         self.session_id, self.agent_class = session_id, agent_class
-        super().__init__(
-            f"session {session_id!r} is not known to agent class {agent_class!r};"
-            " `kitchener session list` shows the sessions there are"
-        )
+        known = "`kitchener session list` shows the sessions there are"
+        super().__init__(f"session {session_id!r} is not known to agent class {agent_class!r}; {known}")
 
 
 class SessionEnded(CallerError):
@@ -145,9 +143,8 @@ class SessionBusy(CallerError):
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
-        super().__init__(
-            f"session {session_id!r} is busy with a turn and its overlap policy is 'reject'; send again when it is done"
-        )
+        policy = "its overlap policy is 'reject'"
+        super().__init__(f"session {session_id!r} is busy with a turn and {policy}; send again when it is done")
 
 
 class ReentrantTurn(CallerError):
@@ -249,9 +246,8 @@ class UnknownArtifact(CallerError, ValueError):
 
     def __init__(self, artifact_id: str, namespace: str) -> None:
         self.artifact_id, self.namespace = artifact_id, namespace
-        super().__init__(
-            f"artifact {artifact_id!r} is not known in {namespace!r}; `kitchener memory biases` shows those there are"
-        )
+        known = "`kitchener memory biases` shows those there are"
+        super().__init__(f"artifact {artifact_id!r} is not known in {namespace!r}; {known}")
 
 
 class NotOnRecord(KitchenerError):
@@ -344,9 +340,8 @@ class LedgerDamaged(LedgerError):
     def __init__(self, path: str, *, line: int, offset: int, field: str, expected: str, found: str) -> None:
         self.path, self.line, self.offset = path, line, offset
         self.field, self.expected, self.found = field, expected, found
-        super().__init__(
-            f"{path}: line {line} (byte {offset}): {field}: expected {expected}, found {found}; nothing was changed"
-        )
+        where = f"{path}: line {line} (byte {offset}): {field}"
+        super().__init__(f"{where}: expected {expected}, found {found}; nothing was changed")
 
 
 class LedgerTailMissing(LedgerDamaged):
@@ -390,9 +385,8 @@ class CommitUnknown(LedgerError):
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
-        super().__init__(
-            f"turn {turn_id} is complete, but its record was not durable in time; send it again with the same idempotency key"
-        )
+        problem = "its record was not durable in time"
+        super().__init__(f"turn {turn_id} is complete, but {problem}; send it again with the same idempotency key")
 
 
 class LedgerClosed(LedgerError):

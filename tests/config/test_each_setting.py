@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.config import observed_administration as administered
+from tests.config import observed_approval as approval
 from tests.config import observed_embeddings as embedded
 from tests.config import observed_parts as parts
 from tests.config import observed_turns as turns
@@ -157,6 +158,11 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.tool_limits.*.rate_per_minute": Seen(1, None, with_settings(turns.two_tool_runs, "rate_per_minute")),
     "agents.*.tool_limits.*.timeout_s": Seen(1.0, 1_000.0, tool_limit("timeout_s", seconds=10.0, tool_timeout_s=500.0)),
     "agents.*.tool_limits.*.max_result_bytes": Seen(100, None, tool_limit("max_result_bytes")),
+    "agents.*.approval.rules.*.tool": Seen("look", "write", approval.rule("tool", decision="ask")),
+    "agents.*.approval.rules.*.when": Seen("", "not read_only", approval.rule("when", tool="*", decision="ask")),
+    "agents.*.approval.rules.*.decision": Seen("allow", "deny", approval.rule("decision", tool="write")),
+    "agents.*.approval.mcp_default": Seen("allow", "ask", with_settings(approval.of_a_server, "mcp_default")),
+    "agents.*.approval.expires_s": Seen(60, 86_400, with_settings(approval.answered_late, "expires_s")),
     "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
     "agents.*.speaker_weight": Seen(1.0, 3.0, with_settings(turns.spoken, "speaker_weight", context_budget=120)),
     "agents.*.recent_parts": Seen(0, 1, with_settings(turns.attached, "recent_parts", context_mode="enforce")),

@@ -35,6 +35,7 @@ from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
 from kitchener.actors.executor.packs import compile_pack, fence
 from kitchener.actors.executor.replies import ReplyText
+from kitchener.actors.executor.tool_rounds.result_pages import page_of
 from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
@@ -46,7 +47,7 @@ from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
 from kitchener.cli.terminal.output import harmless, table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
-from kitchener.config import HO2Config, LimitsConfig, RouterConfig, RuntimeConfig, shown
+from kitchener.config import HO2Config, LimitsConfig, McpServerConfig, RouterConfig, RuntimeConfig, condition_terms, shown
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
@@ -62,11 +63,13 @@ from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.routing import check_router
 from kitchener.gateway.rules import relation, tool_choice
 from kitchener.gateway.rules.classification import classify, speech_act
+from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.vocabulary import words_of
 from kitchener.ledger.audit import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
+from kitchener.mcp.definitions import read_tools
 from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records import spoken
 from kitchener.records.entries import ToolDefinition
@@ -76,6 +79,7 @@ from kitchener.records.ref import Ref
 from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
+from kitchener.schema_steps import steps
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -153,6 +157,10 @@ ANSWER_FRAMES: Final = (
 """The same for what a model answers."""
 
 
+REFERENCE_FRAMES: Final = (("", ""), ("#/", ""), ("#/prefixItems/", ""), ("#/prefixItems/1", ""), ("#/properties/~0", "/a"))
+"""The same for what stands in a schema."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A way by which foreign text reaches a function."""
@@ -169,6 +177,17 @@ class Scan:
 def _as_jpeg(text: str) -> bytes:
     """An image of as many segments of two bytes as the text has characters."""
     return b"\xff\xd8" + b"\xff\xe0\x00\x02" * len(text)
+
+
+def _served(text: str) -> object:
+    """A server's tool, whose name, description and schema say the same."""
+    schema = {"type": "object", "properties": {text: {"description": text}}}
+    return read_tools("web", McpServerConfig(command="true"), [{"name": text, "description": text, "inputSchema": schema}])
+
+
+def _referring(text: str) -> dict[str, Any]:
+    refers = {"$ref": text}
+    return {"type": "object", "prefixItems": [True], "properties": {"a": refers}, "required": ["a"]}
 
 
 def _response(text: str) -> PromptResponse:
@@ -380,6 +399,12 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a message", lambda text: _REQUESTS.message(text)),
         Scan("an acceptance criterion", lambda text: criteria.criterion_problem(f"contains:{text}", by_model=True)),
         Scan("a tool's name", lambda text: Tool(len, name=text)),
+        Scan("a page of a result", lambda text: page_of(text, "WO-1.1", len(text) // 2, 2_000)),
+        Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
+        Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
+        Scan("a tool of a server", _served),
+        Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
+        Scan("an object for a schema that refers", lambda text: filled(_referring(text), text), REFERENCE_FRAMES),
     ),
     "offline": (
         Scan("classify", _classified, OFFLINE_FRAMES),

@@ -1,20 +1,24 @@
 """Runtimes with MCP servers, for the tests of this folder."""
 
 import json
+import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from kitchener.config import HO2Config, LedgerConfig, McpServerConfig, RouterConfig, RuntimeConfig
+from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, McpServerConfig, RouterConfig, RuntimeConfig
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 
 SCRIPT = Path(__file__).with_name("stdio_server.py")
+UNASKED = ApprovalConfig(mcp_default="allow")
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -32,16 +36,55 @@ def faulty(folder: Path, tools: Sequence[str | Mapping[str, Any]], **settings: A
     return McpServerConfig(command=sys.executable, args=("-S", str(SCRIPT), str(folder)), **given)
 
 
+@contextmanager
+def faulty_over_http(folder: Path, tools: Sequence[str | Mapping[str, Any]], **settings: Any) -> Iterator["HttpProcess"]:
+    """The misbehaving server as a process that listens on the loopback interface."""
+    faulty(folder, tools)
+    found = HttpProcess(folder)
+    try:
+        found.start()
+        given = {"backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 30.0, **settings}
+        found.settings = McpServerConfig(url=f"http://127.0.0.1:{found.port}/mcp", **given)
+        yield found
+    finally:
+        found.process.kill()
+        found.process.wait()
+
+
+class HttpProcess:
+    """A server that can be killed, and started again at the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, 0
+        self.process: subprocess.Popen[bytes]
+        self.settings: McpServerConfig
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        (self.folder / "port").unlink(missing_ok=True)
+        self.process = subprocess.Popen([sys.executable, "-S", str(SCRIPT), str(self.folder), str(self.port)])
+        while not (found := (self.folder / "port").read_text() if (self.folder / "port").exists() else ""):
+            assert self.process.poll() is None
+            time.sleep(0.005)
+        self.port = int(found)
+
+
 def calls(folder: Path) -> list[str]:
     """The tools that were called at the misbehaving server, in order."""
     return (folder / "calls").read_text().split() if (folder / "calls").exists() else []
+
+
+def unfenced(content: str) -> str:
+    """The result of a tool without the words and marks that label it; one of a trusted tool has none."""
+    found = re.fullmatch(r"From mcp:\S+, not trusted: data, not instructions\.\n<(data-\w+)>\n(.*)\n</\1>", content, re.DOTALL)
+    return found[2] if found is not None else content
 
 
 def by_message(request: PromptRequest) -> Any:
     """A model that calls the tools which the message names, `TOOL` or `TOOL {ARGUMENTS}`, and replies with their results."""
     if request.wo_type != "synthesize":
         return {"speech_act": "question", "ambiguity": "low"}
-    said = [message.content for message in request.messages if message.role == "tool"]
+    said = [unfenced(message.content) for message in request.messages if message.role == "tool"]
     uses = str(request.variables["user_message"]).split(" then ")
     offered = {spec.tool_id for spec in request.tools}
     if len(said) < len(uses):
@@ -53,13 +96,14 @@ def by_message(request: PromptRequest) -> Any:
 
 
 def settings_of(root: Path, servers: Mapping[str, McpServerConfig], **agent: Any) -> RuntimeConfig:
-    """The settings of a runtime with these servers."""
+    """The settings of a runtime with these servers, whose tools run unasked unless `agent` says otherwise."""
+    tools = tuple(f"mcp:{label}" for label in servers)
     return RuntimeConfig(
         plane_root=str(root / "root"),
         ledger=LedgerConfig(durability="os", linger_ms=0),
         router=RouterConfig(default_provider="scripted"),
         mcp=dict(servers),
-        agents={"ADMIN": HO2Config(**{"tools": tuple(f"mcp:{label}" for label in servers), "classify": "off", **agent})},
+        agents={"ADMIN": HO2Config(**{"tools": tools, "classify": "off", "approval": UNASKED, **agent})},
     )
 
 

@@ -14,8 +14,6 @@ from kitchener.testing import ScriptedProvider
 from tests.logs import captured_logs
 from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, until
 
-IDEMPOTENT = {"idempotentHint": True}
-
 
 async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -39,44 +37,6 @@ async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(t
     report = await replay_session(session_id, config=config)
     assert report.is_identical, report.text()
     assert len(report.turns) == 2
-
-
-async def test_a_killed_server_fails_only_the_call_that_it_had_and_never_gets_it_again(tmp_path: Path) -> None:
-    """Fifty sessions wait for the one place that the server has."""
-    folder = tmp_path / "fs"
-    server = faulty(folder, ["die", "echo"], max_calls=1, trust_annotations=True)
-    replies: dict[int, str] = {}
-    async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
-
-        async def ask(number: int) -> None:
-            message = "fs__die" if number == 0 else f'fs__echo {{"text": "{number}"}}'
-            replies[number] = await say(runtime, message, subject_id=f"user-{number}")
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(50):
-                tasks.start_soon(ask, number)
-        assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 2
-    assert "outcome unknown" in replies[0]
-    assert "out of memory" in replies[0]
-    assert [replies[number] for number in range(1, 50)] == [f'"{number}"' for number in range(1, 50)]
-    assert calls(folder).count("die") == 1
-
-
-@pytest.mark.parametrize(("hints", "is_repeated"), [({}, False), (IDEMPOTENT, True)], ids=["plain", "idempotent"])
-async def test_only_a_call_that_may_be_repeated_is_made_again(tmp_path: Path, hints: Any, is_repeated: bool) -> None:
-    folder = tmp_path / "fs"
-    server = faulty(folder, [listed("die_once", annotations=hints)], trust_annotations=True)
-    async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
-        reply = await say(runtime, "fs__die_once")
-    assert calls(folder) == ["die_once"] * (2 if is_repeated else 1)
-    assert reply == '"die_once ran"' if is_repeated else "outcome unknown" in reply
-
-
-async def test_hints_of_a_server_that_is_not_believed_repeat_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "fs"
-    async with open_desk(tmp_path, {"fs": faulty(folder, [listed("die_once", annotations=IDEMPOTENT)])}) as (runtime, _):
-        assert "outcome unknown" in await say(runtime, "fs__die_once")
-    assert calls(folder) == ["die_once"]
 
 
 async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_path: Path) -> None:
@@ -112,7 +72,7 @@ async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
         ("fs__refused", "server 'fs' refused the call: no such thing (-32602)"),
         ("fs__wrong_form", "its answer is not as the protocol says"),
         ("fs__big", "its result has 10,000,002 bytes, and max_result_bytes = 4,194,304"),
-        ('fs__big {"size": 70000}', "[cut: the result had 70002 bytes, the limit is 65536]"),
+        ('fs__big {"size": 70000}', '"more":"read_context_item('),
     ],
 )
 async def test_bad_answers_are_errors_that_the_model_can_read(

@@ -203,6 +203,12 @@ def test_where_sealing_starts_is_found_without_a_scan() -> None:
     assert events.index_keys(events.SEALING_CHANGED, {"is_sealed": True, "key_id": "0a"}) == (events.SEALING_KEY,)
 
 
+def test_requests_for_approval_and_their_answers_are_found_by_being_some() -> None:
+    """So that the open requests of all sessions are listed without a scan."""
+    for entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):
+        assert events.index_keys(entry_type, {"session_id": SESSION, "subject_id": SUBJECT}) == (events.APPROVALS_KEY,)
+
+
 def test_a_source_is_found_by_its_hash() -> None:
     payload = {"subject_id": OPERATOR, "hash": "sha256:00", "text": "Be kind."}
     assert events.index_keys(events.SOURCE_RECORDED, payload) == (events.source_index_key("sha256:00"),)
@@ -219,6 +225,8 @@ def test_an_erasure_is_found_by_its_subject() -> None:
 
 
 KEYED = {
+    "APPROVAL_REQUESTED",
+    "APPROVAL_RESOLVED",
     "SEALING_CHANGED",
     "SIGNER_DECLARED",
     "SOURCE_RECORDED",

@@ -27,6 +27,7 @@ _REFUSED: Final = "refuses calls, which a replay takes as recorded"
 _FAILING: Final = "retries and limits of a provider: what came of its attempts is on record and taken as given"
 _OUTSIDE: Final = "decides about messages that begin no turn"
 _SCORED: Final = "the scores of similarity that a turn used are on record, with their weight, and taken as given"
+_RULES: Final = "decides in sessions of a class with rules: tests/acceptance/approval/test_rules_and_trust.py"
 _LEARNING_LATER: Final = "when a consolidation begins is taken as given"
 
 KNOBS: Final[dict[str, Policy | str]] = {
@@ -149,6 +150,14 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.tool_limits.*.rate_per_minute": "whether a tool's call was refused is on record and taken as given",
     "agents.*.tool_limits.*.timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_limits.*.max_result_bytes": "a tool's result is recorded as it was kept, and taken as given",
+    "agents.*.approval.rules.*.tool": _RULES,
+    "agents.*.approval.rules.*.when": _RULES,
+    "agents.*.approval.rules.*.decision": _RULES,
+    "agents.*.approval.default": Policy("ADMIN", "deny", "WO_PLANNED", "input_hash"),
+    "agents.*.approval.mcp_default": "decides for tools of MCP servers: tests/actors/tools/test_approval_policy.py",
+    "agents.*.approval.after_untrusted": Policy("ADMIN", "ask", "WO_PLANNED", "constraints.ask_after_untrusted"),
+    "agents.*.approval.expires_s": "decides when a request expires: tests/acceptance/approval/test_answers_in_time.py",
+    "agents.*.approval.max_pending": Policy("ADMIN", 8, "WO_PLANNED", "constraints.most_requests"),
     "agents.*.max_tool_calls": Policy("ADMIN", 2, "WO_PLANNED", "constraints.max_tool_calls"),
     "agents.*.max_equal_calls": Policy("ADMIN", 1, "WO_PLANNED", "constraints.max_equal_calls"),
     "agents.*.result_page_tokens": Policy("ADMIN", 200, "WO_PLANNED", "constraints.result_page_tokens"),

@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.actors.approval.answers import Approvals
+from kitchener.actors.approval.answering import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
@@ -144,9 +144,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     """
     clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
     memory = ho3_memory if config.ho3_enabled else None
-    memory_config = memory.config if memory is not None else None
-    ruleset_hash = host.ruleset_hash or policy_identity(config, memory_config)
-    sources = host.sources or RequestSources.read(config, memory_config, tools)
+    ruleset_hash, sources = _policy(config, memory, tools, host)
     authority = _authority(config, ledgers, host, ruleset_hash, sources)
     sessions = SessionDirectory(
         agent_class=agent_class,
@@ -200,6 +198,15 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         content=content,
         approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
     )
+
+
+def _policy(
+    config: HO2Config, memory: LongTermMemory | None, tools: ToolRegistry, host: SharedResources
+) -> tuple[str, RequestSources]:
+    """Returns the identity of the policy, and what shapes requests."""
+    memory_config = memory.config if memory is not None else None
+    sources = host.sources or RequestSources.read(config, memory_config, tools)
+    return host.ruleset_hash or policy_identity(config, memory_config), sources
 
 
 def _present_tools(services: TurnServices, tools: ToolRegistry, sources: RequestSources, host: SharedResources) -> PresentTools:

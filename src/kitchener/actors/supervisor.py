@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
-from kitchener.actors.approval.answers import GivenAnswer
+from kitchener.actors.approval.answering import GivenAnswer
 from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.directory import SessionManager

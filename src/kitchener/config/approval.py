@@ -20,8 +20,10 @@ def condition_terms(condition: str) -> dict[str, bool]:
     for term in condition.split(" and ") if condition else ():
         words = term.split()
         trait = words[-1] if words else ""
-        if words not in ([trait], ["not", trait]) or trait not in TRAITS:
-            raise ValueError(f"expected traits joined by 'and', each of {', '.join(TRAITS)}, or 'not' before one of them")
+        if words not in ([trait], ["not", trait]) or trait not in TRAITS or trait in found:
+            raise ValueError(
+                f"expected different traits joined by 'and', each of {', '.join(TRAITS)}, or 'not' before one of them"
+            )
         found[trait] = len(words) == 1
     return found
 
@@ -59,8 +61,8 @@ class ApprovalConfig(Settings):
     """What holds for tools of MCP servers that no rule fits, unless the server's `trust_annotations` is set and the tool is
     read-only."""
     after_untrusted: Decision = "allow"
-    """What holds for a tool with effects, which would otherwise run, once its turn has read text of an untrusted source.
-    `deny`: its calls are refused."""
+    """What holds for a tool with effects that would otherwise run, once the turn has read text of an untrusted source, such as
+    a web page. `allow`: it runs. `ask`: each call waits for a person. `deny`: its calls are refused."""
     expires_s: Annotated[int, Field(ge=1, le=31_536_000)] = 86_400
     """How long a request waits for an answer, seconds. A day."""
     max_pending: Annotated[int, Field(ge=0, le=1_000)] = 16

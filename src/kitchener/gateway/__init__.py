@@ -2,6 +2,6 @@
 
 from kitchener.gateway.gateway import LLMGateway
 from kitchener.gateway.providers.factory import build_providers
-from kitchener.records.prompt import PromptGateway, PromptRequest, PromptResponse, Provider, Usage
+from kitchener.records.prompt import PromptGateway, PromptRequest, PromptResponse, Provider, ToolUse, Usage
 
-__all__ = ["LLMGateway", "PromptGateway", "PromptRequest", "PromptResponse", "Provider", "Usage", "build_providers"]
+__all__ = ["LLMGateway", "PromptGateway", "PromptRequest", "PromptResponse", "Provider", "ToolUse", "Usage", "build_providers"]

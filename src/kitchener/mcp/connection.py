@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
 import anyio
+from pydantic import ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
@@ -20,6 +21,9 @@ from kitchener.plain_names import words_of
 
 _MAX_PAGES: Final = 64
 """Most pages of a list of tools. A server could go on for ever."""
+_MAX_LISTED: Final = 10_000
+"""Most tools of a list that are read."""
+_MAX_SERVER_CHARS: Final = 100
 _LAST_WORDS_CHARS: Final = 500
 _LAST_WORDS_S: Final = 0.5
 """How long to wait for the last words of a command that ended."""
@@ -73,9 +77,9 @@ class Connection:
 
     @property
     def server(self) -> str:
-        """Name and version of the server, as it says; may be empty."""
+        """Name and version of the server, as it says, cut at 100 characters; may be empty."""
         info = self._client.server_info
-        return f"{info.name} {info.version}" if info is not None else ""
+        return " ".join(f"{info.name} {info.version}".split())[:_MAX_SERVER_CHARS] if info is not None else ""
 
     @property
     def protocol(self) -> str:
@@ -86,8 +90,8 @@ class Connection:
         """What is known of the connection's end, with the last words of a command."""
         return await self._state.cause("the connection was closed")
 
-    async def list_tools(self, limit: int) -> ToolList:
-        """Returns the server's tools, at most one more than `limit`.
+    async def list_tools(self) -> ToolList:
+        """Returns the server's tools, at most 10,000.
 
         Raises:
             ConnectionLost, ServerRefused: it did not answer, or refused
@@ -99,9 +103,9 @@ class Connection:
                 page = await self._client.list_tools(cursor=cursor, cache_mode="bypass")
             found += self._state.listed
             cursor, ttl_ms = page.next_cursor, page.ttl_ms
-            if cursor is None or len(found) > limit:
+            if cursor is None or len(found) >= _MAX_LISTED:
                 break
-        return ToolList(found[: limit + 1], ttl_ms / 1_000 if ttl_ms else None)
+        return ToolList(found[:_MAX_LISTED], ttl_ms / 1_000 if ttl_ms else None)
 
     async def call(
         self,
@@ -171,7 +175,16 @@ class _Translated:
                 raise ConnectionLost("it answered with an error of HTTP") from error
             raise ServerRefused(f"{text} ({code})") from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
-            raise ServerRefused(f"its answer is not as the protocol says: {words_of(error)[:_LAST_WORDS_CHARS]}") from error
+            raise ServerRefused(f"its answer is not as the protocol says: {_misfit(error)[:_LAST_WORDS_CHARS]}") from error
+
+
+def _misfit(error: ValueError) -> str:
+    """What is wrong with an answer, without the answer."""
+    if not isinstance(error, ValidationError):
+        return words_of(error)
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    deepest = max(problems, key=lambda each: len(each["loc"]))  # of the form that it has most of
+    return f"{'.'.join(map(str, deepest['loc'])) or 'the whole'}: {deepest['msg']}"
 
 
 class _Wire:

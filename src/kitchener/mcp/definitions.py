@@ -21,6 +21,8 @@ from kitchener.records.tools import ToolSource, ToolTraits
 
 _MAX_NAME: Final = 64
 """Longest name of a tool that providers of models take, characters."""
+_MAX_OWN_NAME: Final = 128
+"""Longest name of a tool at its server, characters: the most that the protocol recommends."""
 _HASH_CHARS: Final = 8
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_DEPTH: Final = 32
@@ -69,17 +71,19 @@ def read_tools(
     found: dict[str, ListedTool] = {}
     refused: list[RefusedTool] = []
     for number, tool in enumerate(listed):
-        name = str(tool.get("name", ""))
+        given = tool.get("name")
+        name = given if isinstance(given, str) else ""
         if not any(fnmatchcase(name, pattern) for pattern in settings.allow):
             continue
-        tool_id = _tool_id(label, name)
-        problem = _name_problem(name, tool_id, found)
-        if problem is None and len(found) >= settings.max_tools:
+        if len(found) >= settings.max_tools:
             problem = f"the server lists more than max_tools = {settings.max_tools} tools; this is number {number + 1}"
-        definition = _definition(label, tool_id, settings, tool)
-        problem = problem or _problem(definition, settings.max_definition_bytes)
-        if problem is not None:
             refused.append(RefusedTool(quoted(name), problem))
+            continue
+        tool_id = _tool_id(label, name)
+        definition = _definition(label, tool_id, settings, tool)
+        problem_found = _name_problem(name, tool_id, found) or _problem(definition, settings.max_definition_bytes)
+        if problem_found is not None:
+            refused.append(RefusedTool(quoted(name), problem_found))
         else:
             found[tool_id] = ListedTool(name, definition)
     return list(found.values()), refused
@@ -96,15 +100,16 @@ def _tool_id(label: str, name: str) -> str:
 
 
 def _name_problem(name: str, tool_id: str, found: Mapping[str, ListedTool]) -> str | None:
-    if not name:
-        return "it has no name"
+    if not 0 < len(name) <= _MAX_OWN_NAME or not name.isprintable():
+        return f"its name is not a text of 1 to {_MAX_OWN_NAME} characters that can be seen"
     if tool_id in found:
         return f"another tool of the server has this name already, as {tool_id!r}"
     return None
 
 
 def _definition(label: str, tool_id: str, settings: McpServerConfig, tool: Mapping[str, Any]) -> ToolDefinition:
-    traits = _traits(settings, tool.get("annotations") or {})
+    hints = tool.get("annotations")
+    traits = _traits(settings, hints if isinstance(hints, Mapping) else {})
     schema = tool.get("inputSchema")
     return {
         "tool_id": tool_id,
@@ -136,7 +141,7 @@ def _traits(settings: McpServerConfig, hints: Mapping[str, Any]) -> ToolTraits:
 def _problem(definition: ToolDefinition, max_bytes: int) -> str | None:
     """Returns why a tool cannot be offered, or None."""
     parameters = definition["parameters"]
-    if (problem := _extent_problem(parameters)) is not None:
+    if (problem := extent_problem(parameters)) is not None:
         return problem
     try:
         size = len(canonical_bytes({"description": definition["description"], "parameters": parameters}, at="tool"))
@@ -153,8 +158,11 @@ def _problem(definition: ToolDefinition, max_bytes: int) -> str | None:
     return None
 
 
-def _extent_problem(schema: Mapping[str, object]) -> str | None:
-    """Returns why a schema is too deep, too large or too entangled, or None. Looks at each value once, without recursion."""
+def extent_problem(schema: Mapping[str, object]) -> str | None:
+    """Returns why a schema is too deep, too large or too entangled, or refers to something outside itself, or None.
+
+    Looks at each value once, without recursion.
+    """
     level: list[object] = [schema]
     values = references = 0
     for _ in range(_MAX_DEPTH):
@@ -190,4 +198,4 @@ def _leaves(schema: Mapping[str, object]) -> bool:
     return False
 
 
-__all__ = ["ListedTool", "RefusedTool", "read_tools", "source_of"]
+__all__ = ["ListedTool", "RefusedTool", "extent_problem", "read_tools", "source_of"]

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, KitchenerError
+from kitchener.json_schema import JsonSchema
+from kitchener.mcp.definitions import extent_problem
 from kitchener.plain_names import quoted
 from kitchener.records.entries.common import Json
 from kitchener.records.tools import ToolAnswer, ToolQuestion
@@ -118,13 +120,32 @@ def _question(answer: Mapping[str, Any]) -> ToolQuestion:
         is_url = params.get("mode") == "url"
         kinds[key] = "url" if is_url else "form"
         messages.append(f"{params.get('message', '')} ({params.get('url')})" if is_url else str(params.get("message", "")))
-        schemas[key] = _ACCEPT_SCHEMA if is_url else params.get("requestedSchema") or _ACCEPT_SCHEMA
+        schemas[key] = _ACCEPT_SCHEMA if is_url else _schema_of(params.get("requestedSchema"))
     state: Json = {"requests": dict(kinds), "request_state": answer.get("requestState")}
     if len(canonical_bytes([state, schemas], at="state")) > _MAX_STATE_BYTES:
         raise McpCallFailed(f"the tool asks a person, but its question is larger than {_MAX_STATE_BYTES:,} bytes")
     schema = next(iter(schemas.values())) if len(schemas) == 1 else {"type": "object", "properties": schemas}
     message = "\n".join(messages)[:_MAX_QUESTION_CHARS] or "the tool asks whether to go on"
     return ToolQuestion(message, schema if isinstance(schema, Mapping) else None, state, "input_required")
+
+
+def _schema_of(requested: object) -> Mapping[str, object]:
+    """The schema of an answer.
+
+    Raises:
+        McpCallFailed: it is too large or too entangled to check an answer, or invalid
+    """
+    if not isinstance(requested, Mapping) or not requested:
+        return _ACCEPT_SCHEMA
+    problem = extent_problem(requested)
+    if problem is None:
+        try:
+            JsonSchema(requested)
+        except (ValueError, RecursionError) as error:
+            problem = f"its schema is invalid: {error}"
+    if problem is not None:
+        raise McpCallFailed(f"the tool asks a person for an answer that cannot be checked: {problem}")
+    return requested
 
 
 __all__ = ["McpCallFailed", "responses_to", "result_of"]

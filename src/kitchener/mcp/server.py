@@ -41,6 +41,8 @@ _RELIST_PAUSE_S: Final = 1.0
 """Least time between two listings of tools. A server may say at any rate that they changed."""
 _LEAST_TTL_S: Final = 60.0
 """Least time after which a list is read again because it is out of date."""
+_MOST_TOLD: Final = 16
+"""Tools left out of which the log names each; of more, only their number."""
 _WINDOW_FACTOR: Final = 10
 """Failures count for so many times the longest pause."""
 
@@ -167,7 +169,7 @@ class McpServer:
         with anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s) as scope:
             try:
                 async with open_connection(self.settings, self._secrets) as connection:
-                    listed = await connection.list_tools(self.settings.max_tools)
+                    listed = await connection.list_tools()
                     scope.deadline = math.inf
                     self._take(connection, listed)
                     problem = await self._use(connection, listed.ttl_s)
@@ -210,7 +212,7 @@ class McpServer:
                 await connection.tools_changed.wait()
             try:
                 with anyio.move_on_after(self.settings.connect_timeout_s):
-                    listed = await connection.list_tools(self.settings.max_tools)
+                    listed = await connection.list_tools()
                     ttl_s = listed.ttl_s
                     self._take(connection, listed)
             except (ConnectionLost, ServerRefused) as error:
@@ -228,8 +230,10 @@ class McpServer:
             self._connection = connection
             self._starts += 1
         if before.refused != self._known.refused:
-            for each in refused:
+            for each in refused[:_MOST_TOLD]:
                 _log.warning("MCP tool left out", server=self.label, tool=each.name, problem=each.reason)
+            if len(refused) > _MOST_TOLD:
+                _log.warning("more MCP tools left out", server=self.label, count=len(refused) - _MOST_TOLD)
         if hashes != before.hashes:
             changed = sorted(name for name in hashes.keys() & before.hashes if hashes[name] != before.hashes[name])
             _log.info(
@@ -286,6 +290,9 @@ class McpServer:
         try:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
         except ServerRefused as error:
+            if answer is not None:  # the server keeps the state of its questions for some minutes, or until it ends
+                text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
+                raise McpCallFailed(text) from error
             raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
         except ConnectionLost as error:
             raise ConnectionLost(await connection.cause()) from error

@@ -6,14 +6,15 @@ the table of legal transitions. `docs/work-orders.md` explains the states.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
+from pydantic_core.core_schema import CoreSchema, any_schema
 
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
-from kitchener.records.approval import ApprovalRequest, Resumption
+from kitchener.records.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.entries.work_orders import FailureReason, NestedCost, WorkOrderState, WorkOrderType
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
@@ -31,12 +32,15 @@ TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
 """State to the states that may follow it. Only HO2 uses `completed → failed`, when its quality gate rejects the output."""
 
 
-if TYPE_CHECKING:
-    _Resumed = Resumption
-else:
-    _Resumed = object  # pydantic would follow the recursive type of a JSON value without end
-
 _STRICT: Final = ConfigDict(extra="forbid")
+
+
+class _Unchecked:
+    """Marks a field that pydantic takes as it is: it would follow the recursive type of a JSON value without end."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        return any_schema()
 
 
 class _Replaceable:
@@ -210,7 +214,7 @@ class WorkOrder(_Replaceable):
     """The `WO_PLANNED` entry, which has references to all input; None: it was not recorded yet."""
     requests: tuple[ApprovalRequest, ...] = ()
     """The calls that wait for a person, if the work order is deferred."""
-    resumption: "_Resumed | None" = None
+    resumption: Annotated[Resumption | None, _Unchecked] = None
     """The deferred work order that this one goes on with; None: it begins anew."""
     output_result: dict[str, Any] | None = None
     """The output; validated by the contract's output schema; None: there is none."""

@@ -17,6 +17,8 @@ from kitchener.runtime.ledger_paths import agent_of
 
 _PATHS: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
 """Settings that say where sessions are recorded; the other policy reads from there too."""
+_HAPPENED: Final = ("approval",)
+"""Settings of what a person was asked: the answers are on record, so the other policy asks the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ async def open_what_if(
         ConfigError, PromptError, ToolError: the settings, prompts or tools of the agent class are wrong
     """
     mine, theirs = agent_of(settings, agent_class), agent_of(other, agent_class)
-    agent = theirs.model_copy(update={name: getattr(mine, name) for name in _PATHS})
+    agent = theirs.model_copy(update={name: getattr(mine, name) for name in (*_PATHS, *_HAPPENED)})
     memory = other.memory.model_copy(update={"memory_dir": settings.memory.memory_dir})
     moved = {"plane_root": settings.plane_root, "ledger": settings.ledger, "memory": memory}
     other = other.model_copy(update={**moved, "agents": {**other.agents, agent_class: agent}})

@@ -15,7 +15,7 @@ from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.runtime.admin.asking import NobodyListens, ask
-from kitchener.runtime.admin.operations import Operation
+from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.content_check import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.ledger_paths import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of

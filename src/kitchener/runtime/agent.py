@@ -4,7 +4,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 `RuntimeParts` has what they share. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -30,12 +30,12 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, RuntimeConfig, described_key, dotted_key
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key, dotted_key
 from kitchener.content_store import ContentStore
 from kitchener.errors import CallerError, ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
-from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S
+from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
@@ -43,6 +43,7 @@ from kitchener.mcp.definitions import source_of
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
+from kitchener.records.work_order import WorkOrder
 from kitchener.runtime.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.loading import check_is_configured
@@ -123,24 +124,8 @@ class Agent:
         )
         shared.servers.attach(tools, wanted)
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
-        host = SharedResources(
-            limits=limits,
-            limiter=shared.limiter,
-            active_text=shared.active_text,
-            tasks=shared.tasks,
-            background=self.background,
-            is_open=False,
-            wait_open=self.ready,
-            signer=shared.signer,
-            store=shared.content,
-            media_types=shared.gateway.media_types,
-            comparing=shared.embeddings,
-        )
-        prompts = PromptLibrary.load(config.prompt_dir)
-        if is_object_reply(config, prompts):
-            _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
-        if lacks_history(config, prompts):
-            _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
+        host = _resources_of(shared, self.background, self.ready)
+        prompts = _prompts_of(config)
         executor = HO1Executor(
             ledgers=self.ledgers,
             gateway=shared.models,
@@ -152,17 +137,7 @@ class Agent:
             listeners=host.listeners,
             content=shared.content,
         )
-        self.mailbox = HostedExecutor.hosting(
-            executor,
-            name=f"HO1 {config.agent_class}",
-            lanes={
-                INTERACTIVE: LaneLimits(limits.executor_concurrency, limits.executor_queue),
-                BACKGROUND: LaneLimits(limits.background_concurrency, limits.background_queue),
-            },
-            max_restarts=limits.max_restarts,
-            restart_window_s=RESTART_WINDOW_S,
-            abort_grace_s=limits.abort_grace_s,
-        )
+        self.mailbox = _mailbox_of(executor, config.agent_class, limits)
         self.supervisor = HO2Supervisor(
             agent_class=config.agent_class,
             ho1_executor=HostedExecutor(self.mailbox),
@@ -247,6 +222,48 @@ class Agent:
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
         )
+
+
+def _resources_of(shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]]) -> SharedResources:
+    """What the supervisor of a class shares with the others of its runtime."""
+    return SharedResources(
+        limits=shared.config.limits,
+        limiter=shared.limiter,
+        active_text=shared.active_text,
+        tasks=shared.tasks,
+        background=background,
+        is_open=False,
+        wait_open=ready,
+        signer=shared.signer,
+        store=shared.content,
+        media_types=shared.gateway.media_types,
+        comparing=shared.embeddings,
+    )
+
+
+def _prompts_of(config: HO2Config) -> PromptLibrary:
+    """The prompts of an agent class. Warns of those that a later version will not take."""
+    prompts = PromptLibrary.load(config.prompt_dir)
+    if is_object_reply(config, prompts):
+        _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
+    if lacks_history(config, prompts):
+        _log.warning("prompt pack has no place for chat messages", agent_class=config.agent_class)
+    return prompts
+
+
+def _mailbox_of(executor: HO1Executor, agent_class: str, limits: LimitsConfig) -> Mailbox[WorkOrder, WorkOrder]:
+    """Hosts the executor of an agent class: a lane for turns, one for what runs after them."""
+    return HostedExecutor.hosting(
+        executor,
+        name=f"HO1 {agent_class}",
+        lanes={
+            INTERACTIVE: LaneLimits(limits.executor_concurrency, limits.executor_queue),
+            BACKGROUND: LaneLimits(limits.background_concurrency, limits.background_queue),
+        },
+        max_restarts=limits.max_restarts,
+        restart_window_s=RESTART_WINDOW_S,
+        abort_grace_s=limits.abort_grace_s,
+    )
 
 
 def check_tools(config: RuntimeConfig, source: str) -> None:

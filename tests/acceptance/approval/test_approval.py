@@ -141,6 +141,19 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
     assert await replayed(root, desk, waiting.session_id) == 2
 
 
+async def test_no_message_can_have_the_key_of_a_turn_that_goes_on(tmp_path: Path) -> None:
+    """Otherwise a message could stand in the place of an approved call, or be answered with its result."""
+    root, desk = tmp_path / "root", Desk()
+    async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:
+        supervisor = runtime.supervisor()
+        waiting = await supervisor.handle_turn("tidy up", subject_id="ada", idempotency_key="approvals")
+        key = f"approval:{waiting.wo_chain_summary[-1]['wo_id']}"
+        with pytest.raises(CallerError, match="'approval:' belong to turns that go on after an approval"):
+            await supervisor.handle_turn("take its place", session_id=waiting.session_id, idempotency_key=key)
+        assert await supervisor.approve(waiting.pending_approval[0]) is not None
+    assert desk.done == ["delete a"]
+
+
 async def test_an_unknown_request_is_refused(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:

@@ -12,7 +12,7 @@ import pytest
 from kitchener.actors.executor import prompts
 from kitchener.cli.config.init import settings_text
 from kitchener.cli.config.toml import toml_lines, toml_value
-from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
 from tests.cli.commands import finish, start
@@ -33,20 +33,28 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
         continue_after_close="reopen",
         recent_turns=3,
         repeated_failure_policy="defer",
+        approval=ApprovalConfig(after_untrusted="ask"),
     )
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_init_shows_fifteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
+def test_init_shows_sixteen_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
     load_config(path, environ={})
     shown = tomllib.loads(text)
-    tables = {"": RuntimeConfig(), "ledger": LedgerConfig(), "router": RouterConfig(), "agents": HO2Config()}
+    tables = {
+        "": RuntimeConfig(),
+        "ledger": LedgerConfig(),
+        "router": RouterConfig(),
+        "agents": HO2Config(),
+        "approval": ApprovalConfig(),
+    }
     rows = [("", "plane_root"), *(("ledger", key) for key in shown["ledger"]), *(("router", key) for key in shown["router"])]
-    rows += [("agents", key) for key in shown["agents"]["ADMIN"]]
-    assert len(rows) == 15
+    agent = shown["agents"]["ADMIN"]
+    rows += [("agents", key) for key in agent if key != "approval"] + [("approval", key) for key in agent["approval"]]
+    assert len(rows) == 16
     lines = text.splitlines()
     for table, key in rows:
         if key == "providers":

@@ -357,6 +357,8 @@ async def test_where_a_service_runs_no_end_of_a_ledger_is_left_to_accept(tmp_pat
 
 
 THROUGH_A_SERVICE = {
+    "approval approve": {"approval.answer"},
+    "approval deny": {"approval.answer"},
     "content clean": {"content.clean"},
     "intent abandon": {"intent.change"},
     "intent close": {"intent.change"},
@@ -382,7 +384,18 @@ CHANGES_NO_OPEN_ROOT = {
     "ledger key": "writes a key file",
 }
 READS = {
-    *("audit leaks", "completion", "config check", "config schema", "config show", "content check", "content save"),
+    *(
+        "approval list",
+        "approval show",
+        "audit leaks",
+        "completion",
+        "config check",
+        "config schema",
+        "config show",
+        "content check",
+        "content save",
+    ),
+    *("mcp check", "mcp list"),
     *("context diff", "context explain", "context shadow", "doctor", "gateway cost", "gateway what-if", "intent list"),
     *("ledger proof", "ledger show", "ledger tail", "ledger verify", "memory biases", "memory bisect", "memory cost"),
     *("memory explain", "memory export", "memory signals", "memory tune", "replay", "session export", "session list"),

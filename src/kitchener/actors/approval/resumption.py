@@ -12,7 +12,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerError
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer, HeardOutcome, PendingCall, Resumption, ToolRound
+from kitchener.records.deferred_loop import ApprovalAnswer, HeardOutcome, PendingCall, Resumption, ToolRound
 from kitchener.records.entries import (
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kitchener.canonical import canonical_bytes
-from kitchener.records.approval import ApprovalAnswer, ApprovalRequest
+from kitchener.records.deferred_loop import ApprovalAnswer, ApprovalRequest
 from kitchener.records.entries import ApprovalRequestedPayload, opened
 
 _SHOWN_CHARS: Final = 500
@@ -37,7 +37,7 @@ def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]]) -> str:
     for approval_id, each in requests:
         lines.append(f"- {approval_id}: {shown_call(each.tool_id, each.arguments)}")
         if each.message:
-            lines.append(f"  The tool asks: {shortened(each.message)}")
+            lines.append(f"  The tool asks: {shortened(' '.join(each.message.split()))}")  # one line, which no text leaves
     lines.append(
         "It has not been done yet. Approve or deny it by its id; you can go on talking meanwhile."
         if len(requests) == 1

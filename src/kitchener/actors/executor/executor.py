@@ -14,7 +14,8 @@ from kitchener.actors.executor.execution import Execution, ExecutionServices, Wo
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.executor.tool_rounds.asking import WorkOrderDeferred
+from kitchener.actors.executor.tool_rounds.call_gate import WorkOrderDeferred
+from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
 from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
@@ -28,7 +29,7 @@ from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import LedgerGroup
 from kitchener.records import events
-from kitchener.records.approval import ApprovalRequest
+from kitchener.records.deferred_loop import ApprovalRequest
 from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
 from kitchener.records.prompt import Message, PromptGateway, PromptResponse
 from kitchener.records.turn import UpdateListener
@@ -137,18 +138,23 @@ class HO1Executor:
         if contract_id is None:
             raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
         contract = self._prompts.contract(contract_id).asking(wo.output_schema)
-        variables = wo.input_context
+        has_rounds = run.makes_reply and wo.constraints.turn_limit > 0
+        tools = run.tools.toolset(wo.constraints.allowed_tools) if has_rounds else NO_TOOLS
+        variables: Mapping[str, Any] = wo.input_context
+        pages: ResultPages | None = None
         if run.makes_reply:
-            variables = {**variables, "prior_results": list(wo.prior_results)}
+            prior: list[Mapping[str, Any]] = [*wo.prior_results]
+            if prior and "tool_id" in prior[-1]:  # the classification comes before them
+                pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens)
+                prior = pages.of_earlier_steps(prior, run.tools.untrusted_source, can_read_on=bool(tools.specs))
+            variables = {**variables, "prior_results": prior}
         if (problem := contract.input_problem(variables)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
         messages: list[Message] = list(contract.render(variables, wo.turn_id, wo.session_id))
         if wo.parts:
             messages[-1] = await run.with_parts(messages[-1])
-        rounds = wo.constraints.turn_limit if run.makes_reply else 0
-        tools = run.tools.toolset(wo.constraints.allowed_tools) if rounds else NO_TOOLS
         if tools.specs or wo.resumption is not None:
-            response = await self._converse(run, contract, variables, messages, tools, rounds)
+            response = await self._converse(run, contract, variables, messages, tools, ToolCalls(run, pages))
         else:
             response = await run.call_model(contract, variables, messages, tools)
         output = _checked(contract, response, plain_text=run.makes_reply)
@@ -177,19 +183,20 @@ class HO1Executor:
         variables: Mapping[str, object],
         messages: list[Message],
         tools: Toolset,
-        rounds: int,
+        calls: ToolCalls,
     ) -> PromptResponse:
         """Returns the model's last answer, after running the tools that it asked for.
 
-        Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool calls,
-        or when the budgets leave no room for another, the model is called once more without tools.
+        Appends each answer and each tool result to `messages`, except the last answer. After `turn_limit` answers with tool
+        calls, or when the budgets leave no room for another, the model is called once more without tools.
         """
-        calls, resumption = ToolCalls(run), run.work_order.resumption
+        rounds, choice, resumption = run.limits.turn_limit, run.limits.tool_choice, run.work_order.resumption
         if resumption is not None:
             messages += await resumed_messages(calls, resumption)
             rounds = rounds if tools.specs and run.tally.has_room else 0
-        choice = run.limits.tool_choice
         for _ in range(rounds):
+            if calls.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
+                tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
             response = await run.call_model(contract, variables, messages, tools, choice)
             if not response.tool_uses:
                 return response
@@ -201,8 +208,6 @@ class HO1Executor:
                 messages.append(tool_message(calls, use, outcome, call))
             if calls.budget.is_over or not run.tally.has_room:
                 break
-            if calls.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
-                tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
         return await run.call_model(contract, variables, messages, NO_TOOLS)
 
     async def _deferred(self, run: Execution, wo: WorkOrder, requests: tuple[ApprovalRequest, ...]) -> WorkOrder:

@@ -43,13 +43,18 @@ class ContextItems:
         self._thread_of = thread_of
 
     async def _read_page(self, item_id: str, context: ToolContext, offset: Annotated[int, Field(ge=0)] = 0) -> Json:
-        page = context.read_page(item_id.strip("[] "), offset) if context.read_page is not None else None
+        page = context.read_page(plain_item_id(item_id), offset) if context.read_page is not None else None
         return page if page is not None else (await self._read(item_id, context))[offset:]
 
     async def _read(self, item_id: str, context: ToolContext) -> str:
         thread = self._thread_of(context.session_id) if self._thread_of is not None else None
         projection = thread.projection if thread is not None else None
-        placed = find_placed(projection, item_id.strip("[] ")) if projection is not None else None
+        placed = find_placed(projection, plain_item_id(item_id)) if projection is not None else None
         if placed is None:
             raise ToolError(f"there is no item {item_id!r} in this context; take an id in square brackets from a stub")
         return placed.item.whole or placed.item.text
+
+
+def plain_item_id(text: str) -> str:
+    """An item's id without the square brackets in which a stub shows it."""
+    return text.strip("[] ")

@@ -145,7 +145,7 @@ class RequestChecks:
         Args:
             session_id: the session; None: a new one
             subject_id: the subject; None: anonymous
-            idempotency_key: 1 to 256 printable characters; None: no key
+            idempotency_key: 1 to 256 printable characters that do not begin with `approval:`; None: no key
             memory: whether the turn may use long-term memory
             seconds: the caller's deadline, seconds from now; None: no deadline
             acceptance: criteria that the reply must meet
@@ -166,7 +166,7 @@ class RequestChecks:
             raise CallerError(f"memory = {quoted(memory)}: expected True or False")
         _check_ids(session_id, subject_id)
         if idempotency_key is not None:
-            check_name("idempotency_key", idempotency_key)
+            _check_key(idempotency_key)
         if speaker is not None:
             check_speaker("speaker", speaker)
         deadline = None if seconds is None else anyio.current_time() + seconds
@@ -260,6 +260,14 @@ def check_name(what: str, name: str) -> None:
         raise CallerError(f"{what} = {quoted(name)}: expected 1 to {MAX_NAME} printable characters")
 
 
+def _check_key(key: str) -> None:
+    """Raises CallerError unless a caller may use this idempotency key."""
+    check_name("idempotency_key", key)
+    if key.startswith(APPROVAL_KEY):
+        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that go on after an approval; choose another"
+        raise CallerError(f"idempotency_key = {quoted(key)}: {problem}")
+
+
 def check_speaker(what: str, name: object) -> None:
     """Raises CallerError unless this can be the name of a person who talks."""
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_SPEAKER_CHARS or not name.isprintable():
@@ -302,4 +310,6 @@ _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000
 MAX_NAME = 256
+APPROVAL_KEY = "approval:"
+"""Begins the idempotency key of a turn that goes on after an approval. No caller may use such a key."""
 _MAX_PART_NAME = 128

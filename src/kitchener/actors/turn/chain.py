@@ -25,7 +25,7 @@ from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
-from kitchener.records.approval import Resumption
+from kitchener.records.deferred_loop import Resumption
 from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,

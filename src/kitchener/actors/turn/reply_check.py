@@ -8,6 +8,7 @@ from typing import Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.executor.packs import fence
+from kitchener.actors.executor.tool_rounds.result_pages import cut_results
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
@@ -125,11 +126,12 @@ async def apology_after(
     return None
 
 
-def results_of(trace: Iterable[StoredEntry], wo_id: str) -> list[Mapping[str, object]]:
+def results_of(trace: Iterable[StoredEntry], wo: WorkOrder) -> list[Mapping[str, object]]:
     """The results of the tools that the model called in one attempt, for the next one, which may call none."""
-    calls = [entry.payload for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo_id]
-    found = [payload_as(ToolCallPayload, each) for each in calls]
-    return [{"tool_id": each["tool_id"], "result": opened(each.get("result"))} for each in found if "result" in each]
+    calls = [entry.payload for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo.wo_id]
+    found = [each for payload in calls if "result" in (each := payload_as(ToolCallPayload, payload))]
+    shown = cut_results([opened(each.get("result")) for each in found], wo.constraints)
+    return [{"tool_id": each["tool_id"], "result": result} for each, result in zip(found, shown, strict=True)]
 
 
 def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str | None:

@@ -15,7 +15,7 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sources import RequestSources
-from kitchener.actors.tools.approval import policy_of
+from kitchener.actors.tools.approval_policy import policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from kitchener.actors.approval.asking import ApprovalInTurn
+from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
@@ -36,6 +36,7 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
+from kitchener.context import result_id
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
@@ -334,7 +335,8 @@ class Turn:
             return wo
         if wo.state == "completed" and wo.output_result is not None:
             await self._chain.accept(wo)
-            return [wo.output_result]
+            named = {"item_id": result_id(wo.wo_id, 1)} if self._services.constants.policy_version > 5 else {}
+            return [{**wo.output_result, **named}]
         return [{"tool_id": request.tool_id, "error": wo.error.detail if wo.error else "the tool gave no result"}]
 
     async def _synthesize(
@@ -403,7 +405,7 @@ class Turn:
                 return apology
             constraints = tighter(constraints, len(rejected))
             if constants.policy_version > 2:
-                prior = [*prior, *self._approval.earlier_results(wo), *results_of(self._chain.trace, wo.wo_id)]
+                prior = [*prior, *self._approval.earlier_results(wo), *results_of(self._chain.trace, wo)]
             told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
             inputs = {**inputs, "instructions": told}
 

@@ -4,9 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from kitchener.cli.options import LedgerPaths
+from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.clock import SystemClock, iso
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ApprovalRequestedPayload,
@@ -17,7 +20,6 @@ from kitchener.records.entries import (
 )
 
 _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope")
-_ERASED: Final = "[erased]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class RecordedRequest:
     resolved_at: str | None
     abandoned: str | None
     """Why its work order has ended; None: it has not."""
+    is_over: bool
+    """Whether its session has ended, so that nobody can answer any more."""
     now: str
     """ISO time."""
 
@@ -40,6 +44,16 @@ class RecordedRequest:
     def approval_id(self) -> str:
         """The request."""
         return self.request["approval_id"]
+
+    @property
+    def turn_id(self) -> str:
+        """The turn that asked."""
+        return self.request.get("turn_id", "")
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments, as JSON."""
+        return orjson.dumps(_shown(self.request["arguments"])).decode()
 
     @property
     def wo_id(self) -> str:
@@ -51,6 +65,8 @@ class RecordedRequest:
         """`waiting`; `answered`: the turn that goes on has not ended, so give the answer again; or how it ended."""
         decision = self.resolved["decision"] if self.resolved is not None else None
         if self.abandoned is None:
+            if self.is_over:
+                return decision or "void"
             if decision is None:
                 return "waiting" if self.now < self.request["expires_at"] else "expired"
             return "answered"
@@ -89,33 +105,41 @@ async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | 
     async with paths.reader(agent_class) as ho2m:
         if ho2m is None:
             return []
-        asked: dict[str, StoredEntry] = {}
-        answers: dict[str, StoredEntry] = {}
-        async for entry in ho2m.read(key=events.APPROVALS_KEY):
-            if session_id is None or entry.session_id == session_id:
-                (asked if entry.entry_type == events.APPROVAL_REQUESTED else answers).setdefault(entry.entity_id, entry)
-        ended = await _ended(ho2m, asked.values())
+        found = [each async for each in ho2m.read(key=events.APPROVALS_KEY) if session_id in (None, each.session_id)]
+        asked = {(each.session_id or "", str(each.payload["wo_id"])) for each in found}
+        for session in sorted({session for session, _ in asked}):
+            found += [entry async for entry in ho2m.read(session_id=session, entry_type=events.SESSION_END)]
+        for session, wo_id in sorted(asked):
+            ends = ho2m.read(session_id=session, entity_id=wo_id, entry_type=events.WO_ABANDONED)
+            found += [entry async for entry in ends]
+    return requests_in(found)
+
+
+def requests_in(entries: Iterable[StoredEntry]) -> list[RecordedRequest]:
+    """The requests among entries, in the order of the entries. Beside answers, `WO_ABANDONED` and `SESSION_END` count."""
+    over, found = set[str | None](), list[RecordedRequest]()
+    asked, answers, ended = dict[str, StoredEntry](), dict[str, StoredEntry](), dict[str, str]()
+    for entry in entries:
+        if entry.entry_type == events.APPROVAL_REQUESTED:
+            asked.setdefault(entry.entity_id, entry)
+        elif entry.entry_type == events.APPROVAL_RESOLVED:
+            answers.setdefault(entry.entity_id, entry)
+        elif entry.entry_type == events.WO_ABANDONED:
+            ended[entry.entity_id] = payload_as(WorkOrderAbandonedPayload, entry.payload)["reason"]
+        elif entry.entry_type == events.SESSION_END:
+            over.add(entry.session_id)
     now = iso(SystemClock().time_us())
-    found = []
     for approval_id, entry in asked.items():
         request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
         answer = answers.get(approval_id)
         resolved = payload_as(ApprovalResolvedPayload, answer.payload) if answer is not None else None
         at = answer.timestamp if answer is not None else None
         abandoned = ended.get(request["wo_id"])
-        found.append(RecordedRequest(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, now))
-    return found
-
-
-async def _ended(ho2m: LedgerReader, asked: Iterable[StoredEntry]) -> dict[str, str]:
-    """Why the work orders of these requests have ended, by id; those that have not are left out."""
-    found: dict[str, str] = {}
-    for session_id, wo_id in dict.fromkeys((each.session_id, str(each.payload["wo_id"])) for each in asked):
-        async for entry in ho2m.read(session_id=session_id, entity_id=wo_id, entry_type=events.WO_ABANDONED):
-            found[wo_id] = payload_as(WorkOrderAbandonedPayload, entry.payload)["reason"]
+        is_over = entry.session_id in over
+        found.append(RecordedRequest(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, is_over, now))
     return found
 
 
 def _shown(value: Any) -> Any:
     found = opened(value)
-    return _ERASED if found is None and value is not None else found
+    return UNREADABLE if found is None and value is not None else found

@@ -14,7 +14,7 @@ from kitchener.cli.config.toml import toml_value
 from kitchener.cli.exits import OK
 from kitchener.cli.terminal.output import meaning, print_text
 from kitchener.cli.terminal.written_files import write_whole
-from kitchener.config import HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings, address_problem
+from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import DEFAULT_FILE
 
@@ -145,6 +145,8 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "continue_after_close", "reopen"),
         *_setting(HO2Config, "recent_turns", 3),
         *_setting(HO2Config, "repeated_failure_policy", "defer"),
+        "[agents.ADMIN.approval]",
+        *_setting(ApprovalConfig, "after_untrusted", "ask"),
     ]
     return "\n".join(parts)
 

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
+from kitchener.cli.approval.turn_approvals import TurnApprovals, approvals_of
 from kitchener.cli.context.asked import AnsweredCall, read_calls, spent_on
 from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
 from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
@@ -92,6 +93,8 @@ class TurnView:
     """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
+    approvals: TurnApprovals = field(default=TurnApprovals())
+    """What it asked a person, or went on with."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
     kept_results: tuple[ToolResult, ...] = ()
@@ -167,7 +170,9 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     spent = spent_on(calls, paths.config.router.prices)
     spent.nested_turns += (await read_spending(paths, past.agent_class, past.session_id)).get(turn_id, Spending()).nested_turns
     breaks = (await read_breaks(paths, past.agent_class, session_id)).get(turn_id)
-    return replace(view, calls=calls, spent=spent, breaks=breaks, end=end_of(turn_id, past.entries, waited_for))
+    approvals = approvals_of(past.entries).get(turn_id, view.approvals)
+    end = end_of(turn_id, past.entries, waited_for)
+    return replace(view, calls=calls, spent=spent, breaks=breaks, end=end, approvals=approvals)
 
 
 def _is_after(entry: StoredEntry) -> bool:

@@ -50,6 +50,7 @@ def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]
         "unreadable": view.past.unreadable or None,
         "outcome": view.end.words,
         "error": view.end.error,
+        "approvals": view.approvals.as_json(),
         "waited_for": view.end.waited_for or None,
         "why_nothing": view.why_nothing or None,
         "gathered": list(view.gathered),
@@ -71,6 +72,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
         yield f"  {break_text(view.breaks)}"
     if view.end.completed is None or view.end.completed.get("error") is not None:
         yield f"  {view.end.words}"
+    yield from (f"  {line}" for line in view.approvals.lines())
     if view.mode == "shadow":
         yield "  shadow: this was decided beside the turn; what the model saw was chosen by attention"
     if view.projection is not None:

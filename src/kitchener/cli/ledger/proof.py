@@ -332,6 +332,7 @@ class _TurnSelection:
 
     async def _of_ho2m(self, reader: LedgerReader) -> set[int]:
         seqs, is_known, has_ended = set[int](), False, False
+        wanted, approvals = set[str](), dict[str, set[int]]()
         async for entry in reader.read(session_id=self.session_id):
             if isinstance(entry, ImportedEntry):
                 raise KitchenerError(
@@ -346,7 +347,11 @@ class _TurnSelection:
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._config_hash = entry.payload.get("config_hash", "")
                 self._output_schema = entry.payload.get("output_schema")
+                wanted.update((entry.payload.get("resumes") or {}).get("approval_ids", ()))
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
+            if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # what it asked, or goes on with
+                approvals.setdefault(entry.entity_id, set()).add(entry.seq)
+                wanted.update([entry.entity_id] if is_mine else ())
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
             if is_mine and entry.entry_type == events.WO_PLANNED:
                 self._artifacts.update((entry.payload.get("attention") or {}).get("biases", ()))
@@ -359,6 +364,7 @@ class _TurnSelection:
                 f"turn {self.turn_id} has not ended, so nothing can prove it yet; one that a crash cut off is closed"
                 " when its session is next used"
             )
+        seqs = seqs.union(*(approvals.get(each, ()) for each in wanted))
         return seqs | await entries_of_sources(reader, self._config_hash, self._output_schema) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:

@@ -8,6 +8,7 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.cli.approval.turn_approvals import TurnApprovals, approvals_of
 from kitchener.cli.context.asked import read_calls
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
@@ -177,12 +178,14 @@ async def _shown(options: Options, session_id: str) -> "_History":
             history.take(entry)
             if any(map(is_sealed, entry.payload.values())):
                 sealed.append(entry.payload)
+            history.entries.append(entry)
         history.unreadable = await why_unreadable(reader, sealed)
     spent = await read_spending(paths, agent_class, session_id)
     history.spent = in_all(spent.values())
-    breaks = await read_breaks(paths, agent_class, session_id)
+    breaks, approvals = await read_breaks(paths, agent_class, session_id), approvals_of(history.entries)
     for turn in history.turns.values():
         turn.spent, turn.breaks = spent.get(turn.turn_id, turn.spent), breaks.get(turn.turn_id)
+        turn.approvals = approvals.get(turn.turn_id, turn.approvals)
         if turn.result is None and turn.state != "imported":
             _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
     return history
@@ -224,6 +227,8 @@ class _TurnRow:
     """What its model and tool calls used."""
     breaks: tuple[BreakCause, ...] | None = None
     """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
+    approvals: TurnApprovals = field(default=TurnApprovals())
+    """What it asked a person, or went on with."""
     is_reply: bool = False
     """Whether an assistant said the message, in an imported conversation."""
 
@@ -248,6 +253,7 @@ class _TurnRow:
             "degraded": result is not None and result.get("degraded", False),
             "error": result and opened(result.get("error")),
             "waited_for": self.waited_for or None,
+            "approvals": self.approvals.as_json(),
             "cost": result and result.get("cost_summary"),
             "usage": self.spent.as_json(),
             "nested_turns": self.spent.nested_turns,
@@ -273,6 +279,8 @@ class _History:
     rejected: list[_Rejected] = field(default_factory=list)
     spent: Spending = field(default_factory=Spending)
     """What the calls of all turns used."""
+    entries: list[StoredEntry] = field(default_factory=list)
+    """All of the session, in order."""
 
     def take(self, entry: StoredEntry) -> None:
         """Takes in the session's next entry."""
@@ -305,6 +313,8 @@ class _History:
 
     def _take_work_order(self, turn: _TurnRow, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
         state = _WORK_ORDER_STATES[kind]
+        # A turn that goes on after an approval ends the work order of the turn that asked.
+        turn = turn if kind == events.WO_PLANNED else next((t for t in self.turns.values() if wo_id in t.work_orders), turn)
         known = turn.work_orders.setdefault(wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "cost": None})
         known["state"] = state
         known["wo_type"] = payload_as(WorkOrderPlannedPayload, payload).get("wo_type", known["wo_type"])
@@ -350,6 +360,7 @@ class _History:
                 yield f"  ! {turn.waited_for}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
+            yield from (f"    {line}" for line in turn.approvals.lines())
             if turn.spent.llm_calls:
                 yield f"    {turn.spent.text()}"
             yield from (f"    {line}" for line in turn.spent.nested_lines())

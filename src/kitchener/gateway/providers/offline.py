@@ -150,6 +150,8 @@ def _told(name: str | None, found: object) -> str:
     """What a tool returned, a list line by line."""
     while isinstance(found, Mapping) and "result" in found:
         found = found["result"]
+    if isinstance(found, Mapping) and "item_id" in found and "text" in found:  # a page of a long result
+        found = found["text"]
     if isinstance(found, Mapping) and "error" in found:
         return _shortened(f"{name} failed: {_text(found['error'])}", MAX_REPLY_CHARS)
     lines = [f"\n- {_text(each)}" for each in found] if isinstance(found, list) else [f" {_text(found)}"]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from kitchener.config import RuntimeConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable
 from kitchener.runtime.admin import socket_place
-from kitchener.runtime.admin.operations import Operation
+from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, no_answer, read_answer, read_frame
 
 R = TypeVar("R")

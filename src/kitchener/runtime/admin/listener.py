@@ -15,7 +15,8 @@ from kitchener.config import AdminConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable, KitchenerError
 from kitchener.logs import get_logger
 from kitchener.runtime.admin import socket_place
-from kitchener.runtime.admin.operations import AdminRoot, Operation, parse_operation
+from kitchener.runtime.admin.operation import AdminRoot, Operation
+from kitchener.runtime.admin.operations import parse_operation
 from kitchener.runtime.admin.wire import AdminRequest, FrameTooLarge, answer, parse_request, read_frame, refusal
 
 _log = get_logger(__name__)

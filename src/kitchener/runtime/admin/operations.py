@@ -4,26 +4,24 @@ A command carries an operation out on a root that no process has open, or sends 
 (`administration.py`). The operation sees an `AdminRoot` in both cases, and does not know which.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.clock import Clock
 from kitchener.context import resolve_active
 from kitchener.errors import AdminUnavailable, CallerError, UnknownArtifact
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerEntry
-from kitchener.memory import HO3Memory, Overlay
+from kitchener.memory import Overlay
 from kitchener.memory.timestamps import iso_of
-from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload
 from kitchener.records.ref import Ref
+from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.importer import SessionImport
@@ -36,97 +34,6 @@ def _is_absolute(path: Path) -> Path:
 
 
 AbsolutePath = Annotated[Path, AfterValidator(_is_absolute)]
-R = TypeVar("R")
-
-
-class AdminRoot(Protocol):
-    """A root and the ways to change it, with or without a running process."""
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the ledgers."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """The time of day."""
-        ...
-
-    def open_supervisor(self, agent_class: str) -> AbstractAsyncContextManager[HO2Supervisor]:
-        """The supervisor of an agent class, while the block runs."""
-        ...
-
-    def open_memory(self, agent_class: str) -> AbstractAsyncContextManager[HO3Memory]:
-        """The memory as an agent class uses it, while the block runs."""
-        ...
-
-    async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
-        """Appends entries about a session to the supervisor's ledger. Durable when it returns.
-
-        Args:
-            agent_class: whose ledger
-            session_id: the session; "": entries of another program that name none
-            ledger_id: the ledger's id
-            entries: with complete payloads
-        """
-        ...
-
-    async def erase_subject(self, subject_id: str) -> ErasureReport:
-        """Erases a subject; see `Runtime.erase_subject`."""
-        ...
-
-    async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
-        """Adds an exported session; see `import_session`."""
-        ...
-
-    async def clean_content(self) -> tuple[Path, ...]:
-        """Removes the stored images and files that no entry names, and returns them."""
-        ...
-
-    async def import_conversations(
-        self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
-    ) -> ConversationsImport:
-        """Adds conversations of other programs; see `import_conversations`."""
-        ...
-
-    def statistics(self) -> Mapping[str, object]:
-        """The present state of queues; see `Runtime.statistics`."""
-        ...
-
-
-class Operation(BaseModel, Generic[R]):
-    """One operation with its arguments."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    op: ClassVar[str]
-    """Its name in a request."""
-    result: ClassVar[TypeAdapter[Any]]
-    """The type of what it returns."""
-    is_read_only: ClassVar[bool] = False
-    """Whether it may run beside others."""
-
-    # Not `__init__`, whose arguments type checkers know from the fields.
-    def __new__(cls, **given: object) -> Self:
-        """Raises CallerError for a text that is not Unicode: a command line can have any bytes."""
-        for name, value in given.items():
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, str) and each.encode(errors="replace").decode() != each:
-                    raise CallerError(f"{name} = {quoted(each)}: is not Unicode text")
-        return super().__new__(cls)
-
-    async def run(self, root: AdminRoot) -> R:
-        """Carries it out."""
-        raise AssertionError(f"{type(self).__name__} has no run")
-
-    def encoded(self, result: R) -> object:
-        """What `run` returned, as JSON types."""
-        return self.result.dump_python(result, mode="json")
-
-    def decoded(self, value: object) -> R:
-        """What `run` returned, from JSON types."""
-        found: R = self.result.validate_python(value)
-        return found
-
 
 IntentChange = Literal["close", "abandon", "reopen"]
 """What can be done to an intent that there is."""

@@ -114,5 +114,10 @@ def _check_form(source: Source) -> None:
     value = json.loads(source.text)
     if source.kind == "attention_template":
         AttentionTemplate.model_validate(value)
-    if not isinstance(value, dict) or (source.kind == "tool" and value.keys() != ToolDefinition.__required_keys__):
+    if not isinstance(value, dict) or (source.kind == "tool" and not _has_keys_of_tool(value)):
         raise ValueError(f"not a {source.kind}")
+
+
+def _has_keys_of_tool(value: Mapping[str, object]) -> bool:
+    required = ToolDefinition.__required_keys__
+    return required <= value.keys() <= required | ToolDefinition.__optional_keys__

@@ -4,33 +4,41 @@ A model is shown the beginning of a long result, and reads on with the built-in 
 `docs/tools.md`.
 """
 
-from typing import Final
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from kitchener.actors.tools.results import ToolOutcome, beginning
+import orjson
+
+from kitchener.actors.sessions.item_tool import plain_item_id
+from kitchener.actors.tools.results import ToolOutcome, beginning, cut_text
 from kitchener.canonical import canonical_bytes
 from kitchener.context import result_id
 from kitchener.errors import ToolError
 from kitchener.records.entries import Json
 from kitchener.records.tokens import BYTES_PER_TOKEN
+from kitchener.records.work_order import Constraints
 
 _AROUND_BYTES: Final = 200
 """Bytes of a page besides its text."""
 
 
 class ResultPages:
-    """The long results of one work order.
+    """The long results that the model of one work order is shown.
 
     Args:
         wo_id: the work order
         page_tokens: tokens of one page; None: all of a result is shown at once
     """
 
-    __slots__ = ("_page_bytes", "_texts", "_wo_id")
+    __slots__ = ("_page_bytes", "_sources", "_texts", "_wo_id")
 
     def __init__(self, wo_id: str, page_tokens: int | None) -> None:
         self._wo_id = wo_id
         self._page_bytes = page_tokens * BYTES_PER_TOKEN if page_tokens is not None else None
         self._texts: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
+        """Where results come from that are not trusted, by their ids."""
 
     @property
     def has_more(self) -> bool:
@@ -45,12 +53,43 @@ class ResultPages:
             outcome: of the call
             wo_id: the work order that made the call; None: this one
         """
-        most = self._page_bytes
-        if most is None or outcome.error is not None or len(whole := canonical_bytes(outcome.result)) <= most:
+        if outcome.error is not None:
             return outcome
         item_id = result_id(wo_id or self._wo_id, call)
-        self._texts[item_id] = outcome.result if isinstance(outcome.result, str) else whole.decode()
-        return ToolOutcome(result=page_of(self._texts[item_id], item_id, 0, most))
+        shown = self._shown(outcome.result, item_id, outcome.untrusted_source)
+        return outcome if shown is outcome.result else ToolOutcome(result=shown)
+
+    def of_earlier_steps(
+        self, results: Iterable[Mapping[str, Any]], untrusted_source: Callable[[str], str | None], *, can_read_on: bool
+    ) -> list[Mapping[str, Any]]:
+        """Returns the results of earlier steps as the model is shown them: whole, or the first pages.
+
+        Args:
+            results: those of tools have a `tool_id`, and an `item_id` if the model can be shown their pages
+            untrusted_source: where the results of a tool come from, if that is not trusted
+            can_read_on: whether tools are offered; otherwise a long result is cut
+        """
+        shown = list[Mapping[str, Any]]()
+        for each in results:
+            found = {key: value for key, value in each.items() if key != "item_id"} if "tool_id" in each else each
+            if "result" in found and self._page_bytes is not None:
+                item_id = each.get("item_id") if can_read_on else None
+                found = {**found, "result": self._shown(found["result"], item_id, untrusted_source(found["tool_id"]))}
+            shown.append(found)
+        return shown
+
+    def _shown(self, result: Json, item_id: str | None, source: str | None) -> Json:
+        """A result, or what is shown of it where it is long: its first page, or its beginning if it has no id."""
+        most = self._page_bytes
+        if most is None or len(whole := canonical_bytes(result)) <= most:
+            return result
+        text = result if isinstance(result, str) else whole.decode()
+        if item_id is None:
+            return _cut(text, most)
+        self._texts[item_id] = text
+        if source is not None:
+            self._sources[item_id] = source
+        return page_of(text, item_id, 0, most)
 
     def read(self, item_id: str, offset: int) -> Json:
         """Returns a page of a result of this work order; None: it has no such result of several pages.
@@ -60,6 +99,10 @@ class ResultPages:
         """
         text = self._texts.get(item_id)
         return None if text is None or self._page_bytes is None else page_of(text, item_id, offset, self._page_bytes)
+
+    def untrusted_source(self, arguments: Mapping[str, object]) -> str | None:
+        """Where the page comes from that a call of `read_context_item` reads, if that is not trusted."""
+        return self._sources.get(plain_item_id(str(arguments.get("item_id"))))
 
 
 def page_of(text: str, item_id: str, offset: int, page_bytes: int) -> Json:
@@ -76,3 +119,20 @@ def page_of(text: str, item_id: str, offset: int, page_bytes: int) -> Json:
     if end < len(text):
         page |= {"next_offset": end, "more": f"read_context_item(item_id={item_id!r}, offset={end}) reads on"}
     return page
+
+
+def cut_results(results: Iterable[Json], limits: Constraints) -> list[Json]:
+    """Returns results for a model that cannot read on: each cut to a page, all of them to the budget of results."""
+    page, budget = limits.result_page_tokens, limits.results_budget
+    if page is None:
+        return list(results)
+    page_bytes, left, shown = page * BYTES_PER_TOKEN, (budget or sys.maxsize) * BYTES_PER_TOKEN, list[Json]()
+    for each in results:
+        whole, most = canonical_bytes(each), min(left, page_bytes)
+        shown.append(each if len(whole) <= most else _cut(each if isinstance(each, str) else whole.decode(), most))
+        left -= min(len(whole), most)
+    return shown
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    return str(orjson.loads(cut_text(text, most_bytes)))

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.execution import Execution
-from kitchener.actors.executor.tool_rounds.asking import (
+from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
+from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
     WorkOrderDeferred,
     question_mapping,
     questions_in,
     requests_for,
 )
-from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
@@ -28,7 +28,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
-from kitchener.records.approval import ApprovalAnswer
+from kitchener.records.deferred_loop import ApprovalAnswer
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
 from kitchener.records.tool_context import Report, ToolContext
 
@@ -41,6 +41,7 @@ class ToolCalls:
 
     Args:
         run: the execution of the work order
+        pages: the long results that the model is shown already; None: there are none
     """
 
     __slots__ = ("_answers", "_gate", "_refused", "_run", "budget", "count", "pages")
@@ -52,9 +53,9 @@ class ToolCalls:
     count: int
     """Tool calls so far, also refused ones."""
 
-    def __init__(self, run: Execution) -> None:
-        self._run, self.count = run, 0
-        self.budget, self.pages = CallBudget(run.limits), ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
+    def __init__(self, run: Execution, pages: ResultPages | None = None) -> None:
+        self._run, self.count, self.budget = run, 0, CallBudget(run.limits)
+        self.pages = pages or ResultPages(run.work_order.wo_id, run.limits.result_page_tokens)
         resumption = run.work_order.resumption
         self._gate = CallGate(run.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
         self._answers: Mapping[int, ApprovalAnswer] = {}
@@ -141,7 +142,8 @@ class ToolCalls:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
         # A name that is not allowed is text by the model. It is recorded only in the error, which may be sealed.
         named = begun.tool_id if self._may_use(begun.tool_id) else NO_TOOL
-        outcome = self._gate.checked(outcome, self._run.tools.untrusted_source(named), may_ask=self._run.makes_reply)
+        source = self.pages.untrusted_source(begun.arguments) if named == ITEM_TOOL else self._run.tools.untrusted_source(named)
+        outcome = self._gate.checked(outcome, source, may_ask=self._run.makes_reply)
         try:
             ref = await self._run.record(events.TOOL_CALL, _tool_call_fields(begun.call, named, outcome))
         except EntryTooLarge as error:

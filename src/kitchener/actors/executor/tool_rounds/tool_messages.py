@@ -7,7 +7,7 @@ Explained in `docs/approval.md`.
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.records.approval import HeardOutcome, Resumption, ToolRound
+from kitchener.records.deferred_loop import HeardOutcome, Resumption, ToolRound
 from kitchener.records.prompt import Message, ToolUse
 
 

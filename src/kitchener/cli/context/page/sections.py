@@ -170,6 +170,7 @@ def _notes(page: TurnPage) -> Iterator[str]:
     if view.mode == "shadow":
         yield "In shadow: this was decided beside the turn. What the model saw was chosen by attention; its requests show it."
     yield from doubts(view)
+    yield from view.approvals.lines()
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {flag.get('detail')}"
 
@@ -238,6 +239,8 @@ def _tool(tool: RecordedTool) -> ToolRow:
         result = folded("result", "(none: the tool had not ended when the turn did)")
     elif outcome.get("error") is not None:
         result = folded("error", _text(outcome["error"]))
+    elif outcome.get("question") is not None:
+        result = folded("question", _text(outcome["question"]))
     else:
         result = folded("result", _text(outcome.get("result")))
     given = "(refused before it started)" if tool.arguments is None else _text(tool.arguments)

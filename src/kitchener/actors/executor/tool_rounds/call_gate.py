@@ -10,7 +10,7 @@ from typing import Final
 
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.side_by_side import ToolRequested
-from kitchener.records.approval import ApprovalRequest
+from kitchener.records.deferred_loop import ApprovalRequest
 from kitchener.records.entries import QuestionMapping
 from kitchener.records.tool_question import ToolQuestion
 from kitchener.records.work_order import Constraints

@@ -18,7 +18,7 @@ AFTER_UNTRUSTED: Final = "after_untrusted"
 """The rule on record where a call waits because its turn has read text of an untrusted source."""
 
 
-class Verdict(NamedTuple):
+class Ruling(NamedTuple):
     """What the policy says of a tool, and which rule says it."""
 
     decision: Decision
@@ -64,7 +64,7 @@ def policy_of(config: ApprovalConfig, tools: Iterable[ToolIdentity]) -> Approval
     offered, asks, effects = list[str](), dict[str, str](), list[str]()
     untrusted, hashes = dict[str, str](), dict[str, str]()
     for each in tools:
-        decision, rule = verdict_on(config, each)
+        decision, rule = ruling_on(config, each)
         hashes[each.tool_id] = each.definition_hash
         if decision == "deny":
             continue
@@ -78,16 +78,16 @@ def policy_of(config: ApprovalConfig, tools: Iterable[ToolIdentity]) -> Approval
     return ApprovalPolicy(tuple(offered), asks, tuple(effects), config.after_untrusted, untrusted, hashes)
 
 
-def verdict_on(config: ApprovalConfig, tool: ToolIdentity) -> Verdict:
+def ruling_on(config: ApprovalConfig, tool: ToolIdentity) -> Ruling:
     """Judges one tool: by the first rule that fits, else by its author's wish, else by the default for its kind."""
     for rule in config.rules:
         if _fits(rule, tool):
-            return Verdict(rule.decision, f"{rule.tool} when {rule.when}" if rule.when else rule.tool)
+            return Ruling(rule.decision, f"{rule.tool} when {rule.when}" if rule.when else rule.tool)
     if tool.requires_approval:
-        return Verdict("ask", OF_THE_TOOL)
+        return Ruling("ask", OF_THE_TOOL)
     if not tool.source.startswith("mcp:"):
-        return Verdict(config.default, "default")
-    return Verdict("allow" if tool.traits.read_only else config.mcp_default, "mcp_default")
+        return Ruling(config.default, "default")
+    return Ruling("allow" if tool.traits.read_only else config.mcp_default, "mcp_default")
 
 
 def _fits(rule: ApprovalRule, tool: ToolIdentity) -> bool:

@@ -6,14 +6,14 @@ an answer given again finds the finished turn. Explained in `docs/approval.md`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
-from kitchener.actors.sessions.requests import check_name, check_not_inside, check_text
+from kitchener.actors.sessions.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
 from kitchener.actors.sources import read_source
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes
@@ -58,7 +58,6 @@ class HasResult(Protocol):
 Ran = TypeVar("Ran", bound=HasResult)
 HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 """Runs the turn of a message."""
-_KEY: Final = "approval:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +153,7 @@ class Approvals:
         session_id, wo_id, wanted = split_approval_id(approval_id)
         given.check()
         check_not_inside(session_id, "answers its request")
+        await self._tools.ready()  # a request may be the first use of a server since the process began
         session = await self._sessions.find_open(session_id)
         changed: list[str] = []
         async with self._admission.call(session):
@@ -163,6 +163,7 @@ class Approvals:
             chosen = [each for each in requests if wanted in (None, each.request["approval_id"])]
             if not chosen:
                 raise UnknownApproval(approval_id)
+            _check_readable(chosen[0].request)
             if work is None:
                 return await self._again(session, wo_id, chosen, given, handle)
             changed = await self._settle(session, work, chosen, given)
@@ -255,7 +256,7 @@ class Approvals:
         """Returns the result of the turn that went on, for an answer that was given before."""
         for each in chosen:
             _check_same(each, given)
-        key = events.idempotency_index_key("session", session.session_id, f"{_KEY}{wo_id}")
+        key = events.idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
         starts = await self._ledgers.ho2m.last(key=key)
         if not starts:  # its turn was cut off, or it expired before
             raise ApprovalAnswered(chosen[0].request["approval_id"], "void: its turn was cut off, or another request expired")
@@ -278,7 +279,7 @@ class Approvals:
             output = OutputSchema.from_text(source.text, name=source.name) if source is not None else None
         return TurnCall(
             session_id=session_id,
-            idempotency_key=f"{_KEY}{wo_id}",
+            idempotency_key=f"{APPROVAL_KEY}{wo_id}",
             memory=asked["memory"],
             acceptance=tuple(opened(asked.get("acceptance", ())) or ()),
             output=output,
@@ -291,7 +292,8 @@ class Approvals:
             return
         if self._tools.identity(request["tool"]) is None:
             raise CallerError(
-                f"tool {request['tool']!r} is not known to this process; answer where the program runs that has it, or deny"
+                f"tool {request['tool']!r} is not known to this process; answer where the program runs that has it"
+                " (of an MCP server: when it is connected), or deny"
             )
         if given.arguments is not None:
             if request["reason"] != "tool_call":
@@ -322,6 +324,15 @@ class Approvals:
 
 def _ended(waiting: WaitingRequest, wo_id: str, decision: Literal["expired", "cancelled"]) -> ApprovalResolvedPayload:
     return {"approval_id": waiting.approval_id, "wo_id": wo_id, "decision": decision, "scope": "once"}
+
+
+def _check_readable(request: ApprovalRequestedPayload) -> None:
+    """Raises CallerError if nobody can read what was asked: it could not be made, and the loop could not go on."""
+    if opened(request["arguments"]) is None:
+        raise CallerError(
+            f"approval {request['approval_id']!r}: what it asks for cannot be read, because the key of its subject is not here;"
+            " restore the key, or import the session with it. Nothing was recorded"
+        )
 
 
 def _check_same(each: AnsweredRequest, given: GivenAnswer) -> None:

@@ -1,6 +1,6 @@
 """What approval has to do with one turn: which of its tools wait for a person, how it asks, and the loop that it goes on with.
 
-`actors/turn/turn.py` calls it. The policy is in `actors/tools/approval.py`. Explained in `docs/approval.md`.
+`actors/turn/turn.py` calls it. The policy is in `actors/tools/approval_policy.py`. Explained in `docs/approval.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from kitchener.actors.approval.resumption import read_resumption
 from kitchener.actors.approval.wording import waiting_reply
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.pending import PendingApprovals, granted
-from kitchener.actors.tools.approval import AFTER_UNTRUSTED, OF_THE_TOOL, ApprovalPolicy
+from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_TOOL, ApprovalPolicy
 from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import iso, to_us
@@ -19,7 +19,7 @@ from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.records import events
-from kitchener.records.approval import ApprovalRequest, Resumption
+from kitchener.records.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, WorkOrderDeferredPayload
 from kitchener.records.ref import RefMapping
 from kitchener.records.work_order import Constraints, WorkOrder

@@ -1,0 +1,123 @@
+"""Says who allowed what in one turn: what it asked, how that was answered, in which turn it went on, and what ran unasked.
+
+Pure: made from the entries of a session. `context explain`, the page about a turn and `session show` print it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from kitchener.cli.approval.recorded_requests import RecordedRequest, requests_in
+from kitchener.cli.terminal.output import one_line, short_time
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import ResumesMapping
+
+_WIDTH: Final = 200
+_ENDS: Final[Mapping[str, str]] = {
+    "waiting": "nobody has answered yet",
+    "expired": "nobody answered in time",
+    "cancelled": "void: the tool had changed",
+    "void": "void: the turn that asked was cut off, or the session has ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnApprovals:
+    """What one turn has to do with approval."""
+
+    asked: tuple[RecordedRequest, ...] = ()
+    """What the turn asked."""
+    continued_by: str | None = None
+    """The turn that went on after the answers; None: there is none."""
+    continues: str | None = None
+    """The turn that it goes on with; None: it began anew."""
+    answered: tuple[RecordedRequest, ...] = ()
+    """The requests of that turn."""
+    granted: tuple[RecordedRequest, ...] = ()
+    """What was allowed for the session, where calls of the turn could run unasked by it."""
+
+    def as_json(self) -> dict[str, Any] | None:
+        """As JSON types; None: the turn has nothing to do with approval."""
+        if not (self.asked or self.continues or self.granted):
+            return None
+        return {
+            "asked": [each.details() for each in self.asked],
+            "continued_by": self.continued_by,
+            "continues": self.continues,
+            "answered": [each.details() for each in self.answered],
+            "granted": [each.details() for each in self.granted],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For a reader."""
+        for each in self.asked:
+            yield f"asked for approval, by rule {each.request['rule']!r}: {each.approval_id}, {_call(each)}"
+            yield f"  {_answer(each)}"
+        if self.continued_by is not None:
+            yield f"it went on in {self.continued_by}"
+        if self.continues is not None:
+            yield f"goes on with {self.continues}"
+        for each in self.answered:
+            yield f"{each.approval_id}, {_call(each)}, asked for by rule {each.request['rule']!r}"
+            yield f"  {_answer(each)}"
+        for each in self.granted:
+            yield f"{each.request['tool']} could run unasked: {each.approval_id} {_answer(each)}"
+
+
+def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
+    """What the turns of a session have to do with approval, by turn; turns that have nothing to do with it are left out.
+
+    Args:
+        entries: all of the session in the supervisor's ledger, in order
+    """
+    requests, grants = requests_in(entries), dict[str, list[str]]()
+    resumed: dict[str, ResumesMapping] = {}
+    for entry in entries:
+        payload = entry.payload
+        if entry.entry_type == events.TURN_STARTED and isinstance(payload.get("resumes"), Mapping):
+            resumed[entry.entity_id] = payload["resumes"]
+        elif entry.entry_type == events.WO_PLANNED:
+            limits = payload.get("constraints")
+            named = limits.get("grants") if isinstance(limits, Mapping) else None
+            if named:
+                grants.setdefault(str(payload.get("turn_id")), []).extend(named)
+    turns = dict.fromkeys((*(each.turn_id for each in requests), *resumed, *grants))
+    return {turn_id: _of_turn(turn_id, requests, resumed, grants.get(turn_id, ())) for turn_id in turns}
+
+
+def _of_turn(
+    turn_id: str, requests: Iterable[RecordedRequest], resumed: Mapping[str, ResumesMapping], grants: Sequence[str]
+) -> TurnApprovals:
+    found, mine = tuple(requests), resumed.get(turn_id)
+    later = [name for name, each in resumed.items() if each["turn_id"] == turn_id]
+    return TurnApprovals(
+        asked=tuple([each for each in found if each.turn_id == turn_id]),
+        continued_by=later[-1] if later else None,
+        continues=mine["turn_id"] if mine is not None else None,
+        answered=tuple([each for each in found if mine is not None and each.wo_id == mine["wo_id"]]),
+        granted=tuple([each for each in found if each.approval_id in grants]),
+    )
+
+
+def _call(each: RecordedRequest) -> str:
+    return f"{each.request['tool']} {one_line(each.arguments_text, _WIDTH)}"
+
+
+def _answer(each: RecordedRequest) -> str:
+    """How a request ended: who decided what and when, with what they said."""
+    given = each.details()
+    if each.resolved is None or each.resolved["decision"] in _ENDS:
+        decision = each.status if each.resolved is None else each.resolved["decision"]
+        return _ENDS.get(decision, decision)
+    words = [each.resolved["decision"], f"by {given.get('given_answered_by', 'a person who was not named')}"]
+    words.append(f"at {short_time(each.resolved_at or '')}")
+    if each.resolved["scope"] == "session":
+        words.append("for the session")
+    if "given_override_args" in given:
+        words.append(f"with {one_line(orjson.dumps(given['given_override_args']).decode(), _WIDTH)}")
+    if "given_message" in given:
+        words.append(f"– {one_line(str(given['given_message']), _WIDTH)}")
+    return " ".join(words)
