@@ -50,7 +50,7 @@ class ServeConfig(Settings):
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_321
     """Port to listen on. 0: a free one."""
     allowed_hosts: tuple[Name, ...] = ()
-    """Further names by which clients reach the server, as in the header `Host`, without a port. Loopback names and `host`
+    """Further names by which clients reach the server, as in the header Host, without a port. Loopback names and `host`
     always count."""
     clients: dict[Name, ServeClientConfig] = Field(default_factory=dict)
     """`[serve.clients.<name>]`. Without any, everybody who reaches the server is `local_subject`."""

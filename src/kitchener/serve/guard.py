@@ -167,6 +167,6 @@ def caller_of(request: Request) -> Caller:
 
 
 def _name_of(host: str) -> str:
-    """The host of a header `Host`, without its port."""
+    """The host in a Host header, without its port."""
     name, _, port = host.rpartition(":")
     return name if name and port.isdecimal() and len(port) <= _PORT and (name.startswith("[") or ":" not in name) else host
