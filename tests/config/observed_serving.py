@@ -144,6 +144,24 @@ async def slow_reader(root: Path, **serve: Any) -> Hashable:
     return cut_off
 
 
+async def followed(root: Path, **serve: Any) -> Hashable:
+    """A stream of a session's events, in which something happens after a while."""
+    async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:
+        supervisor = client.runtime.supervisor()
+        session_id, asked = await supervisor.start_session(subject_id="local"), Asked()
+        asked.taking.set()
+        tasks.start_soon(client.run, asked, "GET", f"/v1/sessions/{session_id}/events")
+        await asked.arrived.wait()
+        await settle()
+        await supervisor.handle_turn("hello", session_id=session_id)
+        before = asked.body
+        await pass_time()
+        await client.runtime.drain()
+        seen = asked.body != before
+        asked.gone.set()
+    return seen
+
+
 async def silent_model(root: Path, **serve: Any) -> Hashable:
     """A stream whose model takes a while."""
     gate = Gate("synthesize")

@@ -4,22 +4,25 @@ Explained in `docs/server.md`.
 """
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Callers
+from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.guard import Guard
+from kitchener.serve.native.session_api import session_operations
+from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.served_turns import ServedTurns
 
 
@@ -37,12 +40,27 @@ class KitchenerServer:
         config = runtime.config.serve
         self._turns, self._limits = turns, runtime.config.limits
         chat = ChatDoor(runtime, config, turns, clock)
+        model = Parameter("model", "path", "an agent class, or one with `-utility`")
+        operations = [
+            Served("GET", "/v1/models", "List the agents", chat.models),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,)),
+            Served(
+                "POST",
+                "/v1/chat/completions",
+                "Reply to a conversation",
+                chat.complete,
+                "chat",
+                ChatBody,
+                errors=(409, 410, 502, 504),
+                streams=True,
+            ),
+            *session_operations(runtime, config, turns, lambda: self._guard.is_draining),
+        ]
         routes = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
-            Route("/v1/models", _Endpoint(chat.models), methods=["GET"]),
-            Route("/v1/models/{model}", _Endpoint(chat.model), methods=["GET"]),
-            Route("/v1/chat/completions", _Endpoint(chat.complete), methods=["POST"]),
+            *(each.route() for each in operations),
+            Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
         ]
         self._guard = Guard(Router(routes, redirect_slashes=False), callers, config)
         self.app: ASGIApp = self._guard
@@ -118,17 +136,6 @@ def open_listener(config: ServeConfig) -> socket.socket:
 
 
 _BACKLOG = 2_048
-
-
-class _Endpoint:
-    """An ASGI application that lets a function choose what answers a request: a response, or a stream."""
-
-    def __init__(self, choose: Callable[[Request], Awaitable[ASGIApp]]) -> None:
-        self._choose = choose
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._choose(Request(scope, receive, send))
-        await answer(scope, receive, send)
 
 
 async def _healthy(_: Request) -> Response:

@@ -41,6 +41,7 @@ class ServedTurn:
         self._results: list[TurnResult | None] = []
         self._scope, self._cancels = anyio.CancelScope(), cancels
         self._has_reader = True
+        self._why: KitchenerError = RuntimeClosed(f"the turn of session {session_id} was stopped before it had a reply")
         self._stream = anyio.create_memory_object_stream[TurnUpdate](capacity) if capacity is not None else None
 
     def __aiter__(self) -> Self:
@@ -57,8 +58,9 @@ class ServedTurn:
             await self.result()
             raise StopAsyncIteration from None
 
-    def stop(self) -> None:
-        """Cancels the turn, which is aborted on record."""
+    def stop(self, why: KitchenerError) -> None:
+        """Cancels the turn, which is aborted on record; its reader gets `why`."""
+        self._why = why
         self._scope.cancel()
 
     def leave(self) -> None:
@@ -73,13 +75,13 @@ class ServedTurn:
         """The result, when the turn has ended; None: an answer about a tool after which others are still missing.
 
         Raises:
-            KitchenerError: as `HO2Supervisor.handle_turn`, or RuntimeClosed where the turn was stopped
+            KitchenerError: as `HO2Supervisor.handle_turn`, or why the turn was stopped
         """
         await self.done.wait()
         if self._error is not None:
             raise self._error
         if not self._results:
-            raise RuntimeClosed(f"the turn of session {self.session_id} was stopped before it had a reply")
+            raise self._why
         return self._results[0]
 
     async def run_updates(self, begin: Updates) -> None:
@@ -147,10 +149,10 @@ class ServedTurns:
         return list(self._running.get(session_id, ()))
 
     def stop_all(self) -> None:
-        """Cancels every turn."""
+        """Cancels every turn, because the server shuts down."""
         for turns in list(self._running.values()):
             for each in turns:
-                each.stop()
+                each.stop(RuntimeClosed("the server shut down before the turn had a reply; it is aborted on record"))
 
     async def wait_idle(self) -> None:
         """Returns when no turn runs."""

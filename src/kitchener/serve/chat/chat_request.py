@@ -8,11 +8,11 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Message
+from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
 UTILITY: Final = "-utility"
@@ -83,18 +83,10 @@ def read_body(data: bytes) -> ChatBody:
     Raises:
         RequestRefused: it is no such body; the error repeats none of it
     """
-    try:
-        found = orjson.loads(data)
-    except ValueError:
-        raise RequestRefused(400, "not_json", "the body is not valid JSON") from None
+    found = read_json(data)
     if isinstance(found, dict) and "messages" not in found and "input" in found:
         raise RequestRefused(400, "wrong_api", "this body is for the Responses API; send `messages` to /v1/chat/completions")
-    try:
-        return ChatBody.model_validate(found)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "body"
-        raise RequestRefused(400, "invalid_request", f"{place}: {first['msg']}") from None
+    return checked_body(ChatBody, found)
 
 
 def read_request(body: ChatBody) -> ChatRequest:

@@ -66,7 +66,6 @@ class ChatDoor:
     async def complete(self, request: Request) -> ASGIApp:
         """The reply to a conversation."""
         caller = caller_of(request)
-        caller.check("chat")
         body = read_body(await request.body())
         supervisor, subject_id = self._agent(caller, body.model), caller.subject(named_subject(request, self._config))
         if body.model.endswith(UTILITY) or request.headers.get(_TASK_HEADER, "").strip():
