@@ -23,13 +23,13 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
-.PHONY: help chat demo test format bench load memory peers real soak lock clean
+.PHONY: help chat demo test format bench load memory peers real doors soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 chat: $(RUN) ## talk to an agent; pass options with ARGS='...'
-	@$(BIN)/kitchener chat $(ARGS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/kitchener chat $(ARGS)
 
 demo: $(RUN) ## run the offline demonstration
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -68,6 +68,18 @@ peers: $(DEV) .venv-peers/.stamp ## measure a turn beside other runtimes; ARGS=-
 real: $(DEV) ## talk with a small language model, replay and verify; installs it below .real (needs Node.js)
 	@$(BIN)/python -m benchmarks.real $(ARGS)
 
+doors: $(DEV) .doors/.stamp ## run the tests with MCP servers of npm; installs them below .doors (needs Node.js)
+	@MCP_DOORS=.doors $(BIN)/python -m pytest tests/mcp/test_doors.py $(ARGS)
+
+.doors/.stamp: tests/mcp/doors/package-lock.json
+	@for each in node npm; do command -v $$each >/dev/null || \
+		{ echo "make doors: $$each is not installed; install Node.js 20 or newer, with npm" >&2; exit 1; }; done
+	@echo "Installing the MCP servers 'everything' and 'filesystem' below .doors (40 MB, once) ..."
+	@rm -rf .doors && mkdir .doors && cp tests/mcp/doors/package.json tests/mcp/doors/package-lock.json .doors
+	@cd .doors && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
+		|| { rm -rf ../.doors; echo "make doors: the servers could not be installed; npm says why above" >&2; exit 1; }
+	@touch $@
+
 soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals
 	@$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
 
@@ -84,7 +96,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-header --no-annotate
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) .venv-peers .real build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@rm -rf $(VENV) .venv-peers .real .doors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -182,7 +182,9 @@ class ApprovalAnswered(CallerError):
 
     def __init__(self, approval_id: str, decision: str) -> None:
         self.approval_id, self.decision = approval_id, decision
-        super().__init__(f"approval {approval_id!r} is {decision}; ask the agent again if the call is still wanted")
+        super().__init__(
+            f"approval {approval_id!r} takes no other answer: it is {decision}; ask the agent again for what is still wanted"
+        )
 
 
 class ApprovalVoid(CallerError):

@@ -16,6 +16,9 @@ SCRIPTS = (
     "examples.admin_bot.main",
     "examples.companion_bot.main",
     "examples.custom_provider.main",
+    "examples.file_assistant.main",
+    "examples.git_historian.main",
+    "examples.support_desk.main",
     "examples.demo",
 )
 

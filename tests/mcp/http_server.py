@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -27,7 +28,10 @@ class HttpServer:
     url: str
     asked: list[dict[str, Any]] = field(default_factory=list)
     """The answers with which `remove` was called again."""
-    changes: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Event = field(default_factory=threading.Event)
+    """Set once `hold` runs."""
+    released: threading.Event = field(default_factory=threading.Event)
+    """Set it to let `hold` answer."""
 
 
 def _server(state: HttpServer) -> MCPServer:
@@ -65,6 +69,14 @@ def _server(state: HttpServer) -> MCPServer:
         server.add_tool(_later, name="later")
         await ctx.notify_tools_changed()
         return "grown"
+
+    @server.tool()
+    async def hold() -> str:
+        """Answers when it is let."""
+        state.begun.set()
+        with anyio.fail_after(20):
+            await anyio.to_thread.run_sync(state.released.wait, abandon_on_cancel=True)
+        return "held"
 
     @server.tool()
     async def drop() -> str:

@@ -47,8 +47,7 @@ def faulty_over_http(folder: Path, tools: Sequence[str | Mapping[str, Any]], **s
         found.settings = McpServerConfig(url=f"http://127.0.0.1:{found.port}/mcp", **given)
         yield found
     finally:
-        found.process.kill()
-        found.process.wait()
+        found.kill()
 
 
 class HttpProcess:
@@ -56,17 +55,25 @@ class HttpProcess:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, 0
-        self.process: subprocess.Popen[bytes]
+        self.process: subprocess.Popen[bytes] | None = None
         self.settings: McpServerConfig
 
     def start(self) -> None:
-        """Returns when it listens."""
+        """Returns when it listens. One that has run before has ended, or ends soon."""
+        if self.process is not None:
+            self.process.wait(10)
         (self.folder / "port").unlink(missing_ok=True)
         self.process = subprocess.Popen([sys.executable, "-S", str(SCRIPT), str(self.folder), str(self.port)])
         while not (found := (self.folder / "port").read_text() if (self.folder / "port").exists() else ""):
             assert self.process.poll() is None
             time.sleep(0.005)
         self.port = int(found)
+
+    def kill(self) -> None:
+        """Returns when it has ended."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
 
 def calls(folder: Path) -> list[str]:

@@ -215,7 +215,10 @@ def handle(message: dict[str, Any]) -> None:
 
 
 def serve(port: int) -> None:
-    """Answers over HTTP, one request at a time, each with the message that `handle` sends last."""
+    """Answers over HTTP, one request at a time, each with the message that `handle` sends last.
+
+    Where FOLDER/sessions exists, it knows only sessions that it has begun itself, and refuses others with the status there.
+    """
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
     sent: list[dict[str, Any]] = []
@@ -223,11 +226,18 @@ def serve(port: int) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             sent.clear()
-            handle(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            session, own = self.headers["mcp-session-id"], str(os.getpid())
+            if session not in (None, own) and (FOLDER / "sessions").exists():
+                self.send_error(int((FOLDER / "sessions").read_text()), "No valid session ID provided")
+                return
+            handle(message)
             body = json.dumps({"jsonrpc": "2.0", **sent[-1]}).encode() if sent else b""
             self.send_response(200 if body else 202)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
+            if (FOLDER / "sessions").exists():
+                self.send_header("mcp-session-id", own)
             self.end_headers()
             self.wfile.write(body)
 

@@ -9,7 +9,7 @@ import pytest
 
 from kitchener.records import events
 from kitchener.runtime import Runtime
-from tests.mcp.servers import calls, faulty, faulty_over_http, listed, open_desk, say, until
+from tests.mcp.servers import HttpProcess, calls, faulty, faulty_over_http, listed, open_desk, say, until
 
 SESSIONS = 50
 IDEMPOTENT = {"idempotentHint": True}
@@ -44,7 +44,7 @@ async def test_a_killed_command_fails_only_the_call_that_it_had_and_never_gets_i
     server = faulty(folder, ["die", "echo"], max_calls=1, trust_annotations=True)
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
         replies = await ask_in_many_sessions(runtime)
-        assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 2
+        await until(lambda: runtime.statistics()["mcp_servers"]["fs"]["starts"] == 2)  # also where `die` came last
         found = [each.payload async for each in runtime.ledgers().ho1m.read(entry_type=events.TOOL_CALL)]
     check(replies, folder, "out of memory")
     assert sum("error" in each for each in found) == 1
@@ -55,16 +55,41 @@ async def test_a_killed_server_over_http_fails_only_the_call_that_it_had_and_nev
     """Somebody starts it again after a while. Until then the others wait, and nothing is sent."""
     folder = tmp_path / "fs"
     with faulty_over_http(folder, ["die", "echo"], max_calls=1, max_restarts=1_000, backoff_max_s=0.05) as server:
-
-        async def start_again(runtime: Runtime) -> None:
-            await until(lambda: server.process.poll() is not None)
-            await until(lambda: runtime.statistics()["mcp_servers"]["fs"]["state"] != "connected")
-            await anyio.to_thread.run_sync(server.start)
-
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _), anyio.create_task_group() as tasks:
-            tasks.start_soon(start_again, runtime)
+            tasks.start_soon(_start_when_missed, server, runtime)
             replies = await ask_in_many_sessions(runtime)
         check(replies, folder, "")
+
+
+@pytest.mark.parametrize("status", [None, 404, 400])
+async def test_a_call_that_a_restarted_server_did_not_take_is_made_once_more(tmp_path: Path, status: int | None) -> None:
+    """Also one with effects: a server that is not there, or does not know the session any more, has done nothing."""
+    folder = tmp_path / "fs"
+    with faulty_over_http(folder, ["echo"], max_restarts=1_000, backoff_max_s=0.05) as server:
+        if status is not None:
+            (folder / "sessions").write_text(str(status))
+        async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
+            assert await say(runtime, 'fs__echo {"text": "before"}') == '"before"'
+            await anyio.to_thread.run_sync(server.kill)
+            if status is not None:
+                await anyio.to_thread.run_sync(server.start)
+            async with anyio.create_task_group() as tasks:
+                if status is None:
+                    tasks.start_soon(_start_when_missed, server, runtime)
+                assert await say(runtime, 'fs__echo {"text": "after"}') == '"after"'
+        assert calls(folder) == ["echo"] * 2
+
+
+async def _start_when_missed(server: HttpProcess, runtime: Runtime) -> None:
+    await until(lambda: runtime.statistics()["mcp_servers"]["fs"]["state"] != "connected")
+    await anyio.to_thread.run_sync(server.start)
+
+
+async def test_a_call_of_a_server_that_stays_away_ends_at_its_time_limit(tmp_path: Path) -> None:
+    with faulty_over_http(tmp_path / "fs", ["echo"], max_restarts=1_000, backoff_max_s=0.05, call_timeout_s=0.5) as server:
+        async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
+            await anyio.to_thread.run_sync(server.kill)
+            assert "did not end within its time limit of 0.5 s" in await say(runtime, "fs__echo")
 
 
 @pytest.mark.parametrize(("hints", "is_repeated"), [({}, False), (IDEMPOTENT, True)], ids=["plain", "idempotent"])

@@ -10,9 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from kitchener import Runtime, TurnTimeout, open_sync, tool
-from kitchener.errors import ConfigError
+from kitchener.errors import ApprovalAnswered, ConfigError
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
+from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 
 Backend = Literal["asyncio", "trio"]
@@ -60,6 +61,49 @@ async def history(runtime: Runtime, session_id: str) -> list[str]:
 
 async def sessions_of(runtime: Runtime, subject_id: str) -> Any:
     return await runtime.sessions(subject_id=subject_id)
+
+
+@BACKENDS
+def test_a_script_answers_what_waits(tmp_path: Path, backend: Backend) -> None:
+    """Of its own subject, also before its conversation has begun; a finished one waits for nobody."""
+    desk, uses = Desk(), [[("delete", {"path": "a"}), ("delete", {"path": "b"})]]
+    config = scripted_config(tmp_path)
+    for subject_id in ("ada", "bo"):
+        with open_sync(
+            config, tools=desk.tools, providers={"scripted": model(*uses)}, subject_id=subject_id, backend=backend
+        ) as agent:
+            assert agent.pending_approvals() == []
+            agent.ask("tidy up")
+    with open_sync(config, tools=desk.tools, providers={"scripted": model(*uses)}, subject_id="ada", backend=backend) as agent:
+        waiting = agent.pending_approvals()
+        assert [(each.tool_id, each.arguments, each.rule, each.subject_id) for each in waiting] == [
+            ("delete", {"path": "a"}, "tool", "ada"),
+            ("delete", {"path": "b"}, "tool", "ada"),
+        ]
+        assert agent.approve(waiting[0].approval_id, arguments={"path": "c"}, answered_by="ada") is None
+        assert [each.status for each in agent.pending_approvals()] == ["answered", "waiting"]
+        result = agent.deny(waiting[1].approval_id, "keep it")
+        assert result is not None
+        assert "deleted c" in result.response
+        assert "keep it" in result.response
+        agent.session_id = result.session_id
+        assert agent.pending_approvals() == []
+        with pytest.raises(ApprovalAnswered):
+            agent.deny(waiting[0].approval_id)
+        others = agent.call(agent.runtime.pending_approvals)
+        assert {each.subject_id for each in others} == {"bo"}
+    assert desk.done == ["delete c"]
+
+
+def test_a_script_without_a_subject_sees_nobody_elses_requests(tmp_path: Path) -> None:
+    desk, config, providers = Desk(), scripted_config(tmp_path), {"scripted": model([("delete", {"path": "a"})])}
+    with open_sync(config, tools=desk.tools, providers=providers, subject_id="ada") as agent:
+        agent.ask("tidy up")
+    with open_sync(config, tools=desk.tools, providers=providers) as agent:
+        assert agent.pending_approvals() == []
+        agent.ask("tidy up")
+        (mine,) = agent.pending_approvals()
+        assert mine.session_id == agent.session_id
 
 
 @BACKENDS

@@ -181,6 +181,9 @@ class ToolsConfig(Settings):
     """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
     tool_timeout_s: Seconds = 30.0
     """Longest run of a tool that sets no limit of its own, seconds."""
+    reply_reserve_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 10.0
+    """Seconds before the turn's deadline at which its tools are stopped, so that the model can still reply; at most a quarter
+    of the time that is left when a tool starts."""
     max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Tool calls of one reply. A further one is refused, and the model then replies without tools."""
     max_equal_calls: Annotated[int, Field(ge=1, le=1_000)] = 3

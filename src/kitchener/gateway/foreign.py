@@ -79,4 +79,5 @@ def _is_tool_use(use: object) -> bool:
         and isinstance(use.use_id, str)
         and isinstance(use.tool_id, str)
         and isinstance(use.arguments, Mapping)
+        and (use.problem is None or isinstance(use.problem, str))
     )

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
+from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.plain_names import words_of
 
 _MAX_PAGES: Final = 64
@@ -40,8 +41,12 @@ class ConnectionLost(Exception):
     """The connection ended, or never came about; the text says what is known of the cause."""
 
 
+class RequestNotTaken(ConnectionLost):
+    """The connection ended before the server took the request, so that it had no effect."""
+
+
 class ServerRefused(Exception):
-    """The server answered a request with an error of the protocol."""
+    """The server answered a request with an error of the protocol, or refuses the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +91,9 @@ class Connection:
         """Version of the protocol that both speak."""
         return str(self._client.protocol_version)
 
-    async def cause(self) -> str:
-        """What is known of the connection's end, with the last words of a command."""
-        return await self._state.cause("the connection was closed")
+    async def cause(self, text: str) -> str:
+        """What is known of the connection's end: a text, with the last words of a command."""
+        return await self._state.cause(text)
 
     async def list_tools(self) -> ToolList:
         """Returns the server's tools, at most 10,000.
@@ -120,6 +125,7 @@ class Connection:
         Cancelling this tells the server.
 
         Raises:
+            RequestNotTaken: the server did not get the call
             ConnectionLost: the server ended before it answered; whether the tool took effect is unknown
             ServerRefused: the server refused the request, or its answer has another form than the protocol's
         """
@@ -168,11 +174,16 @@ class _Translated:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self._library.error):
             code, text = error.error.code, error.error.message
-            if code == self._library.closed or self._state.lost.is_set() or self._state.problem:
+            if self._state.problem:
                 self._state.lost.set()
-                raise ConnectionLost(self._state.problem or text) from error
+                raise ServerRefused(self._state.problem) from error
+            if code == self._library.closed or self._state.lost.is_set():
+                self._state.lost.set()
+                raise (RequestNotTaken if text.startswith(NOT_TAKEN) else ConnectionLost)(text) from error
             if text == _HTTP_ERROR:  # of the server or of something before it, so that nobody knows what happened
                 raise ConnectionLost("it answered with an error of HTTP") from error
+            if code == self._library.unreadable:
+                raise ConnectionLost(text) from error
             raise ServerRefused(f"{text} ({code})") from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
             raise ServerRefused(f"its answer is not as the protocol says: {_misfit(error)[:_LAST_WORDS_CHARS]}") from error
@@ -202,6 +213,10 @@ class _Wire:
         """Set when nothing can be read from the standard error any more; from the beginning for a server without a command."""
         self.listed: list[Mapping[str, Any]] = []
         """The newest page of tools, as the server wrote it."""
+
+    def note_problem(self, text: str) -> None:
+        """Notes why requests cannot succeed."""
+        self.problem = text
 
     async def cause(self, text: str) -> str:
         """What is known of the end of the connection. Waits shortly for what a command that ended still has to say."""
@@ -302,41 +317,11 @@ async def _address(library: Any, stack: AsyncExitStack, settings: McpServerConfi
     client = http.AsyncClient(
         headers={**secrets.headers, "Accept-Encoding": "identity"},
         timeout=http.Timeout(settings.connect_timeout_s, read=settings.call_timeout_s),
-        transport=_bounded(http, limit, state),
+        transport=bounded_transport(http, library.closed, limit, state.note_problem),
         trust_env=False,
     )
     await stack.enter_async_context(client)
     return library.streamable_http_client(settings.url, http_client=client, max_sse_event_size=limit)
-
-
-def _bounded(http: Any, limit: int, state: _Wire) -> Any:
-    """A transport that ends an answer beyond a limit, and notes refused requests."""
-
-    class Bounded(http.AsyncHTTPTransport):  # type: ignore[misc]  # the library is imported when it is needed
-        async def handle_async_request(self, request: Any) -> Any:
-            response = await super().handle_async_request(request)
-            if response.status_code in (401, 403):
-                state.problem = f"the server refuses the token or the headers (HTTP {response.status_code})"
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                response.stream = Limited(response.stream)
-            return response
-
-    class Limited(http.AsyncByteStream):  # type: ignore[misc]
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            total = 0
-            async for chunk in self._stream:
-                total += len(chunk)
-                if total > limit:
-                    raise http.StreamError(f"the answer is larger than {limit:,} bytes")
-                yield chunk
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    return Bounded()
 
 
 @asynccontextmanager
@@ -424,6 +409,7 @@ def library_of_protocol() -> Any:
         streamable_http_client=streamable_http_client,
         error=mcp.MCPError,
         closed=mcp_types.CONNECTION_CLOSED,
+        unreadable=mcp_types.PARSE_ERROR,
         listen_unsupported=ListenNotSupportedError,
         subscription_lost=SubscriptionLost,
         answer=TypeAdapter(mcp_types.CallToolResult | mcp_types.InputRequiredResult),
@@ -440,6 +426,7 @@ class _Library:
     streamable_http_client: Any
     error: Any
     closed: int
+    unreadable: int
     listen_unsupported: Any
     subscription_lost: Any
     answer: Any

@@ -21,6 +21,7 @@ from kitchener.logs import get_logger
 from kitchener.mcp.connection import (
     Connection,
     ConnectionLost,
+    RequestNotTaken,
     Secrets,
     ServerRefused,
     ToolList,
@@ -194,7 +195,7 @@ class McpServer:
             while self._running:
                 changed = self._changed
                 await changed.wait()
-        return await connection.cause()
+        return await connection.cause("the connection was closed")
 
     async def _follow(self, connection: Connection) -> None:
         """Lets the server tell when its tools change. What it told between two streams is lost, so the list is read again."""
@@ -271,16 +272,23 @@ class McpServer:
         async with self._places:
             try:
                 return await self._call_once(tool, arguments, context)
+            except RequestNotTaken:
+                pass
             except ConnectionLost as error:
                 if not may_repeat:
-                    raise McpCallFailed(
-                        f"outcome unknown: server {self.label!r} was lost before it answered ({error});"
-                        " the call may have had its effect, so check before you repeat it"
-                    ) from error
-            try:  # without further effect, as the server says and its settings believe
+                    raise self._unknown(error) from error
+            try:  # nothing was done, or it has no further effect, as the server says and its settings believe
                 return await self._call_once(tool, arguments, context)
+            except RequestNotTaken as error:
+                raise McpCallFailed(f"server {self.label!r} is not there, and nothing was done: {error}") from error
             except ConnectionLost as error:
-                raise McpCallFailed(f"server {self.label!r} was lost twice before it answered: {error}") from error
+                raise self._unknown(error) from error
+
+    def _unknown(self, error: ConnectionLost) -> McpCallFailed:
+        return McpCallFailed(
+            f"outcome unknown: server {self.label!r} was lost before it answered ({error});"
+            " the call may have had its effect, so check before you repeat it"
+        )
 
     async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: Any) -> object:
         connection = await self._connected()
@@ -294,8 +302,10 @@ class McpServer:
                 text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
                 raise McpCallFailed(text) from error
             raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
+        except RequestNotTaken:
+            raise
         except ConnectionLost as error:
-            raise ConnectionLost(await connection.cause()) from error
+            raise ConnectionLost(await connection.cause(str(error))) from error
         finally:
             self._running -= 1
             if not self._running and connection.lost.is_set():

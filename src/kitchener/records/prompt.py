@@ -23,10 +23,20 @@ class ToolUse:
     """The tool's id."""
     arguments: Mapping[str, Any]
     """The arguments, not validated yet."""
+    problem: str | None = None
+    """Why the arguments could not be read, as the model is told; they are empty then. None: they were read."""
+
+    @classmethod
+    def of(cls, mapping: ToolUseMapping) -> "ToolUse":
+        """Reads what `as_mapping` returns."""
+        return cls(mapping["use_id"], mapping["tool_id"], mapping["arguments"], mapping.get("problem"))
 
     def as_mapping(self) -> ToolUseMapping:
         """Returns the request as a JSON object."""
-        return {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
+        found: ToolUseMapping = {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
+        if self.problem is not None:
+            found["problem"] = self.problem
+        return found
 
 
 class Message(NamedTuple):

@@ -1,6 +1,7 @@
 """Opens everything in order and closes it in the order of the flow."""
 
 from kitchener.runtime.agent_tools import agent_tool
+from kitchener.runtime.approval_list import ApprovalInfo
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.runtime.portable.conversations import ConversationsImport, ImportedConversation, import_conversations
@@ -11,6 +12,7 @@ from kitchener.runtime.session_list import SessionInfo
 from kitchener.runtime.synchronous import SyncRuntime, open_sync
 
 __all__ = [
+    "ApprovalInfo",
     "ConversationsImport",
     "ErasureReport",
     "ImportedConversation",

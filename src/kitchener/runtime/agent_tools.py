@@ -4,17 +4,18 @@ The runtime binds these tools to its supervisors. Explained in `docs/tools.md`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import anyio
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
-from kitchener.errors import ToolError
+from kitchener.errors import RuntimeClosed, ToolError
 from kitchener.ids import AGENT_CLASS_FORM, SessionId, is_agent_class
 from kitchener.plain_names import quoted
 from kitchener.records.tool_context import ToolContext
+from kitchener.records.turn import ToolProgress, ToolStarted, TurnCompleted, TurnResult, TurnUpdate
 
 AGENT_PREFIX: Final = "agent:"
 """In the setting `tools`: what follows is an agent class."""
@@ -51,12 +52,15 @@ class AgentTool(Tool[..., object]):
             raise ToolError(f"tool {self.tool_id!r} belongs to no runtime; pass it to open_runtime(tools=…)")
         supervisor = self._supervisor_of(self.agent_class)
         left_s = min(context.deadline - anyio.current_time(), supervisor.config.turn_deadline_s)
-        result: Any = await supervisor.handle_turn(
-            message,
-            session_id=await self._session(supervisor, context),
-            idempotency_key=context.idempotency_key,
-            deadline=max(left_s, 0.001),
-        )
+        turn: Any = {
+            "session_id": await self._session(supervisor, context),
+            "idempotency_key": context.idempotency_key,
+            "deadline": max(left_s, 0.001),
+        }
+        if context.report is None:  # nobody watches
+            result: Any = await supervisor.handle_turn(message, **turn)
+        else:
+            result = await _told(supervisor.stream_turn(message, **turn), context)
         if result.error is not None:
             raise ToolError(f"{self.agent_class} could not answer ({result.error.kind}): {result.response}")
         return str(result.response)
@@ -69,6 +73,22 @@ class AgentTool(Tool[..., object]):
             if found is not None and not (await supervisor.session(found)).state.is_ended:
                 return found
             return await supervisor.start_session(subject_id=context.subject_id, external_id=name)
+
+
+async def _told(updates: AsyncIterator[TurnUpdate], context: ToolContext) -> TurnResult:
+    """The result of a turn. Who watches the calling turn is told which tools it runs, and how far they are."""
+    result = None
+    async for update in updates:
+        if isinstance(update, ToolStarted):
+            await context.progress(message=update.tool_id)
+        elif isinstance(update, ToolProgress):
+            said = update.tool_id if update.message is None else f"{update.tool_id}: {update.message}"
+            await context.progress(update.value, update.total, said)
+        elif isinstance(update, TurnCompleted):
+            result = update.result
+    if result is None:
+        raise RuntimeClosed("the asked agent's turn ended without a result, because the runtime is closing")
+    return result
 
 
 def agent_tool(

@@ -40,8 +40,9 @@ from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.admin.listener import AdminListener
-from kitchener.runtime.admin.running_root import RunningRoot
+from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
+from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
@@ -136,13 +137,27 @@ class Runtime:
         place, sealer = Path(self.config.plane_root), self._shared.sealer
         found = ConversationsToAdd(place, subject_id, agent_class, config=self.config, sealer=sealer, now=now)
         found.take(earlier)
-        outside = agent.supervisor.outside
-        outside.expect_import(subject_id)
-        try:
-            added = await found.add(agent.ledgers.ho2m)
-        finally:
-            outside.read_again(subject_id)
+        added = await add_while_serving(found, agent, subject_id)
         return SessionId(added.conversations[0].session_id)
+
+    async def pending_approvals(
+        self, agent_class: str = "ADMIN", *, session_id: str | None = None, subject_id: str | None = None
+    ) -> list[ApprovalInfo]:
+        """The tool calls of an agent class that wait for a person, oldest first. `supervisor.approve` and `deny` answer them.
+
+        Args:
+            agent_class: the agent class
+            session_id: only those of this session; None: of all
+            subject_id: only those of this subject's sessions; None: everyone's
+
+        Raises:
+            CallerError: `agent_class` is unknown
+        """
+        agent = self._agent(agent_class)
+        await agent.ready()
+        now = iso(self._shared.injected.clock.time_us())
+        found = await list_approvals(agent.ledgers.ho2m, now, session_id=session_id)
+        return [each for each in found if each.is_pending and subject_id in (None, each.subject_id)]
 
     async def drain(self) -> None:
         """Returns when no turn runs and no consolidation is pending. New ones are still admitted.

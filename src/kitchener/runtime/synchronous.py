@@ -6,15 +6,18 @@ Everything is done by `open_runtime`; this module only waits for it. Explained i
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.config import RuntimeConfig
+from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
 from kitchener.records.turn import OutputT, TurnResult
+from kitchener.runtime.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
 
 T = TypeVar("T")
@@ -75,6 +78,35 @@ class SyncRuntime:
             )
 
         return self.call(turn)
+
+    def pending_approvals(self) -> list[ApprovalInfo]:
+        """The tool calls that wait for a person, oldest first: of the conversation; before it has begun, of its subject."""
+        session_id, subject_id = self.session_id, self._subject_id
+        if session_id is None and subject_id is None:
+            return []
+        return self.call(
+            partial(self.runtime.pending_approvals, self._agent_class, session_id=session_id, subject_id=subject_id)
+        )
+
+    def approve(
+        self,
+        approval_id: str,
+        *,
+        arguments: Mapping[str, object] | None = None,
+        answer: Json = None,
+        scope: ApprovalScope = "once",
+        answered_by: str | None = None,
+        message: str | None = None,
+    ) -> TurnResult | None:
+        """Allows a tool call that waits, and returns the result of the turn that goes on, as `HO2Supervisor.approve`."""
+        supervisor = self.runtime.supervisor(self._agent_class)
+        given = partial(supervisor.approve, arguments=arguments, answer=answer, scope=scope)
+        return self.call(partial(given, answered_by=answered_by, message=message), approval_id)
+
+    def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
+        """Refuses a tool call that waits, and returns the result of the turn that goes on, as `HO2Supervisor.deny`."""
+        supervisor = self.runtime.supervisor(self._agent_class)
+        return self.call(partial(supervisor.deny, answered_by=answered_by), approval_id, reason)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Returns what a coroutine function returns, such as `agent.runtime.supervisor().end_session`. Ctrl-C cancels it."""

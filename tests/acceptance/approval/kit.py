@@ -59,6 +59,17 @@ class Desk:
 
         self.tools: tuple[Callable[..., object], ...] = (delete, look, write, fetch, pay)
 
+    def change_delete(self) -> None:
+        """Replaces `delete` by a tool of that name that does more."""
+
+        @tool(requires_approval=True)
+        def delete(path: str, shred: bool = True) -> str:
+            """Deletes a file for good."""
+            self.done.append(f"shred {path} {shred}")
+            return "gone"
+
+        self.tools = (delete, *self.tools[1:])
+
 
 def model(*rounds: Uses, gate: Callable[[PromptRequest], Awaitable[object]] | None = None) -> ScriptedProvider:
     """A model that asks for the tools of each round in turn, and then says what it was told. It asks for none in a chat."""

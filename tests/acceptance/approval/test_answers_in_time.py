@@ -5,7 +5,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener.actors.tools.registry import tool
 from kitchener.errors import ApprovalAnswered, ApprovalVoid, CallerError, SessionEnded, SubjectErased
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -44,15 +43,7 @@ async def test_an_approval_of_a_tool_that_has_changed_is_void(tmp_path: Path) ->
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:
         waiting = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
-    before = desk.tools
-
-    @tool(requires_approval=True)
-    def delete(path: str, shred: bool = True) -> str:
-        """Deletes a file for good."""
-        desk.done.append(f"shred {path} {shred}")
-        return "gone"
-
-    desk.tools = (delete, *before[1:])
+    desk.change_delete()
     async with open_desk(root, desk, model(ONE)) as runtime:
         with pytest.raises(ApprovalVoid) as caught:
             await runtime.supervisor().approve(waiting.pending_approval[0])

@@ -6,11 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import tool
+from kitchener import ToolContext, tool
 from kitchener.errors import ConfigError, ToolError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse
-from kitchener.records.turn import TurnResult
+from kitchener.records.turn import ToolProgress, TurnCompleted, TurnResult
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime, agent_tool
 from kitchener.runtime.agent import check_tools
@@ -152,6 +152,39 @@ async def test_cancelling_the_caller_cancels_the_turn_that_it_waits_for(scripted
                 tasks.cancel_scope.cancel()
             aborted = await read_all(runtime.ledgers("RESEARCHER").ho2m, entry_type=events.TURN_ABORTED)
     assert [entry.payload["reason"] for entry in aborted] == ["cancelled"]
+
+
+async def test_who_watches_the_caller_is_told_which_tools_the_asked_agent_runs_and_how_far_they_are(
+    tmp_path: Path, scripted: OpenRuntime
+) -> None:
+    """And both turns are on record and replay like those that nobody watches."""
+
+    @tool(read_only=True)
+    async def leaf_through(book: str, context: ToolContext) -> str:
+        """Leafs through a book."""
+        await context.progress(2, 5, "page 2")
+        return "page 3"
+
+    def model(request: PromptRequest) -> Any:
+        if request.tools and request.tools[0].tool_id == "leaf_through":
+            return "found" if request.messages[-1].role == "tool" else ToolUse("u1", "leaf_through", {"book": "roses"})
+        return front_desk(request)
+
+    agents = {"RESEARCHER": {**DESK["RESEARCHER"], "tools": ("leaf_through",)}}
+    async with scripted(ScriptedProvider(model), agents=agents, tools=[leaf_through], admin_tools=FRONT) as runtime:
+        updates = [each async for each in runtime.supervisor().stream_turn("roses")]
+        (nested,) = await starts(runtime, "RESEARCHER")
+    told = [(each.tool_id, each.value, each.total, each.message) for each in updates if isinstance(each, ToolProgress)]
+    assert told == [
+        ("ask_researcher", None, None, "leaf_through"),
+        ("ask_researcher", 2, 5, "leaf_through: page 2"),
+    ]
+    assert isinstance(updates[-1], TurnCompleted)
+    config = scripted_config(tmp_path, agents=agents, tools=FRONT)
+    for session_id in (updates[-1].result.session_id, str(nested.session_id)):
+        report = await replay_session(session_id, config=config, tools=[leaf_through])
+        assert report.is_identical, report.text()
+        assert report.turns
 
 
 async def test_a_question_that_cannot_be_answered_is_an_error_that_the_caller_acts_on(scripted: OpenRuntime) -> None:

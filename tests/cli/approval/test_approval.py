@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 
+from kitchener.cli.terminal.account import account_name
+from kitchener.clock import SystemClock
+from kitchener.runtime import open_runtime
+from kitchener.runtime.loading import load_config
+from kitchener.testing import FakeClock
 from tests.cli.chat.terminal import Terminal
 from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
@@ -20,6 +26,17 @@ def write_note(text: str) -> str:
     with Path("notes").open("a") as file:
         file.write(f"{text}\\n")
     return f"noted {text}"
+'''
+QUESTIONS = '''
+from kitchener import ConfirmationRequired, ToolContext, tool
+
+
+@tool
+def book_table(day: str, context: ToolContext) -> str:
+    """Books a table."""
+    if context.answer is None:
+        raise ConfirmationRequired("At which hour?", {"type": "string", "enum": ["18:00", "20:00"]})
+    return f"{day} at {context.answer.answer}"
 '''
 SETTINGS = """
 [router]
@@ -87,29 +104,154 @@ def test_a_denied_call_is_not_made(cli: Cli, desk: str, tmp_path: Path) -> None:
     assert (unknown.code, "is not on record" in unknown.err) == (1, True)
 
 
-def test_chat_asks_the_person_at_once(desk: str, tmp_path: Path) -> None:
-    """`a` also allows later calls in this session; any other line is a message."""
+def test_what_a_person_reads_of_a_request(cli: Cli, desk: str) -> None:
+    before = cli("approval", "show", desk).out.splitlines()
+    assert before[0] == f"{desk}  waiting"
+    assert '  call      write_note {"text":"milk"}' in before
+    assert "  rule      the author of the tool, or the tool itself" in before
+    assert before[-1] == "  answer    nobody has answered yet"
+    header, row = cli("approval", "list").out.splitlines()
+    assert header.split()[:2] == ["approval", "id"]
+    assert '{"text":"milk"}' in row
+    assert cli("approval", "approve", desk, "--message", "two litres").code == 0
+    (recorded,) = cli("approval", "show", desk, "--json").json
+    assert recorded["given_answered_by"] == account_name(), "who answers is recorded without --by too"
+    after = cli("approval", "show", desk).out.splitlines()[-1]
+    assert after.startswith(f"  answer    approved by {account_name()} at ")
+    assert after.endswith(" – two litres")
+
+
+def test_requests_of_all_agent_classes_are_listed(cli: Cli, desk: str, tmp_path: Path) -> None:
+    other = SETTINGS.replace("ADMIN", "CLERK").replace('[router]\ndefault_provider = "offline"', "")
+    (tmp_path / "kitchener.toml").write_text(SETTINGS + other)
+    messages = write_messages(tmp_path / "in", ("b", 'write a note "bread"'))
+    assert cli("run", messages, "--output", "out", "--agent", "CLERK").code == 0
+    (result,) = read_lines(tmp_path / "out")
+    theirs = result["pending_approval"]
+    assert [each["approval_id"] for each in cli("approval", "list", "--json").json] == [desk, *theirs]
+    assert [each["approval_id"] for each in cli("approval", "list", "--agent", "CLERK", "--json").json] == theirs
+    assert cli("approval", "approve", *theirs).code == 0, "the class is found by the id"
+    assert notes(tmp_path) == ["bread"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("approve", "17"), 2, "expected WO-SES-"),
+        (("deny", "WO-SES-xyz-001.1"), 2, "expected WO-SES-"),
+        (("approve", "WO-SES-00000000-001.1"), 1, "SES-00000000"),
+        (("show", "WO-SES-00000000-001"), 1, "SES-00000000"),
+        (("approve", "{}9"), 1, "is not on record"),
+        (("approve", "{}", "--arguments", "[1]"), 2, "expected a JSON object"),
+        (("approve", "{}", "--arguments", "{"), 2, "--arguments: expected JSON"),
+        (("approve", "{}", "--answer", "tru"), 2, "--answer: expected JSON"),
+        (("approve", "{}", "--answer", "1"), 2, "asks no question"),
+        (("approve", "{}", "--scope", "always"), 2, "--scope"),
+        (("approve", "{}", "--by", ""), 2, "answered_by"),
+        (("deny", "{}", "--message", " "), 2, "message"),
+        (("list", "SES-00000000"), 1, "SES-00000000"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_answered(
+    cli: Cli, desk: str, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    before = len((tmp_path / ".kitchener/HO2/ADMIN/ho2m.jsonl").read_bytes())
+    outcome = cli("approval", *(each.replace("{}", desk) if each.startswith("{}") else each for each in arguments))
+    assert (outcome.code, words in outcome.err) == (code, True), outcome.err
+    assert len((tmp_path / ".kitchener/HO2/ADMIN/ho2m.jsonl").read_bytes()) == before
+    assert notes(tmp_path) == []
+    assert [each["status"] for each in cli("approval", "list", "--json").json] == ["waiting"]
+
+
+def test_an_expired_request_is_told_as_that(cli: Cli, desk: str, tmp_path: Path) -> None:
+    """It was asked half an hour ago, and had a minute."""
+    (tmp_path / "kitchener.toml").write_text(SETTINGS + "[agents.ADMIN.approval]\nexpires_s = 60\n")
+    other = tmp_path / "other"
+
+    async def ask() -> str:
+        clock = FakeClock(SystemClock().time_us() - 1_800_000_000)
+        config = load_config(tmp_path / "kitchener.toml", root=other, environ={}).config
+        async with open_runtime(config, clock=clock) as runtime:
+            return (await runtime.supervisor().handle_turn('write a note "late"')).pending_approval[0]
+
+    late = anyio.run(ask)
+    assert cli("approval", "list", "--root", other, "--json").json == []
+    outcome = cli("approval", "approve", late, "--root", other)
+    assert (outcome.code, "it is expired" in outcome.err) == (1, True), outcome.err
+    (row,) = cli("approval", "list", "--all", "--root", other, "--json").json
+    assert (row["approval_id"], row["status"], notes(tmp_path)) == (late, "expired", [])
+    assert cli("approval", "show", late, "--root", other).out.splitlines()[-1] == "  answer    nobody answered in time"
+
+
+def typed(terminal: Terminal, line: str, *expected: str) -> None:
+    """Types a line and waits for what appears."""
+    terminal.type(line)
+    for words in expected:
+        terminal.read_until(words)
+
+
+ASKS = "[y]es, [n]o, [a]lways in this session, [e]dit"
+
+
+def test_chat_asks_the_person_at_once_and_again_after_a_mistake_or_another_message(desk: str, tmp_path: Path) -> None:
+    """`a` also allows later calls in this session; any other line is a message, and the call goes on waiting."""
     terminal = Terminal(tmp_path, PYTHONPATH=str(tmp_path))
     try:
         terminal.read_until("> ")
-        terminal.type('write a note "one"')
-        terminal.read_until("[y]es, [n]o, [a]lways in this session, [e]dit")
-        terminal.type("e")
-        terminal.read_until("arguments")
-        terminal.type('{"text": "two"}')
-        terminal.read_until("noted two")
-        terminal.type('write a note "three"')
-        terminal.read_until("[e]dit")
-        terminal.type("n")
-        terminal.read_until("did not allow")
-        terminal.type('write a note "four"')
-        terminal.read_until("[e]dit")
-        terminal.type("a")
-        terminal.read_until("noted four")
-        terminal.type('write a note "five"')
-        terminal.read_until("noted five")
+        typed(terminal, 'write a note "one"', f'write_note {{"text":"one"}}: {ASKS}')
+        typed(terminal, "e", "an empty line goes back")
+        typed(terminal, "oops", "expected a JSON object", "an empty line goes back")
+        typed(terminal, '{"words": "two"}', "there is no such argument", "an empty line goes back")
+        typed(terminal, "", ASKS)
+        typed(terminal, "e", "an empty line goes back")
+        typed(terminal, '{"text": "two"}', "ADMIN> ", "noted two")
+        typed(terminal, 'write a note "three"', ASKS)
+        typed(terminal, "n", "did not allow")
+        typed(terminal, 'write a note "four"', ASKS)
+        typed(terminal, "hello", "Hello!")
+        typed(terminal, "/approvals", "1 tool call of this session waits for you", ASKS)
+        typed(terminal, "a", "noted four")
+        typed(terminal, 'write a note "five"', "noted five")
+        typed(terminal, "/approvals", "no tool call of this session waits")
+        terminal.type("/quit")
+        assert terminal.finish() == 1, "a mistake was told"
+    finally:
+        terminal.close()
+    assert notes(tmp_path) == ["two", "four", "five"]
+
+
+def test_a_chat_that_continues_a_session_asks_about_what_waits_there(desk: str, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, arguments=("last",), PYTHONPATH=str(tmp_path))
+    try:
+        terminal.read_until(f'1 tool call of this session waits for you\r\nwrite_note {{"text":"milk"}}: {ASKS}')
+        typed(terminal, "y", "noted milk")
         terminal.type("/quit")
         assert terminal.finish() == 0
     finally:
         terminal.close()
-    assert notes(tmp_path) == ["two", "four", "five"]
+    assert notes(tmp_path) == ["milk"]
+
+
+def test_a_chat_takes_the_answer_to_a_question_of_a_tool(tmp_path: Path) -> None:
+    (tmp_path / "desk_of_cli.py").write_text(QUESTIONS)
+    (tmp_path / "kitchener.toml").write_text(SETTINGS.replace("write_note", "book_table") + 'classify = "rules"\n')
+    terminal = Terminal(tmp_path, PYTHONPATH=str(tmp_path))
+    try:
+        terminal.read_until("> ")
+        typed(terminal, 'book a table on "Friday"', "At which hour? [e]nter an answer, [n]o")
+        typed(terminal, "e", '"enum":["18:00","20:00"]')
+        typed(terminal, "19:00", "kitchener: answer = ", "an empty line goes back")
+        typed(terminal, "20:00", "Friday at 20:00")
+        terminal.type("/quit")
+        assert terminal.finish() == 1, "a mistake was told"
+    finally:
+        terminal.close()
+
+
+def test_a_chat_through_a_pipe_names_the_command_that_answers(cli: Cli, desk: str, tmp_path: Path) -> None:
+    """`yes` there is a message: what a pipe brings need not come from a person."""
+    outcome = cli("chat", stdin=b'write a note "bread"\nyes\n')
+    assert notes(tmp_path) == []
+    waiting = [each["approval_id"] for each in cli("approval", "list", "--json").json if each["approval_id"] != desk]
+    assert f"a tool call waits: kitchener approval approve {waiting[0]}\n" in outcome.err
+    assert len(waiting) == 1

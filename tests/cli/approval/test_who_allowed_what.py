@@ -86,3 +86,19 @@ def test_the_page_of_a_turn_names_the_person(cli: Cli, waiting: tuple[str, str],
     page = (tmp_path / "page.html").read_text()
     assert "approved by carol" in page
     assert mine in page
+
+
+def test_the_proof_of_a_turn_brings_along_who_allowed_what(cli: Cli, waiting: tuple[str, str], tmp_path: Path) -> None:
+    """Also the part of the tool loop that the turn before it made, and nothing of the other subject's."""
+    mine, other = waiting
+    for each in waiting:
+        assert cli("approval", "approve", each, "--by", "carol").code == 0
+    for turn in turns_of(mine):
+        assert cli("ledger", "proof", turn, "--out", "bundle.json").code == 0
+        bundle = (tmp_path / "bundle.json").read_text()
+        assert mine in bundle
+        assert (bundle.count("APPROVAL_REQUESTED"), bundle.count("APPROVAL_RESOLVED")) == (1, 1)
+        assert other not in bundle
+        told = cli("ledger", "verify", "bundle.json")
+        assert told.code == 0
+        assert "lead out" not in told.out

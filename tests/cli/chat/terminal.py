@@ -6,6 +6,7 @@ import os
 import pty
 import struct
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cli.commands import environment, start
@@ -14,11 +15,11 @@ from tests.cli.commands import environment, start
 class Terminal:
     """A chat on a terminal of its own."""
 
-    def __init__(self, cwd: Path, columns: int = 80, **variables: str) -> None:
+    def __init__(self, cwd: Path, columns: int = 80, arguments: Sequence[str] = (), **variables: str) -> None:
         self._main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         env = {name: value for name, value in environment(**variables).items() if name not in ("COLUMNS", "LINES")}
-        self.process = start("chat", cwd=cwd, env=env, is_session=True, stdin=other, stdout=other, stderr=other)
+        self.process = start("chat", *arguments, cwd=cwd, env=env, is_session=True, stdin=other, stdout=other, stderr=other)
         os.close(other)
         self.seen = ""
 

@@ -205,8 +205,7 @@ MISBEHAVIOUR = {
     "no choices": (no_choices(), "empty", None),
     "nothing said": (completion(""), "empty", None),
     "all filtered": (completion("", finish_reason="content_filter"), "refused", None),
-    "bad arguments": (completion(None, tool_calls=[("c", "t", '{"path":')]), "malformed", None),
-    "arguments that are no object": (completion(None, tool_calls=[("c", "t", "[1]")]), "malformed", None),
+    "a tool without a name": (completion(None, tool_calls=[("c", "a\nb", "{}")]), "malformed", None),
 }
 
 

@@ -153,7 +153,7 @@ class _Loop:
         answer = opened(payload["response"])
         if answer is None or not answer["tool_uses"]:
             return
-        uses = tuple([ToolUse(each["use_id"], each["tool_id"], each["arguments"]) for each in answer["tool_uses"]])
+        uses = tuple(map(ToolUse.of, answer["tool_uses"]))
         self.rounds.append((answer["text"], uses, [None] * len(uses)))
         self._places = self.open = list(range(len(uses)))
         self._before = self._calls

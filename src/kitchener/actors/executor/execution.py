@@ -71,6 +71,8 @@ class ExecutionServices:
     """Has the bytes of images and files; None: no model is called, as in a replay."""
     now: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
+    reply_reserve_s: float = 0.0
+    """Seconds before the turn's deadline at which its tools are stopped."""
 
 
 class Execution:
@@ -162,6 +164,11 @@ class Execution:
         """
         fields |= self._base
         return self.ledger.write(LedgerEntry(entry_type, self._wo_id, fields))
+
+    def tool_deadline(self) -> float:
+        """The deadline of a tool that starts now, on the event loop's clock, seconds. It leaves time for the reply."""
+        left_s = self.deadline - self._surroundings.now()
+        return self.deadline - min(self._surroundings.reply_reserve_s, left_s / 4)
 
     async def commit(self) -> None:
         """Returns when all that was recorded is durable."""

@@ -31,7 +31,7 @@ from kitchener.ledger import LedgerGroup
 from kitchener.records import events
 from kitchener.records.deferred_loop import ApprovalRequest
 from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
-from kitchener.records.prompt import Message, PromptGateway, PromptResponse
+from kitchener.records.prompt import Message, PromptGateway, PromptResponse, ToolUse
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -56,7 +56,7 @@ class HO1Executor:
         prompts: the prompt contracts
         tools: all tools; each work order names the tools that it may use
         clock: time of day, for `completed_at` and `elapsed_ms`
-        config: `turn_deadline_s` limits a work order without its own `timeout_ms`
+        config: `turn_deadline_s` limits a work order without its own `timeout_ms`, `reply_reserve_s` its tools
         limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
         listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
         content: has the bytes of images and files; None: no model is called, as in a replay
@@ -76,7 +76,9 @@ class HO1Executor:
         content: ContentStore | None = None,
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
-        self._surroundings = ExecutionServices(ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content)
+        self._surroundings = ExecutionServices(
+            ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content, reply_reserve_s=config.reply_reserve_s
+        )
         self._prompts, self._clock = prompts, clock
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()
@@ -126,7 +128,7 @@ class HO1Executor:
             raise WorkOrderFailed(
                 "EXECUTOR", f"a tool_call needs tool_id (text) and arguments (an object), found {sorted(wo.input_context)}"
             )
-        (outcome,) = await ToolCalls(run).run([(tool_id, arguments)])
+        (outcome,) = await ToolCalls(run).run([ToolUse("", tool_id, arguments)])
         if outcome.error is not None:
             raise WorkOrderFailed("TOOL", outcome.error)
         output = {"tool_id": tool_id, "result": outcome.result}
@@ -203,7 +205,7 @@ class HO1Executor:
             choice = None
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             before = calls.count
-            outcomes = await calls.run([(use.tool_id, use.arguments) for use in response.tool_uses])
+            outcomes = await calls.run(response.tool_uses)
             for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
                 messages.append(tool_message(calls, use, outcome, call))
             if calls.budget.is_over or not run.tally.has_room:

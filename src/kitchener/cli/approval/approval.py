@@ -3,23 +3,26 @@
 Where a process has the root open, that process takes the answer and runs the turn. Explained in `docs/approval.md`.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import anyio
 import orjson
 from cyclopts import App, Parameter
 
-from kitchener.cli.approval.recorded_requests import RecordedRequest, read_requests
+from kitchener.cli.approval.recorded_requests import arguments_text, details, read_requests, row
+from kitchener.cli.approval.turn_approvals import answer_words
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
+from kitchener.cli.terminal.account import account_name
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_json, print_table, print_text, say
+from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text, say, short_time
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
 from kitchener.runtime.administration import administer
+from kitchener.runtime.approval_list import ApprovalInfo
 
 app = App(name="approval", help="Allow or refuse tool calls that wait for a person.")
 
@@ -27,16 +30,27 @@ ApprovalArgument = Annotated[
     str, Parameter(name="APPROVAL", help="An approval id, such as WO-SES-0a1b2c3d-002.1; or its work order, for all its calls.")
 ]
 MessageOption = Annotated[str | None, Parameter(name="--message", help="What to tell the model about the decision.")]
-ByOption = Annotated[str | None, Parameter(name="--by", help="Who decides. It is recorded.")]
+ByOption = Annotated[
+    str | None, Parameter(name="--by", help="Who decides, for the record. Default: the account that runs the command.")
+]
 
 _EVERYTHING = Options()
-_COLUMNS = ("approval_id", "status", "tool", "arguments", "rule", "expires_at")
+_COLUMNS = ("approval_id", "status", "tool", "arguments", "rule", "expires")
+_ARGUMENTS_WIDTH: Final = 60
+_RULES: Final[Mapping[str, str]] = {
+    "tool": "the author of the tool, or the tool itself",
+    "default": "the default for functions",
+    "mcp_default": "the default for tools of MCP servers",
+    "after_untrusted": "the turn had read text of an untrusted source",
+}
+"""Who asks, where that is no rule of the settings."""
 
 
 @app.command(name="list")
 def list_(
     session: Annotated[
-        SessionChoice, Parameter(help="Only requests of this session, or `last`. Default: those of all sessions.")
+        SessionChoice,
+        Parameter(help="Only requests of this session, or `last`. Default: of all sessions, or of those of `--agent`."),
     ] = None,
     *,
     options: Options = _EVERYTHING,
@@ -51,11 +65,11 @@ def list_(
         kitchener approval list last --all --json
     """
     found = anyio.run(_found, options, session)
-    rows = [each.row() for each in found if all_ or each.status in ("waiting", "answered")]
+    shown = [each for each in found if all_ or each.is_pending]
     if json:
-        print_json(rows)
-    elif rows:
-        print_table(_COLUMNS, rows)
+        print_json([row(each) for each in shown])
+    elif shown:
+        print_table(_COLUMNS, map(_table_row, shown))
     else:
         print_text("no tool call waits for a person")
     return OK
@@ -75,12 +89,31 @@ def show(approval: ApprovalArgument, /, *, options: Options = _EVERYTHING, json:
     if not found:
         raise UnknownApproval(approval)
     if json:
-        print_json([each.details() for each in found])
+        print_json([details(each) for each in found])
     for each in found if not json else ():
-        for name, value in each.details().items():
-            shown = value if isinstance(value, str) else orjson.dumps(value).decode()
-            print_text(f"{name:>16}: {shown}")
+        print_text("\n".join(_lines(each)))
     return OK
+
+
+def _table_row(request: ApprovalInfo) -> dict[str, str]:
+    arguments = one_line(arguments_text(request), _ARGUMENTS_WIDTH)
+    return {**row(request), "arguments": arguments, "expires": short_time(request.request["expires_at"])}
+
+
+def _lines(request: ApprovalInfo) -> Iterator[str]:
+    """A request for a reader."""
+    asked, rule = request.request, request.request["rule"]
+    yield f"{request.approval_id}  {request.status}"
+    yield f"  call      {asked['tool']} {arguments_text(request)}"
+    yield f"  asked     {short_time(request.requested_at)} in {request.turn_id}"
+    yield f"  rule      {_RULES.get(rule, rule)}"
+    known = details(request)
+    if "message" in known:
+        yield f"  question  {known['message']}"
+    if "response_schema" in known:
+        yield f"  wanted    {orjson.dumps(known['response_schema']).decode()}"
+    yield f"  expires   {short_time(asked['expires_at'])}"
+    yield f"  answer    {answer_words(request)}"
 
 
 @app.command
@@ -110,7 +143,7 @@ def approve(
     if edited is not None and not isinstance(edited, Mapping):
         raise CallerError("--arguments: expected a JSON object")
     given = {"arguments": edited, "answer": _json_of("--answer", answer), "scope": scope}
-    return _answer(options, approval, {"decision": "approved", "message": message, "answered_by": by, **given}, is_json=json)
+    return _answer(options, approval, {"decision": "approved", "message": message, **given}, by, is_json=json)
 
 
 @app.command
@@ -129,16 +162,18 @@ def deny(
 
         kitchener approval deny WO-SES-0a1b2c3d-002.1 --message "it is still needed"
     """
-    return _answer(options, approval, {"decision": "denied", "message": message, "answered_by": by}, is_json=json)
+    return _answer(options, approval, {"decision": "denied", "message": message}, by, is_json=json)
 
 
-def _answer(options: Options, approval: str, given: Mapping[str, Any], *, is_json: bool) -> int:
+def _answer(options: Options, approval: str, given: Mapping[str, Any], by: str | None, *, is_json: bool) -> int:
     session_id, _, _ = split_approval_id(approval)
 
     async def work() -> int:
         loaded = options.load_checked()
         agent_class = await LedgerPaths(loaded.config).class_of(session_id, options.first_agent)
-        operation = AnswerApproval(agent_class=agent_class, approval_id=approval, **given)
+        operation = AnswerApproval(
+            agent_class=agent_class, approval_id=approval, answered_by=account_name() if by is None else by, **given
+        )
         return _told(await administer(loaded.config, operation), is_json=is_json)
 
     return run_to_end(work)
@@ -165,8 +200,10 @@ def _json_of(option: str, text: str | None) -> Any:
         raise CallerError(f"{option}: expected JSON: {error}") from None
 
 
-async def _found(options: Options, session_id: str | None) -> list[RecordedRequest]:
+async def _found(options: Options, session_id: str | None) -> list[ApprovalInfo]:
     paths = options.paths()
     if session_id is None:
-        return await read_requests(paths, options.agent)
+        classes = [options.agent] if options.named_agent is not None else sorted({options.first_agent, *paths.agent_classes()})
+        found = [each for agent_class in classes for each in await read_requests(paths, agent_class)]
+        return sorted(found, key=lambda each: (each.requested_at, each.approval_id))
     return await read_requests(paths, await paths.class_of(session_id, options.first_agent), session_id)

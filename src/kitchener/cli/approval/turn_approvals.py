@@ -1,6 +1,6 @@
 """Says who allowed what in one turn: what it asked, how that was answered, in which turn it went on, and what ran unasked.
 
-Pure: made from the entries of a session. `context explain`, the page about a turn and `session show` print it.
+Made from the entries of a session. `context explain`, the page about a turn and `session show` print it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import orjson
 
-from kitchener.cli.approval.recorded_requests import RecordedRequest, requests_in
+from kitchener.cli.approval.recorded_requests import arguments_text, details
 from kitchener.cli.terminal.output import one_line, short_time
+from kitchener.clock import SystemClock, iso
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ResumesMapping
+from kitchener.runtime.approval_list import ApprovalInfo, approvals_in
 
 _WIDTH: Final = 200
 _ENDS: Final[Mapping[str, str]] = {
@@ -28,15 +30,15 @@ _ENDS: Final[Mapping[str, str]] = {
 class TurnApprovals:
     """What one turn has to do with approval."""
 
-    asked: tuple[RecordedRequest, ...] = ()
+    asked: tuple[ApprovalInfo, ...] = ()
     """What the turn asked."""
     continued_by: str | None = None
     """The turn that went on after the answers; None: there is none."""
     continues: str | None = None
     """The turn that it goes on with; None: it began anew."""
-    answered: tuple[RecordedRequest, ...] = ()
+    answered: tuple[ApprovalInfo, ...] = ()
     """The requests of that turn."""
-    granted: tuple[RecordedRequest, ...] = ()
+    granted: tuple[ApprovalInfo, ...] = ()
     """What was allowed for the session, where calls of the turn could run unasked by it."""
 
     def as_json(self) -> dict[str, Any] | None:
@@ -44,27 +46,27 @@ class TurnApprovals:
         if not (self.asked or self.continues or self.granted):
             return None
         return {
-            "asked": [each.details() for each in self.asked],
+            "asked": [details(each) for each in self.asked],
             "continued_by": self.continued_by,
             "continues": self.continues,
-            "answered": [each.details() for each in self.answered],
-            "granted": [each.details() for each in self.granted],
+            "answered": [details(each) for each in self.answered],
+            "granted": [details(each) for each in self.granted],
         }
 
     def lines(self) -> Iterator[str]:
         """For a reader."""
         for each in self.asked:
-            yield f"asked for approval, by rule {each.request['rule']!r}: {each.approval_id}, {_call(each)}"
-            yield f"  {_answer(each)}"
+            yield f"asked for approval, by rule {each.rule!r}: {each.approval_id}, {_call(each)}"
+            yield f"  {answer_words(each)}"
         if self.continued_by is not None:
             yield f"it went on in {self.continued_by}"
         if self.continues is not None:
             yield f"goes on with {self.continues}"
         for each in self.answered:
-            yield f"{each.approval_id}, {_call(each)}, asked for by rule {each.request['rule']!r}"
-            yield f"  {_answer(each)}"
+            yield f"{each.approval_id}, {_call(each)}, asked for by rule {each.rule!r}"
+            yield f"  {answer_words(each)}"
         for each in self.granted:
-            yield f"{each.request['tool']} could run unasked: {each.approval_id} {_answer(each)}"
+            yield f"{each.tool_id} could run unasked: {each.approval_id} {answer_words(each)}"
 
 
 def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
@@ -73,7 +75,7 @@ def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
     Args:
         entries: all of the session in the supervisor's ledger, in order
     """
-    requests, grants = requests_in(entries), dict[str, list[str]]()
+    requests, grants = approvals_in(entries, iso(SystemClock().time_us())), dict[str, list[str]]()
     resumed: dict[str, ResumesMapping] = {}
     for entry in entries:
         payload = entry.payload
@@ -89,7 +91,7 @@ def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
 
 
 def _of_turn(
-    turn_id: str, requests: Iterable[RecordedRequest], resumed: Mapping[str, ResumesMapping], grants: Sequence[str]
+    turn_id: str, requests: Iterable[ApprovalInfo], resumed: Mapping[str, ResumesMapping], grants: Sequence[str]
 ) -> TurnApprovals:
     found, mine = tuple(requests), resumed.get(turn_id)
     later = [name for name, each in resumed.items() if each["turn_id"] == turn_id]
@@ -102,13 +104,13 @@ def _of_turn(
     )
 
 
-def _call(each: RecordedRequest) -> str:
-    return f"{each.request['tool']} {one_line(each.arguments_text, _WIDTH)}"
+def _call(each: ApprovalInfo) -> str:
+    return f"{each.tool_id} {one_line(arguments_text(each), _WIDTH)}"
 
 
-def _answer(each: RecordedRequest) -> str:
+def answer_words(each: ApprovalInfo) -> str:
     """How a request ended: who decided what and when, with what they said."""
-    given = each.details()
+    given = details(each)
     if each.resolved is None or each.resolved["decision"] in _ENDS:
         decision = each.status if each.resolved is None else each.resolved["decision"]
         return _ENDS.get(decision, decision)

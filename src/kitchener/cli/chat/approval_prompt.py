@@ -1,80 +1,146 @@
 """Asks the person in a chat about the tool calls that wait, and reads the answer from the next lines."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.terminal.output import print_text, say
-from kitchener.records.entries import ApprovalScope
+from kitchener.cli.approval.recorded_requests import arguments_text, read_requests
+from kitchener.cli.options import LedgerPaths
+from kitchener.cli.terminal.account import account_name
+from kitchener.cli.terminal.output import counted, one_line, print_text, say
+from kitchener.errors import ApprovalAnswered, ApprovalVoid, UnknownApproval
+from kitchener.records.entries import ApprovalScope, opened
 from kitchener.records.turn import TurnResult
+from kitchener.runtime.approval_list import ApprovalInfo
 
 _YES: Final = ("y", "yes")
 _NO: Final = ("n", "no")
 _ALWAYS: Final = ("a", "always")
 _EDIT: Final = ("e", "edit")
+_WIDTH: Final = 200
+"""Characters of a call or of a tool's own words in a question."""
+_BACK: Final = "an empty line goes back"
 
 
 @dataclass(slots=True)
 class ApprovalPrompt:
-    """The calls that the last turn waits for. Any line that is no answer is a message, and they go on waiting."""
+    """The calls about which a chat asks. Any line that is no answer is a message, and the calls go on waiting."""
 
     supervisor: HO2Supervisor
-    _pending: list[str] = field(default_factory=list)
+    paths: LedgerPaths
+    _waiting: list[ApprovalInfo] = field(default_factory=list)
     _is_editing: bool = False
 
-    def ask(self, result: TurnResult | None) -> None:
-        """Asks about the first call that still waits.
+    async def read(self, session_id: str, more: tuple[str, ...] | None = None) -> int:
+        """Finds the calls to ask about. Returns how many there are.
 
         Args:
-            result: of the last turn; None: other calls of the same turn still wait
+            session_id: the session of the chat
+            more: requests to ask about besides those that it asks about already; None: all that wait
         """
+        found = await read_requests(self.paths, self.supervisor.agent_class, session_id)
+        wanted = {each.approval_id for each in (self._waiting if more is not None else found)}.union(more or ())
+        self._waiting = [each for each in found if each.status == "waiting" and each.approval_id in wanted]
         self._is_editing = False
-        if result is not None:
-            self._pending = list(result.pending_approval)
-        if self._pending:
-            print_text(f"{self._pending[0]}? [y]es, [n]o, [a]lways in this session, [e]dit; or go on talking", style="pale")
+        return len(self._waiting)
+
+    def ask(self) -> None:
+        """Asks about the first call that still waits, if there is one."""
+        if self._waiting:
+            words = _how_to_edit if self._is_editing else _question
+            print_text(words(self._waiting[0]), style="pale")
+
+    @property
+    def overview(self) -> str:
+        """How many calls wait, and the question about the first."""
+        calls = counted(len(self._waiting), "tool call")
+        return (
+            f"{calls} of this session {'waits' if len(self._waiting) == 1 else 'wait'} for you\n{_question(self._waiting[0])}"
+        )
 
     def is_answer(self, word: str) -> bool:
         """Whether a line answers the question."""
-        return bool(self._pending) and (self._is_editing or word.casefold() in (*_YES, *_NO, *_ALWAYS, *_EDIT))
+        return bool(self._waiting) and (self._is_editing or word.casefold() in _answers(self._waiting[0]))
 
     async def take(self, word: str) -> TurnResult | None:
-        """Takes an answer. Returns the result of the turn that goes on; None: there is more to answer."""
-        folded = word.casefold()
-        arguments: Mapping[str, object] | None = None
-        if self._is_editing:
-            arguments = _arguments(word)
-            if arguments is None:
+        """Takes an answer. Returns the result of the turn that goes on; None: there is more to answer.
+
+        Raises:
+            KitchenerError: the answer cannot be taken, as `HO2Supervisor.approve` says
+        """
+        folded, changes = word.casefold(), dict[str, Any]()
+        if self._is_editing or folded in _EDIT:
+            edited = self._edited(word) if self._is_editing else None
+            if edited is None:
+                self._is_editing = not self._is_editing or bool(word)
                 return None
-        elif folded in _EDIT:
-            self._is_editing = True
-            print_text("the arguments to use instead, as a JSON object:", style="pale")
-            return None
-        approval_id = self._pending[0]
-        if folded in _NO and arguments is None:
-            done = await self.supervisor.deny(approval_id)
-        else:
-            scope: ApprovalScope = "session" if folded in _ALWAYS and arguments is None else "once"
-            done = await self.supervisor.approve(approval_id, arguments=arguments, scope=scope)
-        self._pending.pop(0)
-        if done is None:
-            self.ask(None)
+            changes = edited
+        request, is_no = self._waiting[0], folded in _NO and not self._is_editing
+        scope: ApprovalScope = "session" if folded in _ALWAYS and not self._is_editing else "once"
+        try:
+            if is_no:
+                done = await self.supervisor.deny(request.approval_id, answered_by=account_name())
+            else:
+                done = await self.supervisor.approve(request.approval_id, scope=scope, answered_by=account_name(), **changes)
+        except (ApprovalAnswered, ApprovalVoid, UnknownApproval):
+            self._next()
+            raise
+        self._next()
         return done
 
     def forget(self) -> None:
-        """Asks no more about calls that wait; `kitchener approval` still can."""
-        self._pending, self._is_editing = [], False
+        """Asks no more about calls that wait; `/approvals` asks again."""
+        self._waiting, self._is_editing = [], False
 
+    def _next(self) -> None:
+        self._waiting, self._is_editing = self._waiting[1:], False
 
-def _arguments(text: str) -> Mapping[str, object] | None:
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    def _edited(self, text: str) -> dict[str, Any] | None:
+        """What a typed line changes, as an argument of `approve`; None: nothing, and the person is told why."""
+        if not text:
+            return None
+        request = self._waiting[0]
+        try:
+            value = orjson.loads(text)
+        except ValueError:
+            value = text
+        if _is_question(request):
+            return {"answer": value}
+        if isinstance(value, dict):
+            return {"arguments": value}
         say("kitchener: expected a JSON object with the arguments of the tool")
         return None
-    return found
+
+
+def _is_question(request: ApprovalInfo) -> bool:
+    """Whether the tool itself asks, and no policy."""
+    return request.request["reason"] != "tool_call"
+
+
+def _schema(request: ApprovalInfo) -> object:
+    """The JSON schema of the answer that the tool wants; None: yes or no."""
+    return opened(request.request.get("response_schema"))
+
+
+def _answers(request: ApprovalInfo) -> tuple[str, ...]:
+    if not _is_question(request):
+        return (*_YES, *_NO, *_ALWAYS, *_EDIT)
+    return (*_NO, *_EDIT) if _schema(request) is not None else (*_YES, *_NO)
+
+
+def _question(request: ApprovalInfo) -> str:
+    call = one_line(f"{request.tool_id} {arguments_text(request)}", _WIDTH)
+    if not _is_question(request):
+        return f"{call}: [y]es, [n]o, [a]lways in this session, [e]dit; or go on talking"
+    asked = one_line(str(opened(request.request.get("message", "")) or call), _WIDTH)
+    answers = "[e]nter an answer, [n]o" if _schema(request) is not None else "[y]es, [n]o"
+    return f"{asked} {answers}; or go on talking"
+
+
+def _how_to_edit(request: ApprovalInfo) -> str:
+    if not _is_question(request):
+        return f"the arguments to use instead, as a JSON object; {_BACK}"
+    schema = one_line(orjson.dumps(_schema(request)).decode(), _WIDTH)
+    return f"the answer, as text or JSON that fits {schema}; {_BACK}"

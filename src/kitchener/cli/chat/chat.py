@@ -28,7 +28,15 @@ from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.errors import KitchenerError, LedgerError, RuntimeClosed, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.errors import (
+    ApprovalVoid,
+    KitchenerError,
+    LedgerError,
+    RuntimeClosed,
+    SessionEnded,
+    SessionMismatch,
+    UnknownSession,
+)
 from kitchener.gateway.routing import plan_route
 from kitchener.plain_names import shown_path
 from kitchener.records.parts import FilePart
@@ -38,15 +46,16 @@ from kitchener.runtime.ledger_paths import agent_of
 from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
-/memory   what recurs, how near it is to being learned, and what was learned
-/cost     what this chat has used, also in cancelled turns, and what that costs
-/session  which session this is, and how to come back to it
-/why      what the last reply saw, and what was left out
-/prompt   what the models were asked for it, word for word; `/prompt N` only the N-th request
-/intents  the threads of this session; `/intents keep N` settles which of several goes on
-/attach   `/attach PATH` sends an image or a file with the next message
-/help     this list
-/quit     leave (so does the end of the input)
+/memory    what recurs, how near it is to being learned, and what was learned
+/cost      what this chat has used, also in cancelled turns, and what that costs
+/session   which session this is, and how to come back to it
+/why       what the last reply saw, and what was left out
+/prompt    what the models were asked for it, word for word; `/prompt N` only the N-th request
+/intents   the threads of this session; `/intents keep N` settles which of several goes on
+/approvals the tool calls that wait for you; asks about each
+/attach    `/attach PATH` sends an image or a file with the next message
+/help      this list
+/quit      leave (so does the end of the input)
 A line that begins with // is a message that begins with /. Ctrl-C cancels the running turn; at the prompt it leaves."""
 
 _EVERYTHING = Options()
@@ -92,11 +101,14 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
             context=ChatContext(paths, runtime.supervisor(agent_class)),
-            approvals=ApprovalPrompt(runtime.supervisor(agent_class)),
+            approvals=ApprovalPrompt(runtime.supervisor(agent_class), paths),
+            answer_with=f"kitchener approval approve{options.as_text()}",
         )
         if talk.is_interactive:
             for line in _banner_lines(loaded.config, agent_class):
                 print_text(line, style="pale")
+            if session_id is not None and await talk.approvals.read(session_id):
+                print_text(talk.approvals.overview)
         await talk.run()
     return talk.exit_code
 
@@ -115,6 +127,8 @@ class _ChatLoop:
     """How long a termination lets the running turn go on, seconds."""
     context: ChatContext
     approvals: ApprovalPrompt
+    answer_with: str
+    """The command that answers a request, up to its id."""
     is_interactive: bool = field(default_factory=is_interactive)
     exit_code: int = OK
     turns: int = 0
@@ -147,10 +161,8 @@ class _ChatLoop:
     async def _take(self, line: str) -> bool:
         """Deals with one line; False: leave."""
         word = line.strip()
-        if word == "/memory":
-            await self._shown(self._known())
-        elif word == "/cost":
-            await self._shown(self._cost())
+        if word in (asked := {"/memory": self._known, "/cost": self._cost, "/approvals": self._waiting}):
+            await self._shown(asked[word]())
         elif word == "/session":
             print_text(self._session())
         elif is_about_context(word):
@@ -181,10 +193,20 @@ class _ChatLoop:
             print_text(f"{counted(len(self.attached), 'file')} will go with the next message", style="pale")
 
     async def _answer(self, word: str) -> TurnResult | None:
-        """Takes the person's answer about a call that waits."""
-        result = await self.approvals.take(word)
-        if result is not None:
-            print_text(result.response)
+        """Takes the person's answer about a call that waits, and shows the turn that goes on."""
+        shown = ShownTurn(self.supervisor.agent_class, self.status)
+        try:
+            result = await self.approvals.take(word)
+            if result is not None:
+                shown.finish(result)
+                self._tell_error(result)
+        except ApprovalVoid as error:
+            shown.break_off()
+            if isinstance(error.result, TurnResult):
+                shown.finish(error.result)
+            raise
+        finally:
+            shown.break_off()
         return result
 
     async def _turned(self, run: Callable[[], Awaitable[TurnResult | None]]) -> None:
@@ -197,8 +219,8 @@ class _ChatLoop:
                 result = await run()
                 if result is not None:
                     self._count(result, anyio.current_time() - began)
-                    if self.is_interactive:
-                        self.approvals.ask(result)
+                    if self.is_interactive and result.pending_approval:
+                        await self.approvals.read(self.session_id, result.pending_approval)
         except (LedgerError, RuntimeClosed, UnknownSession, SessionEnded, SessionMismatch):
             raise  # no other message of this chat can go better
         except KitchenerError as error:
@@ -210,6 +232,7 @@ class _ChatLoop:
             self._turn = None
         if self._was_cancelled and self.is_interactive and not self._everything.cancel_called:
             print_text("(turn cancelled)", style="pale")
+        self.approvals.ask()
 
     async def _shown(self, answer: Awaitable[str]) -> None:
         """Shows the answer to a question of the person; one that has none does not end the chat."""
@@ -249,16 +272,27 @@ class _ChatLoop:
             self.status.clear()
         if shown is None:
             print_text(result.response)
+            for approval_id in result.pending_approval:
+                say(f"kitchener: a tool call waits: {self.answer_with} {approval_id}")
+        self._tell_error(result)
+        return result
+
+    def _tell_error(self, result: TurnResult) -> None:
+        """Says why a turn could not do what was asked, if it could not."""
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
             self.exit_code = self.exit_code or NEGATIVE
-        return result
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1
         if self.is_interactive:
             cached = sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary)
             print_text(f"{used_text(result.cost_summary, cached)} · {seconds:.1f} s", style="pale")
+
+    async def _waiting(self) -> str:
+        if self.session_id is None or not await self.approvals.read(self.session_id):
+            return "no tool call of this session waits"
+        return self.approvals.overview
 
     async def _cost(self) -> str:
         turns = counted(self.turns + self.cancelled, "turn")

@@ -319,6 +319,8 @@ class _TurnSelection:
         self._namespace = ""
         self._overlays_position: int | None = None
         self._output_schema: str | None = None
+        self._loop: frozenset[str] = frozenset()
+        """The work orders of the tool loop that the turn goes on with."""
 
     def selections(self) -> tuple[tuple[LedgerName, _Select], ...]:
         """The selection of each ledger, in the order in which they must run."""
@@ -347,7 +349,9 @@ class _TurnSelection:
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._config_hash = entry.payload.get("config_hash", "")
                 self._output_schema = entry.payload.get("output_schema")
-                wanted.update((entry.payload.get("resumes") or {}).get("approval_ids", ()))
+                resumes = entry.payload.get("resumes") or {}
+                wanted.update(resumes.get("approval_ids", ()))
+                self._loop = frozenset(resumes.get("loop", ()))
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
             if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # what it asked, or goes on with
                 approvals.setdefault(entry.entity_id, set()).add(entry.seq)
@@ -368,9 +372,12 @@ class _TurnSelection:
         return seqs | await entries_of_sources(reader, self._config_hash, self._output_schema) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
-        return {
-            entry.seq async for entry in reader.read(session_id=self.session_id) if entry.payload.get("turn_id") == self.turn_id
-        }
+        read = reader.read(session_id=self.session_id)
+        return {entry.seq async for entry in read if entry.payload.get("turn_id") == self.turn_id or self._is_of_loop(entry)}
+
+    def _is_of_loop(self, entry: StoredEntry) -> bool:
+        """Whether an entry belongs to the tool loop that the turn goes on with."""
+        return entry.entity_id in self._loop and entry.entry_type in (events.LLM_CALL, events.TOOL_CALL)
 
     async def _of_context(self, reader: LedgerReader) -> set[int]:
         """The turn's own entries; with sources also the earlier projections from which its lists are computed.

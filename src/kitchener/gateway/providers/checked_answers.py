@@ -19,6 +19,10 @@ MAX_NAME_CHARS: Final = 256
 """Of a tool's name, of a request's id, and of what an answer calls its model."""
 
 
+_MAX_SHOWN_CHARS: Final = 300
+"""Characters of unreadable arguments that the model is shown again."""
+
+
 class ReadAnswer(NamedTuple):
     """An answer in our types, without keys in its text and tool requests."""
 
@@ -70,7 +74,7 @@ def _served_model(name: str | None, asked: str, redaction: Redaction) -> str | N
 
 
 def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redaction) -> ToolUse:
-    """Returns a tool request without keys.
+    """Returns a tool request without keys. If its arguments are no JSON object, the request says so, for the model.
 
     Args:
         use_id: the provider's id of the request
@@ -79,7 +83,7 @@ def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redac
         redaction: the keys
 
     Raises:
-        UnusableAnswer: the names are none, or the arguments are no JSON object
+        UnusableAnswer: the names are none
     """
     for what, given in (("name", name), ("id", use_id)):
         if len(given) > MAX_NAME_CHARS or not given.isprintable():
@@ -88,8 +92,10 @@ def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redac
             )
     read = object_in(arguments or "{}") if arguments is None or isinstance(arguments, str) else arguments
     if not isinstance(read, Mapping) or is_deeper(read, MAX_DEPTH):
-        expected = f"a JSON object of up to {MAX_DEPTH} levels"
-        raise UnusableAnswer("malformed", f"the arguments for tool {name!r} are not {expected}")
+        shown = redaction.text(arguments)[:_MAX_SHOWN_CHARS] if isinstance(arguments, str) else ""
+        found = f", found {shown.encode('utf-8', 'backslashreplace').decode()}" if shown else ""
+        problem = f"the arguments are not a JSON object of up to {MAX_DEPTH} levels; call the tool again with one{found}"
+        return ToolUse(redaction.text(use_id), redaction.text(name), {}, problem)
     return ToolUse(redaction.text(use_id), redaction.text(name), redaction.value(dict(read)))
 
 

@@ -38,7 +38,7 @@ class Recording:
             model_id=call["model_id"],
             text=said["text"],
             structured=said.get("structured"),
-            tool_uses=tuple(ToolUse(each["use_id"], each["tool_id"], each["arguments"]) for each in said["tool_uses"]),
+            tool_uses=tuple(map(ToolUse.of, said["tool_uses"])),
             usage=Usage(
                 usage["input_tokens"], usage["output_tokens"], usage.get("cached_tokens"), usage.get("cache_write_tokens")
             ),

@@ -16,6 +16,8 @@ class ToolUseMapping(TypedDict):
     use_id: str
     tool_id: str
     arguments: Mapping[str, object]
+    problem: NotRequired[str]
+    """Why the arguments, which are empty, could not be read; absent: they were read."""
 
 
 class ModelAnswer(TypedDict):

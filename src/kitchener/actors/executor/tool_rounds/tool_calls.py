@@ -30,6 +30,7 @@ from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
 from kitchener.records.deferred_loop import ApprovalAnswer
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
+from kitchener.records.prompt import ToolUse
 from kitchener.records.tool_context import Report, ToolContext
 
 NO_TOOL: Final = "(none)"
@@ -67,23 +68,24 @@ class ToolCalls:
         """The turn, from which delimiters of data are derived."""
         return self._run.work_order.turn_id
 
-    async def run(
-        self, uses: Sequence[ToolRequested], answers: Mapping[int, ApprovalAnswer] | None = None
-    ) -> list[ToolOutcome]:
-        """Makes and records tool calls, each given as tool id and arguments, and returns their outcomes in the same order.
+    async def run(self, asked: Sequence[ToolUse], answers: Mapping[int, ApprovalAnswer] | None = None) -> list[ToolOutcome]:
+        """Makes and records tool calls and returns their outcomes in the same order.
 
         Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
         outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
 
         Args:
-            uses: the calls
+            asked: the calls, as the model asked for them
             answers: what a person answered about some of them, by their places; None: nobody was asked
 
         Raises:
             WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
         """
         first, answers, outcomes = self.count + 1, answers or {}, list[ToolOutcome]()
-        waiting, refused = self._gate.judge(uses, answers, self._problem)
+        uses = [(use.tool_id, use.arguments) for use in asked]
+        unreadable = {place: use.problem for place, use in enumerate(asked) if use.problem is not None}
+        waiting, refused = self._gate.judge(uses, {*answers, *unreadable} if unreadable else answers, self._problem)
+        refused |= unreadable
         refused |= {place: each.problem for place, each in answers.items() if each.problem is not None}
         self._answers = {first + place: each for place, each in answers.items()}
         self._refused = {first + place: reason for place, reason in refused.items()}
@@ -183,7 +185,7 @@ class ToolCalls:
             subject_id=wo.subject_id,
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
-            deadline=self._run.deadline,
+            deadline=self._run.tool_deadline(),
             report=report,
             answer=answer.given if answer is not None else None,
             read_page=self.pages.read,

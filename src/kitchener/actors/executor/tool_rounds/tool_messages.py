@@ -40,7 +40,7 @@ async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Mes
     shown = _heard(calls, last)  # before the calls, which may read on in a long result
     uses = [last.uses[each.place] for each in resumption.pending]
     answers = {at: each.answer for at, each in enumerate(resumption.pending) if each.answer is not None}
-    outcomes = await calls.run([(use.tool_id, use.arguments) for use in uses], answers)
+    outcomes = await calls.run(uses, answers)
     for call, (each_pending, use, outcome) in enumerate(zip(resumption.pending, uses, outcomes, strict=True), 1):
         shown[each_pending.place] = tool_message(calls, use, outcome, call)
     return [*messages, Message("assistant", last.text, tool_uses=last.uses), *[shown[place] for place in sorted(shown)]]

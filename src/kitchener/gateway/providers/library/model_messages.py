@@ -143,7 +143,7 @@ def response_from(
 
     Raises:
         ProviderError: it holds neither text nor a tool request (`empty`, `refused`)
-        UnusableAnswer: too many parts, names that are none, or arguments that are no JSON object
+        UnusableAnswer: too many parts, or names that are none
     """
     if len(answer.parts) > MAX_PARTS:
         raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")

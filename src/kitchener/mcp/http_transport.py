@@ -1,0 +1,80 @@
+"""Carries requests of HTTP to a server, limits its answers, and answers for a server that is not there.
+
+The vendor's library ends a connection with all its calls where one request raises. So what goes wrong with a request becomes
+its answer, an error of the protocol. `connection.py` reads it. Explained in `docs/mcp.md`.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from kitchener.plain_names import words_of
+
+NOT_TAKEN: Final = "the server did not take the request: "
+"""Begins the error of a request that had no effect."""
+_SESSION: Final = "mcp-session-id"
+"""The header with which servers of older versions of the protocol know a connection again."""
+
+
+def bounded_transport(http: Any, closed: int, limit: int, note_problem: Callable[[str], None]) -> Any:
+    """Returns a transport for a client of HTTP.
+
+    Args:
+        http: the library of HTTP, which is imported when it is needed
+        closed: the code of the protocol for a connection that has ended
+        limit: largest answer, bytes; streams of events have limits of their own
+        note_problem: is told why no request can succeed
+    """
+
+    def answer(text: str) -> Any:
+        return http.Response(502, json={"jsonrpc": "2.0", "id": None, "error": {"code": closed, "message": text}})
+
+    class Bounded(http.AsyncHTTPTransport):  # type: ignore[misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            try:
+                response = await super().handle_async_request(request)
+            except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
+                return answer(f"{NOT_TAKEN}{words_of(error)}")
+            except http.TransportError as error:
+                return answer(words_of(error))
+            if response.status_code in (401, 403):
+                note_problem(f"the server refuses the token or the headers (HTTP {response.status_code})")
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                response.stream = _limited(http, response.stream, limit)
+            if _SESSION in request.headers and await _has_forgotten(response):
+                return answer(f"{NOT_TAKEN}it no longer knows this session")
+            return response
+
+    return Bounded()
+
+
+async def _has_forgotten(response: Any) -> bool:
+    """Whether a server that was started again refuses a session from before. The protocol says 404, and some say 400."""
+    if response.status_code not in (400, 404):
+        return False
+    body = await response.aread()
+    await response.aclose()
+    return response.status_code == 404 or b"session" in body.lower()
+
+
+def _limited(http: Any, stream: Any, limit: int) -> Any:
+    """A body that ends with an error beyond a limit, or where it is cut off."""
+
+    class Limited(http.AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            total = 0
+            try:
+                async for chunk in stream:
+                    total += len(chunk)
+                    if total > limit:
+                        raise http.StreamError(f"the answer is larger than {limit:,} bytes")
+                    yield chunk
+            except http.TransportError as error:
+                raise http.StreamError(words_of(error)) from error
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Limited()
+
+
+__all__ = ["NOT_TAKEN", "bounded_transport"]

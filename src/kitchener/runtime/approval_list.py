@@ -1,0 +1,148 @@
+"""Reads from a ledger which tool calls wait for a person, and what was answered to others."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kitchener.ledger import ReadableLedger, StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import (
+    ApprovalReason,
+    ApprovalRequestedPayload,
+    ApprovalResolvedPayload,
+    WorkOrderAbandonedPayload,
+    opened,
+    payload_as,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalInfo:
+    """A request for approval on record, and its answer. `HO2Supervisor.approve` and `deny` answer it."""
+
+    session_id: str
+    requested_at: str
+    """ISO time."""
+    request: ApprovalRequestedPayload
+    resolved: ApprovalResolvedPayload | None
+    """None: nobody has answered."""
+    resolved_at: str | None
+    abandoned: str | None
+    """Why its work order has ended; None: it has not."""
+    is_over: bool
+    """Whether its session has ended, so that nobody can answer any more."""
+    now: str
+    """ISO time."""
+
+    @property
+    def approval_id(self) -> str:
+        """The request."""
+        return self.request["approval_id"]
+
+    @property
+    def turn_id(self) -> str:
+        """The turn that asked."""
+        return self.request.get("turn_id", "")
+
+    @property
+    def subject_id(self) -> str:
+        """Whose session it is."""
+        return self.request.get("subject_id", "")
+
+    @property
+    def tool_id(self) -> str:
+        """The tool."""
+        return self.request["tool"]
+
+    @property
+    def arguments(self) -> Mapping[str, object] | None:
+        """The arguments that the model gave; None: they were erased, or the key is not here."""
+        return opened(self.request["arguments"])
+
+    @property
+    def reason(self) -> ApprovalReason:
+        """Why it waits: a policy asks before the call (`tool_call`), or the tool asks a question."""
+        return self.request["reason"]
+
+    @property
+    def message(self) -> str | None:
+        """What the tool asks, in its own words; None: it says nothing, or that cannot be read."""
+        return opened(self.request.get("message"))
+
+    @property
+    def response_schema(self) -> Mapping[str, object] | None:
+        """JSON schema of the answer that the tool wants; None: it wants none."""
+        return opened(self.request.get("response_schema"))
+
+    @property
+    def rule(self) -> str:
+        """The rule that asks, as it is written in the settings; `tool`: the tool itself asks."""
+        return self.request["rule"]
+
+    @property
+    def expires_at(self) -> str:
+        """ISO time after which no answer is taken."""
+        return self.request["expires_at"]
+
+    @property
+    def wo_id(self) -> str:
+        """Its work order."""
+        return self.request["wo_id"]
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an answer makes its turn go on: the first one, or after a crash the same one given again."""
+        return self.status in ("waiting", "answered")
+
+    @property
+    def status(self) -> str:
+        """`waiting`; `answered`: the turn that goes on has not ended, so give the answer again; or how it ended."""
+        decision = self.resolved["decision"] if self.resolved is not None else None
+        if self.abandoned is None:
+            if self.is_over:
+                return decision or "void"
+            if decision is None:
+                return "waiting" if self.now < self.request["expires_at"] else "expired"
+            return "answered"
+        return decision or "void"
+
+
+async def list_approvals(ledger: ReadableLedger, now: str, *, session_id: str | None = None) -> list[ApprovalInfo]:
+    """Returns the requests of one session, or of all sessions, oldest first.
+
+    Args:
+        ledger: the supervisor's ledger
+        now: ISO time
+        session_id: only those of this session; None: of all
+    """
+    found = [each async for each in ledger.read(key=events.APPROVALS_KEY) if session_id in (None, each.session_id)]
+    asked = {(each.session_id or "", str(each.payload["wo_id"])) for each in found}
+    for session in sorted({session for session, _ in asked}):
+        found += [entry async for entry in ledger.read(session_id=session, entry_type=events.SESSION_END)]
+    for session, wo_id in sorted(asked):
+        ends = ledger.read(session_id=session, entity_id=wo_id, entry_type=events.WO_ABANDONED)
+        found += [entry async for entry in ends]
+    return approvals_in(found, now)
+
+
+def approvals_in(entries: Iterable[StoredEntry], now: str) -> list[ApprovalInfo]:
+    """The requests among entries, in the order of the entries. Beside answers, `WO_ABANDONED` and `SESSION_END` count."""
+    over, found = set[str | None](), list[ApprovalInfo]()
+    asked, answers, ended = dict[str, StoredEntry](), dict[str, StoredEntry](), dict[str, str]()
+    for entry in entries:
+        if entry.entry_type == events.APPROVAL_REQUESTED:
+            asked.setdefault(entry.entity_id, entry)
+        elif entry.entry_type == events.APPROVAL_RESOLVED:
+            answers.setdefault(entry.entity_id, entry)
+        elif entry.entry_type == events.WO_ABANDONED:
+            ended[entry.entity_id] = payload_as(WorkOrderAbandonedPayload, entry.payload)["reason"]
+        elif entry.entry_type == events.SESSION_END:
+            over.add(entry.session_id)
+    for approval_id, entry in asked.items():
+        request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
+        answer = answers.get(approval_id)
+        resolved = payload_as(ApprovalResolvedPayload, answer.payload) if answer is not None else None
+        at = answer.timestamp if answer is not None else None
+        abandoned = ended.get(request["wo_id"])
+        is_over = entry.session_id in over
+        found.append(ApprovalInfo(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, is_over, now))
+    return found
