@@ -232,11 +232,12 @@ class TestApprovals:
             path = await begun(client)
             (approval_id,) = (await client.ask("POST", f"{path}/messages", {"message": "go"})).json["pending_approval"]
             (waiting,) = (await client.ask("GET", f"{path}/approvals")).json["approvals"]
-            assert (waiting["approval_id"], waiting["tool"], waiting["arguments"]) == (
+            assert (waiting["approval_id"], waiting["tool_id"], waiting["arguments"]) == (
                 approval_id,
                 "send_letter",
                 {"to": "ada"},
             )
+            assert (await client.ask("GET", "/v1/approvals")).json == {"approvals": [waiting]}
             allow = f"{path}/approvals/{approval_id}/approve"
             done = await client.ask("POST", allow, {"arguments": {"to": "bob"}, "message": "bob instead"})
             assert "sent to bob" in done.json["result"]["response"]

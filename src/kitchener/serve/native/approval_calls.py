@@ -1,25 +1,37 @@
 """Tool calls of a session that wait for a person: list, approve, deny. Explained in `docs/server.md`."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from kitchener.actors.approval.resumption import read_requests
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
-from kitchener.records.entries import ApprovalRequestedPayload, opened
+from kitchener.runtime.approval_list import ApprovalInfo
 from kitchener.serve.answering import until_gone
+from kitchener.serve.guard import caller_of
 from kitchener.serve.native.message_calls import result_json
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import json_response
 from kitchener.serve.served_turns import ServedTurns, Whole
 
-_TOLD = ("approval_id", "wo_id", "tool", "arguments", "reason", "rule", "message", "response_schema", "expires_at")
+_TOLD: Final = (
+    "approval_id",
+    "session_id",
+    "turn_id",
+    "wo_id",
+    "tool_id",
+    "arguments",
+    "reason",
+    "rule",
+    "message",
+    "response_schema",
+    "requested_at",
+    "expires_at",
+)
 
 
 class Approval(BaseModel):
@@ -57,16 +69,20 @@ class ApprovalCalls:
     def __init__(self, access: SessionAccess, turns: ServedTurns) -> None:
         self._access, self._turns = access, turns
 
+    async def all_waiting(self, request: Request) -> ASGIApp:
+        """The calls of the subject's sessions that wait, oldest first."""
+        supervisor, subject_id = (
+            self._access.supervisor(caller_of(request), request.query_params.get("agent")),
+            self._access.subject(request),
+        )
+        found = await self._access.runtime.pending_approvals(supervisor.agent_class, subject_id=subject_id)
+        return json_response({"approvals": [_told(each) for each in found]})
+
     async def waiting(self, request: Request) -> ASGIApp:
         """The calls of a session that wait, oldest first."""
-        found = await self._access.of(request)
-        approvals = found.session.state.approvals
-        told: list[dict[str, Any]] = []
-        for wo_id, work in list(approvals.deferred.items()) if approvals is not None else ():
-            still_open = {each.approval_id for each in work.open}
-            requests = await read_requests(found.ledgers, found.session.session_id, wo_id)
-            told.extend(_told(each.request) for each in requests if each.request["approval_id"] in still_open)
-        return json_response({"approvals": told})
+        of, runtime = await self._access.of(request), self._access.runtime
+        found = await runtime.pending_approvals(of.supervisor.agent_class, session_id=of.session.session_id)
+        return json_response({"approvals": [_told(each) for each in found]})
 
     async def approve(self, request: Request) -> ASGIApp:
         """Allows a call, and answers with the reply of the turn that goes on."""
@@ -94,6 +110,5 @@ class ApprovalCalls:
         return json_response({"result": result_json(result) if result is not None else None})
 
 
-def _told(request: ApprovalRequestedPayload) -> dict[str, Any]:
-    fields: Mapping[str, object] = dict(request)
-    return {name: opened(fields[name]) for name in _TOLD if name in fields}
+def _told(found: ApprovalInfo) -> dict[str, object]:
+    return {name: getattr(found, name) for name in _TOLD}

@@ -70,6 +70,7 @@ def session_operations(
         Served("POST", f"{_ONE}/stop", "Abort the running turns", sessions.stop, "chat", None, of_session),
         Served("POST", f"{_ONE}/end", "End a session", sessions.end, "chat", SessionEnding, of_session, errors=(410,)),
         Served("GET", f"{_ONE}/approvals", "List the tool calls that wait", approvals.waiting, "approve", None, of_session),
+        Served("GET", "/v1/approvals", "List those of all sessions", approvals.all_waiting, "approve", None, (_AGENT,)),
         Served("POST", f"{answers}/approve", "Allow one", approvals.approve, "approve", Approval, of_approval, 200, _OF_TURN),
         Served("POST", f"{answers}/deny", "Refuse one", approvals.deny, "approve", Denial, of_approval, 200, _OF_TURN),
         Served("GET", intent, "List the intents", intents.list_all, "read", None, of_session),
