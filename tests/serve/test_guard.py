@@ -76,10 +76,15 @@ async def test_another_subjects_session_is_as_unknown_as_one_that_is_not_there(t
     async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
         own = await client.ask("POST", COMPLETIONS, chat_body("hello"), **bearer(ADAS))
         session_id = own.headers["x-kitchener-session"]
+        told = set()
         for each in (session_id, "SES-00000000"):
             headers = {**bearer(DESKS), "x-kitchener-subject": "cy", "x-kitchener-session": each}
             found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **headers)
             assert (found.status, found.code) == (404, "session_not_found")
+            told.add(found.body)
+            answer = await client.ask("POST", COMPLETIONS, chat_body(f"approve WO-{each}-001.1"), **bearer(ADAS))
+            assert answer.status == 404
+        assert len(told) == 1
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ async def listening(root: Path, provider: ScriptedProvider | None = None) -> Asy
         listener = open_listener(ServeConfig(port=0))
 
         async def run() -> None:
-            ended.append(await listen(inside.server, listener, max_requests=8, on_signal=on_signal, ready=ready.set))
+            ended.append(
+                await listen(inside.server, listener, config=inside.runtime.config, on_signal=on_signal, ready=ready.set)
+            )
 
         tasks.start_soon(run)
         await ready.wait()

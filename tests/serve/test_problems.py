@@ -42,7 +42,7 @@ def test_every_error_of_a_caller_has_a_status_below_500() -> None:
         assert 400 <= status < 500, name
 
 
-@pytest.mark.parametrize("error", [LedgerWriteError("/srv/root/ho2m.jsonl: disk full"), ZeroDivisionError("my secret")])
+@pytest.mark.parametrize("error", [LedgerWriteError("/srv/root/ho2m.jsonl", "disk full"), ZeroDivisionError("my secret")])
 def test_a_failure_of_the_server_is_not_repeated_to_the_client(error: Exception) -> None:
     problem = problem_of(error)
     assert (problem.status, problem.code) == INTERNAL

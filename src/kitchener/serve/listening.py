@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 import uvicorn
 
+from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
 
@@ -33,14 +34,14 @@ class _QuietServer(uvicorn.Server):
 
 
 async def listen(
-    server: KitchenerServer, listener: socket.socket, *, max_requests: int, on_signal: OnSignal, ready: Callable[[], object]
+    server: KitchenerServer, listener: socket.socket, *, config: RuntimeConfig, on_signal: OnSignal, ready: Callable[[], object]
 ) -> bool:
     """Serves until a signal, then drains.
 
     Args:
         server: what answers
         listener: a socket that listens; closed at the end
-        max_requests: requests at the same time
+        config: the settings of the server, and its limits
         on_signal: installs the handler of signals
         ready: called once requests are taken
 
@@ -56,9 +57,10 @@ async def listen(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=max_requests + SPARE_CONNECTIONS,
+        limit_concurrency=config.serve.max_requests + SPARE_CONNECTIONS,
         h11_max_incomplete_event_size=_HEADER_BYTES,
         timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=max(1, round(config.limits.abort_grace_s)),
     )
     running, told, drained = _QuietServer(settings), anyio.Event(), [True]
 

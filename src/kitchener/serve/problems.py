@@ -114,9 +114,11 @@ def problem_of(error: Exception) -> Problem:
     if status == INTERNAL[0]:
         _log.error("request failed", error=type(error).__name__, exc_info=error)
         return Problem(status, code, "the server could not do this; its log says why")
-    return Problem(status, code, str(error), _RETRY_S if status == 503 else None)
+    return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
 
 
+_SAME_TEXTS: Final[Mapping[str, str]] = {"session_not_found": "there is no session of this id for this key"}
+"""Texts in place of those of errors whose difference would say whether something exists."""
 INTERNAL: Final = (500, "internal_error")
 
 

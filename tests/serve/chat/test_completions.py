@@ -241,6 +241,31 @@ class TestAConversation:
             assert (other.status, other.code) == (409, "idempotency_conflict")
             assert len(await said_in(second, client)) == 2
 
+    @pytest.mark.parametrize("chat", [CHAT, {}])
+    async def test_a_key_finds_its_turn_also_by_a_name_without_one_and_after_a_restart(
+        self, tmp_path: Path, chat: dict[str, str]
+    ) -> None:
+        found: list[Asked] = []
+        hold = Hold("one", wo_type="synthesize")
+        headers, body = {**chat, "idempotency_key": "k1"}, chat_body("zero", "echo: zero", "one")
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold)) as client:
+
+            async def ask() -> None:
+                found.append(await client.ask("POST", COMPLETIONS, body, **headers))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                await hold.arrived["one"].wait()
+                tasks.start_soon(ask)
+                await anyio.wait_all_tasks_blocked()
+                hold.released["one"].set()
+        async with serving(tmp_path / "root") as client:
+            found.append(await client.ask("POST", COMPLETIONS, body, **headers))
+            assert client.provider.requests == []
+            (session,) = await client.runtime.sessions()
+        assert {each.json["kitchener"]["turn_id"] for each in found} == {found[0].json["kitchener"]["turn_id"]}
+        assert session.session_id == found[0].headers["x-kitchener-session"]
+
 
 class TestAUtilityCall:
     @pytest.mark.parametrize("by_header", [True, False])
@@ -343,6 +368,7 @@ class TestAToolThatWaits:
             (waiting,) = (await session_of(first, client)).state.approvals.open
             word = f"approve {waiting.approval_id}"
             other = await desk.with_headers(x_kitchener_subject="bob").chat(word)
-            assert (other.status, other.code) == (404, "approval_not_found")
+            nowhere = await desk.with_headers(x_kitchener_subject="bob").chat("approve WO-SES-00000000-001.1")
+            assert (other.status, other.code) == (nowhere.status, nowhere.code) == (404, "approval_not_found")
             assert (await bot.with_headers(x_kitchener_subject="ada").chat(word)).code == "right_missing"
             assert (await session_of(first, client)).state.approvals.open

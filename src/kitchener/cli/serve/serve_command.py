@@ -63,7 +63,7 @@ async def _serve(config: RuntimeConfig) -> int:
             def ready() -> None:
                 print_text(f"serving on http://{shown}:{port}; OpenAI clients: base URL http://{shown}:{port}/v1")
 
-            is_whole = await listen(server, listener, max_requests=config.serve.max_requests, on_signal=on_signal, ready=ready)
+            is_whole = await listen(server, listener, config=config, on_signal=on_signal, ready=ready)
     if not is_whole:
         say("kitchener: turns that did not finish in time were cancelled")
     return OK if is_whole else NEGATIVE

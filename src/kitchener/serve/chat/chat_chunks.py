@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
-from kitchener.serve.answering import event
 from kitchener.serve.chat.client_history import WITHDRAWN
+from kitchener.serve.event_stream import event
 from kitchener.serve.problems import problem_of
 
 DONE = b"data: [DONE]\n\n"

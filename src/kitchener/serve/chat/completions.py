@@ -12,24 +12,26 @@ from starlette.types import ASGIApp
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.errors import UnknownApproval
+from kitchener.errors import UnknownApproval, UnknownSession
 from kitchener.ids import split_approval_id
 from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TurnResult, TurnUpdate
 from kitchener.runtime import Runtime
-from kitchener.serve.answering import EventStream, until_gone
 from kitchener.serve.callers import Caller
 from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
 from kitchener.serve.chat.chat_request import UTILITY, ChatBody, ChatRequest, read_body, read_request
 from kitchener.serve.chat.client_history import SpokenAnswer, spoken_answer
-from kitchener.serve.chat.session_choice import SessionChoice
+from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import json_response
 from kitchener.serve.request_names import SESSION_HEADER, named_session, named_subject
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
 _TASK_HEADER: Final = "x-openwebui-task"
+_BY_KEY: Final = "key:"
+"""Begins the name of a conversation that has none but the idempotency key of its message."""
 _STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
 _NO_COST: Final = CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0)
 
@@ -46,7 +48,7 @@ class ChatDoor:
 
     def __init__(self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock) -> None:
         self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
-        self._choice = SessionChoice(runtime, config, turns, clock)
+        self._sessions = SessionFinder(runtime, config, turns, clock)
         self._utility = UtilityCalls(runtime)
         self._numbers, self._began = count(1), clock.time_us()
 
@@ -78,8 +80,11 @@ class ChatDoor:
         name = named_session(request, self._config)
         if name is None and self._config.cache_key_names_session:
             name = body.prompt_cache_key
-        async with self._choice.chosen(supervisor, subject_id, name, asked.earlier) as session_id:
-            turn = self._begin(supervisor, subject_id, session_id, asked, request.headers.get("idempotency-key"))
+        key = request.headers.get("idempotency-key")
+        if name is None and key is not None:
+            name = f"{_BY_KEY}{key}"
+        async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
+            turn = self._begin(supervisor, subject_id, session_id, asked, key)
         heading = self._heading(body, session_id)
         if not body.stream:
             result = await until_gone(request.receive, turn.result, turn.leave)
@@ -112,7 +117,11 @@ class ChatDoor:
         """The reply of the turn that goes on after `approve WO-…` or `deny WO-…`."""
         approval_id = answer.approval_id
         session_id, _, _ = split_approval_id(approval_id)
-        if (await supervisor.session(session_id)).subject_id != subject_id:
+        try:
+            is_own = (await supervisor.session(session_id)).subject_id == subject_id
+        except UnknownSession:
+            is_own = False
+        if not is_own:
             raise UnknownApproval(approval_id)
         given = partial(supervisor.approve, approval_id, message=answer.reason or None)
         if not answer.is_approved:

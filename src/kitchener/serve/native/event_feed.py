@@ -15,7 +15,7 @@ from kitchener.config import ServeConfig
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import opened
-from kitchener.serve.answering import EventStream, event
+from kitchener.serve.event_stream import EventStream, event
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.native.session_calls import number
 

@@ -25,7 +25,7 @@ from kitchener.records.turn import (
     WorkOrderFinished,
     WorkOrderPlanned,
 )
-from kitchener.serve.answering import EventStream, event, until_gone
+from kitchener.serve.event_stream import EventStream, event, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response, problem_of

@@ -7,10 +7,10 @@ from kitchener.config import ServeConfig
 from kitchener.runtime import Runtime
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import EventFeed
-from kitchener.serve.native.intent_calls import IntentCalls, IntentChangeBody, NewIntent
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import NewSession, SessionCalls, SessionEnding
+from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.served_turns import ServedTurns
 
@@ -44,7 +44,7 @@ def session_operations(
     """
     access = SessionAccess(runtime, config)
     sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
-    feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentCalls(access)
+    feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentRequests(access)
     answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"
     of_session, of_approval = (_SESSION,), (_SESSION, _APPROVAL)
     return [

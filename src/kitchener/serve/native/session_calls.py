@@ -24,8 +24,6 @@ class NewSession(BaseModel):
 
     agent: str | None = Field(None, max_length=128)
     """The agent class. None: ADMIN, or the only one of this key."""
-    session_id: str | None = None
-    """`SES-` and 8 to 32 lower-case hex digits; the open session with this id is returned. None: a new id."""
     external_id: str | None = None
     """The client's own name for the session."""
 
@@ -55,7 +53,7 @@ class SessionCalls:
         body = read_model(NewSession, await request.body() or b"{}")
         supervisor = self._access.supervisor(caller_of(request), body.agent)
         subject_id = self._access.subject(request)
-        session_id = await supervisor.start_session(body.session_id, subject_id=subject_id, external_id=body.external_id)
+        session_id = await supervisor.start_session(subject_id=subject_id, external_id=body.external_id)
         return json_response(_shown(await supervisor.session(session_id), supervisor.agent_class), 201)
 
     async def list_all(self, request: Request) -> Response:

@@ -40,7 +40,7 @@ class IntentChangeBody(BaseModel):
     """The outcome or the reason; recorded, but not for `keep`."""
 
 
-class IntentCalls:
+class IntentRequests:
     """Answers requests about intents.
 
     Args:

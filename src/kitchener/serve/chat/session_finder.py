@@ -23,8 +23,8 @@ from kitchener.serve.problems import RequestRefused
 from kitchener.serve.served_turns import ServedTurns
 
 
-class SessionChoice:
-    """Chooses the sessions of requests.
+class SessionFinder:
+    """Finds the sessions of requests, or begins them.
 
     Args:
         runtime: has the sessions
@@ -40,7 +40,7 @@ class SessionChoice:
 
     @asynccontextmanager
     async def chosen(
-        self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair]
+        self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair], key: str | None
     ) -> AsyncIterator[str]:
         """The id of the session; the block begins the turn, and no other request for the conversation is served meanwhile.
 
@@ -49,6 +49,7 @@ class SessionChoice:
             subject_id: whose session it is
             name: the client's name of the conversation, or a session id; None: the client has none
             claimed: what the client says was said before
+            key: the idempotency key of the message, whose session goes on whatever is claimed; None: it has none
 
         Raises:
             RequestRefused: the name cannot be one
@@ -63,7 +64,7 @@ class SessionChoice:
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
             raise RequestRefused(400, "session_invalid", f"the session's name: expected 1 to {MAX_NAME} printable characters")
         async with self._alone((supervisor.agent_class, subject_id, name)):
-            found = await self._found(supervisor, subject_id, name, claimed)
+            found = await self._found(supervisor, subject_id, name, claimed, key)
             yield found if found is not None else await self._begun(supervisor, subject_id, name, claimed)
 
     async def _named(self, supervisor: HO2Supervisor, subject_id: str, session_id: str) -> str:
@@ -73,15 +74,20 @@ class SessionChoice:
         session.check_open()
         return session_id
 
-    async def _found(self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair]) -> str | None:
-        """The newest session of the conversation whose history is the claimed one."""
+    async def _found(
+        self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair], key: str | None
+    ) -> str | None:
+        """The session of the key, or the newest session of the conversation whose history is the claimed one."""
         if await supervisor.find_external(name, subject_id=subject_id) is None:  # opens the ledgers, too
             return None
-        key = events.external_index_key(subject_id, name)
         ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
-        starts = await ho2m.last(key=key, limit=self._config.max_branches)
-        for start in reversed(starts):
-            session_id = str(start.payload["session_id"])
+        starts = await ho2m.last(key=events.external_index_key(subject_id, name), limit=self._config.max_branches)
+        session_ids = [str(start.payload["session_id"]) for start in reversed(starts)]
+        if key is not None:
+            for session_id in session_ids:
+                if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
+                    return session_id
+        for session_id in session_ids:
             if supervisor.config.overlap_policy == "queue":
                 # What the running turn adds is part of the history.
                 for turn in self._turns.of_session(session_id):
