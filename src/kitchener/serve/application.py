@@ -105,12 +105,17 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     """
     config = runtime.config
     callers = await anyio.to_thread.run_sync(Callers.load, config)
+    body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
         turns = ServedTurns(tasks, config.limits.stream_buffer, cancels=config.serve.client_gone == "cancel")
         try:
             yield KitchenerServer(runtime, callers, turns, clock or SystemClock())
+        except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
+            body_error = error
         finally:
             turns.stop_all()
+    if body_error is not None:
+        raise body_error
 
 
 def open_listener(config: ServeConfig) -> socket.socket:
