@@ -5,11 +5,14 @@
 Each kind of turn is an agent class of one runtime. Every round runs all kinds, one after the other, so that load on the machine
 falls on all of them. A round's ratio is a kind's CPU by that of the plain turn in the same round; the median of the ratios is
 the figure to watch. A turn with a tool call also has one model call more, which is part of the figure. The model is a scripted
-one that answers at once. The last line of stdout is one JSON object with `--json`.
+one that answers at once. The CPU is that of this process; what the MCP server takes, a process of its own, stands apart and is
+known on Linux only. The last line of stdout is one JSON object with `--json`.
 """
 
 import argparse
 import json
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +24,7 @@ import anyio
 
 from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.config import LedgerConfig, RouterConfig
+from kitchener.config import ApprovalConfig, LedgerConfig, McpServerConfig, RouterConfig
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.testing import ScriptedProvider
 
@@ -66,6 +69,7 @@ KINDS: Final = {
     "effect": Kind("one call with an effect, async", ("plant",), ("plant",)),
     "thread": Kind("one call, read-only, in a thread", ("dig",), ("dig",)),
     "four": Kind("four read-only calls side by side", ("look",), ("look",) * 4),
+    "mcp": Kind("one call of an MCP server over stdio", ("mcp:garden",), ("garden__look",)),
     "agent": Kind("one call of another agent", ("agent:plain",), ("ask_plain",)),
 }
 _CLASSIFIED: Final = '{"speech_act":"question","ambiguity":"low","labels":{},"intent_relation":"continue","confidence":0.9}'
@@ -88,9 +92,21 @@ def _response(text: str, uses: tuple[ToolUse, ...] = ()) -> PromptResponse:
 
 def config(root: str, durability: Any) -> RuntimeConfig:
     """A class for each kind."""
-    agents = {name: HO2Config(agent_class=name, tools=kind.tools) for name, kind in KINDS.items()}
-    ledger = LedgerConfig(durability=durability)
-    return RuntimeConfig(plane_root=root, ledger=ledger, router=RouterConfig(default_provider="scripted"), agents=agents)
+    unasked = ApprovalConfig(mcp_default="allow")
+    agents = {name: HO2Config(agent_class=name, tools=kind.tools, approval=unasked) for name, kind in KINDS.items()}
+    server = McpServerConfig(command=sys.executable, args=("-m", "benchmarks.garden_server"), trust_annotations=True)
+    ledger, router = LedgerConfig(durability=durability), RouterConfig(default_provider="scripted")
+    return RuntimeConfig(plane_root=root, ledger=ledger, router=router, agents=agents, mcp={"garden": server})
+
+
+def servers_cpu() -> float:
+    """CPU of the processes that this one has started and that still run, seconds; 0 where the system does not tell."""
+    found = 0.0
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text().split():
+            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 async def converse(supervisor: HO2Supervisor, kind: str, number: int, turns: int) -> None:
@@ -111,19 +127,22 @@ async def measured(supervisor: HO2Supervisor, kind: str, options: argparse.Names
     return (time.process_time() - begun) / float(options.sessions * options.turns)
 
 
-async def compare(options: argparse.Namespace) -> dict[str, list[float]]:
-    """CPU of one turn by kind and round, seconds."""
+async def compare(options: argparse.Namespace) -> tuple[dict[str, list[float]], float]:
+    """CPU of one turn by kind and round, and that of the MCP server for one call, seconds."""
     found: dict[str, list[float]] = {name: [] for name in KINDS}
     tools: tuple[Callable[..., object], ...] = (look, plant, dig)
     with tempfile.TemporaryDirectory() as folder:
         settings = config(str(Path(folder) / "root"), options.durability)
         async with open_runtime(settings, providers={"scripted": ScriptedProvider(answer)}, tools=tools) as runtime:
+            before = 0.0
             for number in range(options.rounds + 1):
                 for kind in KINDS:
                     cpu = await measured(runtime.supervisor(kind), kind, options)
                     if number:  # the first round warms up
                         found[kind].append(cpu)
-    return found
+                before = before if number else servers_cpu()
+            calls = options.sessions * options.turns * options.rounds
+            return found, (servers_cpu() - before) / calls
 
 
 def main() -> None:
@@ -135,7 +154,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = anyio.run(compare, options, backend=options.backend)
+    found, server = anyio.run(compare, options, backend=options.backend)
     rows = {
         name: {
             "cpu_us": round(median(cpu) * 1e6),
@@ -146,8 +165,9 @@ def main() -> None:
     print(f"{'':34}  CPU a turn  by the plain turn")
     for name, row in rows.items():
         print(f"{KINDS[name].words:34}  {row['cpu_us']:7,} µs  {row['ratio']:15.2f}")
+    print(f"{'the MCP server, for one call':34}  {server * 1e6:7,.0f} µs")
     if options.json:
-        print(json.dumps({"options": vars(options), "turns": rows}))
+        print(json.dumps({"options": vars(options), "turns": rows, "mcp_server_us": round(server * 1e6)}))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from kitchener.config import McpServerConfig
+from kitchener.mcp.call_results import McpCallFailed
 from kitchener.mcp.connection import Secrets
-from kitchener.mcp.results import McpCallFailed
 from kitchener.mcp.server import McpServer
 from kitchener.records.server_tools import ServerTool
 from kitchener.records.tools import ToolAnswer, ToolQuestion

@@ -1,4 +1,4 @@
-"""Sessions in which everything happens that a session knows, under six policies in one root: what replays are tried on.
+"""Sessions in which everything happens that a session knows, under several policies in one root: what replays are tried on.
 
 A message says what its model shall do after a bar: `which roses? | rel=switch act=command label=garden`. So a script of
 messages is the whole story, and the same model serves every session. `corpus.toml` holds the policies.
@@ -467,6 +467,44 @@ async def clerk(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, asking, messages, runtime)
 
 
+async def guarded(story: Story, runtime: Runtime) -> None:
+    """Calls wait for a person, who allows, refuses, edits, allows for good, or is silent; other messages pass meanwhile."""
+    supervisor = runtime.supervisor("RESIDENT:guard")
+    session_id = await supervisor.start_session(subject_id="jo", external_id="guard")
+
+    async def ask(message: str) -> tuple[str, ...]:
+        story.clock.advance(60.0)
+        return (await supervisor.handle_turn(message, session_id=session_id)).pending_approval
+
+    (first,) = await ask("water one bed | calls=water")
+    await ask("and what else? | words=3")
+    await supervisor.approve(first, answered_by="kim", message="go on")
+    (edited, refused) = await ask("water three | calls=read_page+water+water+water words=4")
+    await supervisor.approve(edited, arguments={"bed": "moss", "litres": 3})
+    await supervisor.deny(refused, "it is wet", answered_by="kim")
+    (after,) = await ask("read and break | calls=read_page,break_down+read_page")
+    await supervisor.approve(after)
+    late = await ask("water late | calls=water")
+    story.clock.advance(1_000.0)
+    assert await ask("are you still there?") == ()
+    (always,) = await ask("water always | calls=water,water")
+    assert late != (always,)
+    await supervisor.approve(always, scope="session")
+    (again,) = await ask("water again | calls=water")  # a page of strangers is shown again
+    await supervisor.approve(again, scope="session")
+    assert await ask("and again | calls=water") == ()
+
+
+async def guarded_again(story: Story, runtime: Runtime) -> None:
+    """What was allowed for the session holds after a restart, but not in another session; a request outlives one too."""
+    supervisor = runtime.supervisor("RESIDENT:guard")
+    found = await supervisor.find_external("guard", subject_id="jo")
+    assert found is not None
+    await story.say(supervisor, found, ["water once more | calls=water", "read | calls=read_page,break_down"], runtime)
+    (waiting,) = (await supervisor.handle_turn("mine | calls=water", subject_id="kim")).pending_approval
+    await supervisor.deny(waiting)
+
+
 async def taught(story: Story, runtime: Runtime) -> None:
     """A second session of the same subject, in which gates open, and a third one that is shown what was learned."""
     supervisor = runtime.supervisor()
@@ -491,6 +529,8 @@ CHAPTERS: Final = (
     policy_versions,
     judged,
     clerk,
+    guarded,
+    guarded_again,
 )
 
 

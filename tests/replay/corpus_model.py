@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kitchener.errors import ProviderError
-from kitchener.records.prompt import PromptRequest
+from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import use_tool
 
 _CATEGORIES: Final = ("topic_affinity", "interaction_style", "task_pattern", "constraint")
@@ -57,6 +57,10 @@ def _classification(message: str, wanted: Mapping[str, str]) -> Any:
 
 def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> Any:
     rounds = sum(each.role == "tool" for each in request.messages)
+    calls = wanted["calls"].split(",") if "calls" in wanted else []
+    done = sum(bool(each.tool_uses) for each in request.messages)
+    if done < len(calls):
+        return tuple([_call(each, at) for at, each in enumerate(calls[done].split("+"))])
     if rounds < int(wanted.get("loop", 0)):
         return use_tool("list_packages", prefix="ot"[rounds % 2]) if rounds % 2 == 0 else use_tool("break_down", reason="again")
     if wanted.get("empty") == "always" or (wanted.get("empty") == "first" and request.temperature > 0):
@@ -69,6 +73,11 @@ def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> A
         else f"You said: {message.partition(' | ')[0]}. " + "Well. " * int(wanted.get("words", 1))
     )
     return {"response_text": text, **({"completes_intent": True} if "done" in wanted else {})}
+
+
+def _call(name: str, at: int) -> ToolUse:
+    arguments = {"water": {"bed": f"bed {at}"}, "break_down": {"reason": "on purpose"}, "read_page": {"title": "roses"}}
+    return use_tool(name, **arguments[name])
 
 
 def _lesson(request: PromptRequest) -> Any:

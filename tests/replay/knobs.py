@@ -28,7 +28,7 @@ _REFUSED: Final = "refuses calls, which a replay takes as recorded"
 _FAILING: Final = "retries and limits of a provider: what came of its attempts is on record and taken as given"
 _OUTSIDE: Final = "decides about messages that begin no turn"
 _SCORED: Final = "the scores of similarity that a turn used are on record, with their weight, and taken as given"
-_RULES: Final = "decides in sessions of a class with rules: tests/acceptance/approval/test_rules_and_trust.py"
+_CONNECTED: Final = "the definitions of servers' tools, and what came of their calls, are on record and taken as given"
 _LEARNING_LATER: Final = "when a consolidation begins is taken as given"
 
 KNOBS: Final[dict[str, Policy | str]] = {
@@ -173,13 +173,13 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.tool_limits.*.rate_per_minute": "whether a tool's call was refused is on record and taken as given",
     "agents.*.tool_limits.*.timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_limits.*.max_result_bytes": "a tool's result is recorded as it was kept, and taken as given",
-    "agents.*.approval.rules.*.tool": _RULES,
-    "agents.*.approval.rules.*.when": _RULES,
-    "agents.*.approval.rules.*.decision": _RULES,
+    "agents.*.approval.rules.*.tool": Policy("RESIDENT:guard", "none", "WO_PLANNED", "input_hash"),
+    "agents.*.approval.rules.*.when": Policy("RESIDENT:guard", "trusted", "APPROVAL_REQUESTED", "rule"),
+    "agents.*.approval.rules.*.decision": Policy("RESIDENT:guard", "allow", "WO_PLANNED", "input_hash"),
     "agents.*.approval.default": Policy("ADMIN", "deny", "WO_PLANNED", "input_hash"),
     "agents.*.approval.mcp_default": "decides for tools of MCP servers: tests/actors/tools/test_approval_policy.py",
     "agents.*.approval.after_untrusted": Policy("ADMIN", "ask", "WO_PLANNED", "constraints.ask_after_untrusted"),
-    "agents.*.approval.expires_s": "decides when a request expires: tests/acceptance/approval/test_answers_in_time.py",
+    "agents.*.approval.expires_s": Policy("RESIDENT:guard", 600, "APPROVAL_REQUESTED", "expires_at"),
     "agents.*.approval.max_pending": Policy("ADMIN", 8, "WO_PLANNED", "constraints.most_requests"),
     "agents.*.max_tool_calls": Policy("ADMIN", 2, "WO_PLANNED", "constraints.max_tool_calls"),
     "agents.*.max_equal_calls": Policy("ADMIN", 1, "WO_PLANNED", "constraints.max_equal_calls"),
@@ -243,4 +243,24 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.prompt_layout": Policy("ADMIN", "block", "PROJECTION_COMPUTED", "history"),
     "agents.*.evict_to": Policy("ADMIN", 0.9, "PROJECTION_COMPUTED", "visible"),
     "agents.*.newest_turns": Policy("RESIDENT:declare", 0, "PROJECTION_COMPUTED", "visible"),
+    "mcp.*.command": _CONNECTED,
+    "mcp.*.args": _CONNECTED,
+    "mcp.*.cwd": _CONNECTED,
+    "mcp.*.env": _CONNECTED,
+    "mcp.*.url": _CONNECTED,
+    "mcp.*.token": _CONNECTED,
+    "mcp.*.headers": _CONNECTED,
+    "mcp.*.allow": _CONNECTED,
+    "mcp.*.trusted": _CONNECTED,
+    "mcp.*.trust_annotations": _CONNECTED,
+    "mcp.*.start": _CONNECTED,
+    "mcp.*.connect_timeout_s": _CONNECTED,
+    "mcp.*.call_timeout_s": _CONNECTED,
+    "mcp.*.max_calls": _CONNECTED,
+    "mcp.*.max_tools": _CONNECTED,
+    "mcp.*.max_definition_bytes": _CONNECTED,
+    "mcp.*.max_result_bytes": _CONNECTED,
+    "mcp.*.backoff_initial_s": _CONNECTED,
+    "mcp.*.backoff_max_s": _CONNECTED,
+    "mcp.*.max_restarts": _CONNECTED,
 }

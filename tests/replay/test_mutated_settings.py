@@ -49,6 +49,9 @@ def changed(settings: Any, path: list[str], agent_class: str, value: Any) -> Any
     inner = getattr(settings, name)
     if rest[0] != "*":
         return settings.model_copy(update={name: changed(inner, rest, agent_class, value)})
+    if isinstance(inner, tuple):
+        rules = [changed(each, rest[1:], agent_class, value) if _differs(each, rest[1:], value) else each for each in inner]
+        return settings.model_copy(update={name: tuple(rules)})
     chosen = [agent_class] if name == "agents" else list(inner)
     made = {
         each: changed(inner[each], rest[1:], agent_class, value) for each in chosen if _differs(inner[each], rest[1:], value)

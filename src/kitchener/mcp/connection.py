@@ -202,7 +202,7 @@ class _Wire:
     """What is known of a connection besides its messages."""
 
     def __init__(self) -> None:
-        self.lost, self.tools_changed = anyio.Event(), _Flag()
+        self.lost, self.tools_changed = anyio.Event(), _Signal()
         self.problem = ""
         """Why requests cannot succeed, such as a refused token."""
         self.last_words: deque[str] = deque(maxlen=20)
@@ -226,7 +226,7 @@ class _Wire:
         return ": ".join(each for each in (self.problem or text, f"its last words: {said}" if said else "") if each)
 
 
-class _Flag:
+class _Signal:
     """An event that can be taken back."""
 
     def __init__(self) -> None:
@@ -272,6 +272,8 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         try:
             await stack.enter_async_context(client)
         except Exception as error:  # of the library, of its transport, and of groups of both
+            if state.errors is not None:
+                state.errors.close()  # also where no command was started, which would be the only other one to write
             raise ConnectionLost(await state.cause(words_of_first(error))) from error
         yield Connection(library, client, state)
 

@@ -18,6 +18,7 @@ from kitchener.clock import loop_clock
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.lanes.failure_window import FailureWindow
 from kitchener.logs import get_logger
+from kitchener.mcp.call_results import McpCallFailed, responses_to, result_of
 from kitchener.mcp.connection import (
     Connection,
     ConnectionLost,
@@ -29,7 +30,6 @@ from kitchener.mcp.connection import (
     words_of_first,
 )
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
-from kitchener.mcp.results import McpCallFailed, responses_to, result_of
 from kitchener.records.server_tools import ServerTool
 from kitchener.records.tools import ToolIdentity
 

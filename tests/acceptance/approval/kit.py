@@ -71,7 +71,9 @@ class Desk:
         self.tools = (delete, *self.tools[1:])
 
 
-def model(*rounds: Uses, gate: Callable[[PromptRequest], Awaitable[object]] | None = None) -> ScriptedProvider:
+def model(
+    *rounds: Uses, gate: Callable[[PromptRequest], Awaitable[object]] | None = None, media_types: tuple[str, ...] = ()
+) -> ScriptedProvider:
     """A model that asks for the tools of each round in turn, and then says what it was told. It asks for none in a chat."""
 
     def answer(request: PromptRequest) -> Any:
@@ -84,7 +86,7 @@ def model(*rounds: Uses, gate: Callable[[PromptRequest], Awaitable[object]] | No
             return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5), tool_uses=tuple(uses))
         return {"response_text": "done: " + " | ".join(message.content for message in heard)}
 
-    return ScriptedProvider(answer, gate=gate)
+    return ScriptedProvider(answer, gate=gate, media_types=media_types)
 
 
 Open = Callable[..., Any]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from kitchener.actors.approval.resumption import read_resumption
+from kitchener.actors.approval.resumption import read_parts, read_resumption
 from kitchener.actors.approval.wording import waiting_reply
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.pending import PendingApprovals, granted
@@ -18,9 +18,11 @@ from kitchener.clock import iso, to_us
 from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
 from kitchener.ledger import LedgerGroup
+from kitchener.media import accepts
 from kitchener.records import events
 from kitchener.records.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, WorkOrderDeferredPayload
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import RefMapping
 from kitchener.records.work_order import Constraints, WorkOrder
 
@@ -35,35 +37,51 @@ class ApprovalInTurn:
         config: how long a request waits
     """
 
-    __slots__ = ("_config", "_ledgers", "_policy", "_session", "refs", "resumed")
+    __slots__ = ("_config", "_ledgers", "_policy", "_session", "parts", "refs", "resumed")
 
     def __init__(self, ledgers: LedgerGroup, session: SessionManager, policy: ApprovalPolicy, config: ApprovalConfig) -> None:
         self._ledgers, self._session, self._policy, self._config = ledgers, session, policy, config
         self.resumed: Resumption | None = None
         """The deferred tool loop that the turn goes on with; None: it begins anew."""
         self.refs: list[RefMapping] = []
-        """The entries of the loop and of the answers to its requests."""
+        """The entries of the loop, of the answers to its requests, and of `parts`."""
+        self.parts: tuple[StoredPart, ...] = ()
+        """The images and files of the messages that the loop serves."""
 
     async def resume(self, resumes: ResumesMapping) -> None:
         """Reads the loop that the turn goes on with."""
-        self.resumed, self.refs = await read_resumption(self._ledgers, self._session.session_id, resumes)
+        session_id = self._session.session_id
+        self.resumed, self.refs, turns = await read_resumption(self._ledgers, session_id, resumes)
+        if self._session.state.has_parts:
+            found = await read_parts(self._ledgers, session_id, turns)
+            self.parts = tuple([part for part, _ in found])
+            self.refs += [ref for _, ref in found]
+
+    def parts_beside(self, shown: Sequence[StoredPart], accepted: tuple[str, ...]) -> list[StoredPart]:
+        """Returns those of `parts` that the context does not show already, and that the model takes."""
+        return [each for each in self.parts if each not in shown and accepts(accepted, each.media_type)]
 
     @property
     def held_back(self) -> frozenset[str]:
         """The tools that do not run before the reply, because a person may have to be asked about them."""
-        return self._policy.held_back(shows_untrusted=self._session.results.has_untrusted)
+        policy = self._policy
+        if policy.after_untrusted == "allow":
+            return policy.asking
+        return policy.held_back(shows_untrusted=self._session.results.has_untrusted)
 
     def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
         """Returns the constraints of the reply.
 
         Args:
             constraints: those of the agent class
-            results: of the tools that ran before the reply
+            results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
-        untrusted = self._session.results.has_untrusted or any(
-            each.get("tool_id") in self._policy.untrusted for each in results
-        )
-        return limits_in_session(constraints, self._policy, self._session.state.approvals, shows_untrusted=untrusted)
+        untrusted, approvals = self._session.results.has_untrusted, self._session.state.approvals
+        if results and not untrusted:
+            untrusted = any("source" in each or each.get("tool_id") in self._policy.untrusted for each in results)
+        if approvals is None and not untrusted:
+            return constraints
+        return limits_in_session(constraints, self._policy, approvals, shows_untrusted=untrusted)
 
     @property
     def resumed_id(self) -> str | None:
@@ -76,7 +94,11 @@ class ApprovalInTurn:
         rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
-            {"tool_id": use.tool_id, "result": outcome.result}
+            {
+                "tool_id": use.tool_id,
+                **({"source": outcome.untrusted_source} if outcome.untrusted_source is not None else {}),
+                "result": outcome.result,
+            }
             for use, outcome in heard
             if outcome is not None and outcome.error is None
         ]

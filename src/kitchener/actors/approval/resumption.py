@@ -4,7 +4,7 @@ HO1m has the model's answers and the outcomes of tools, HO2m the requests and th
 earlier one and was deferred again continues its loop. Explained in `docs/approval.md`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from kitchener.records.entries import (
     payload_as,
     text_of,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.records.prompt import ToolUse
 from kitchener.records.ref import RefMapping
 from kitchener.records.tokens import tokens_of_bytes
@@ -36,6 +37,8 @@ class ReadResumption(NamedTuple):
     resumption: Resumption
     refs: list[RefMapping]
     """The entries of the loop and of the answers."""
+    turns: frozenset[str]
+    """The turns that made the loop."""
 
 
 class AnsweredRequest(NamedTuple):
@@ -100,7 +103,14 @@ async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: Resume
     resumption = Resumption(
         wo_id=resumes["wo_id"], rounds=tuple(loop.made()), pending=pending, tokens=tokens_of_bytes(loop.size)
     )
-    return ReadResumption(resumption, [*loop.refs, *refs])
+    return ReadResumption(resumption, [*loop.refs, *refs], frozenset(loop.turns))
+
+
+async def read_parts(ledgers: LedgerGroup, session_id: str, turns: Container[str]) -> list[tuple[StoredPart, RefMapping]]:
+    """Returns the images and files of the messages of some turns, each with its entry."""
+    read = ledgers.ho2m.read(session_id=session_id, entry_type=events.PART_ATTACHED)
+    found = [entry async for entry in read if entry.payload.get("turn_id") in turns]
+    return [(StoredPart.from_payload(each.payload), each.ref.as_mapping()) for each in found]
 
 
 class _Loop:
@@ -113,6 +123,7 @@ class _Loop:
         """What tools want back with the answer to their question, by the places of their calls."""
         self.open: list[int] = []
         """The places of the last round's calls without an outcome."""
+        self.turns = set[str]()
         self.size = 0
         self._places: list[int] = []
         self._before = self._calls = 0
@@ -127,6 +138,7 @@ class _Loop:
             payload = events.read_payload(entry.entry_type, entry.payload)
             self.size += len(canonical_bytes(payload, at="entry"))
             self.refs.append(entry.ref.as_mapping())
+            self.turns.add(str(payload.get("turn_id")))
             if entry.entry_type == events.TOOL_CALL:
                 self._hear(payload_as(ToolCallPayload, payload))
             else:

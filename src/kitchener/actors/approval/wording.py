@@ -33,15 +33,16 @@ def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]]) -> str:
     Args:
         requests: each with its id
     """
-    lines = ["Before I go on, I need your approval:" if len(requests) == 1 else "Before I go on, I need your approvals:"]
+    noun, verb = ("answer", "Answer") if all(each.message for _, each in requests) else ("approval", "Approve")
+    lines = [f"Before I go on, I need your {noun}{'s' if len(requests) > 1 else ''}:"]
     for approval_id, each in requests:
         lines.append(f"- {approval_id}: {shown_call(each.tool_id, each.arguments)}")
         if each.message:
             lines.append(f"  The tool asks: {shortened(' '.join(each.message.split()))}")  # one line, which no text leaves
     lines.append(
-        "It has not been done yet. Approve or deny it by its id; you can go on talking meanwhile."
+        f"It has not been done yet. {verb} or deny it by its id; you can go on talking meanwhile."
         if len(requests) == 1
-        else "None of it has been done yet. Approve or deny each by its id; you can go on talking meanwhile."
+        else f"None of it has been done yet. {verb} or deny each by its id; you can go on talking meanwhile."
     )
     return "\n".join(lines)
 

@@ -45,7 +45,7 @@ class SessionResults:
     @property
     def has_untrusted(self) -> bool:
         """Whether the turn was offered a result of an untrusted source. Known once `items` was called."""
-        return any(each is not None and each.untrusted_source is not None for each in self._held.values())
+        return bool(self._held) and any(each is not None and each.untrusted_source is not None for each in self._held.values())
 
     def keep(self, trace: Iterable[StoredEntry], reply: str) -> KeptResults:
         """Chooses the results of a turn that later turns may be shown, and holds them. Returns them for `TURN_COMPLETED`.

@@ -42,11 +42,13 @@ class ApprovalPolicy:
     """The tools whose results are not trusted, each with its source."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """The hashes of the tools' definitions."""
+    asking: frozenset[str] = frozenset()
+    """The ids of `asks`."""
 
     def held_back(self, *, shows_untrusted: bool) -> frozenset[str]:
         """The tools that do not run before the reply, because a person may have to be asked about them."""
         is_later = shows_untrusted and self.after_untrusted != "allow"
-        return frozenset((*self.asks, *self.effects)) if is_later else frozenset(self.asks)
+        return self.asking.union(self.effects) if is_later else self.asking
 
     @property
     def asks_later(self) -> tuple[str, ...]:
@@ -75,7 +77,8 @@ def policy_of(config: ApprovalConfig, tools: Iterable[ToolIdentity]) -> Approval
             effects.append(each.tool_id)
         if not each.traits.is_trusted:
             untrusted[each.tool_id] = each.source
-    return ApprovalPolicy(tuple(offered), asks, tuple(effects), config.after_untrusted, untrusted, hashes)
+    after = config.after_untrusted
+    return ApprovalPolicy(tuple(offered), asks, tuple(effects), after, untrusted, hashes, frozenset(asks))
 
 
 def ruling_on(config: ApprovalConfig, tool: ToolIdentity) -> Ruling:
