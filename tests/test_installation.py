@@ -24,7 +24,7 @@ NEEDED_BY_AN_EXTRA = {
     "mcp/connection.py": {"httpx2", "mcp", "mcp-types"},
     "testing/replays.py": {"pytest"},
 }
-"""What single modules import where the extra `models`, `embeddings` or `serve`, or the program that uses them, has installed it."""
+"""What single modules import where an extra such as `models` or `serve`, or the program that uses them, has installed it."""
 
 
 def _imported(path: Path) -> set[str]:
