@@ -11,7 +11,7 @@ import pytest
 from kitchener import tool
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
-from kitchener.testing import ScriptedProvider, use_tool
+from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
 
@@ -163,6 +163,17 @@ class TestAConversation:
             newer = await chat.chat("one", "echo: one", "zwei", "echo: zwei", "drei")
             assert older.headers["x-kitchener-session"] == second.headers["x-kitchener-session"]
             assert newer.headers["x-kitchener-session"] == edited.headers["x-kitchener-session"]
+
+    @pytest.mark.parametrize("context_mode", ["off", "enforce"])
+    async def test_every_branch_replays_as_it_was(self, tmp_path: Path, context_mode: str) -> None:
+        async with serving(tmp_path / "root", context_mode=context_mode, ho3_enabled=True) as client:
+            chat, found = client.with_headers(**CHAT), list[Asked]()
+            for messages in (("one",), ("one", "echo: one", "two"), ("one", "echo: one", "zwei"), ("uno", "echo: uno", "due")):
+                found.append(await chat.chat(*messages, stream=len(messages) > 1))
+            config = client.runtime.config
+        for session_id in {each.headers["x-kitchener-session"] for each in found}:
+            report = await replay_session(session_id, config=config)
+            assert report.is_identical, str(report)
 
     async def test_a_regenerated_reply_begins_a_branch(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
