@@ -7,9 +7,9 @@ from pydantic import Field, StringConstraints, model_validator
 from kitchener.config.settings import Name, Positive, Seconds, Settings
 from kitchener.config.shown import REFERENCE, is_reference
 
-ServeRight = Literal["chat", "read", "approve", "act_for"]
+ServeRight = Literal["chat", "read", "approve", "act_for", "operate"]
 """What a key allows. `chat`: send messages. `read`: see sessions and events. `approve`: list and answer tool calls that wait.
-`act_for`: name the subject of each request, and so act for all of them."""
+`act_for`: name the subject of each request, and so act for all of them. `operate`: read the metrics."""
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 """The name of an HTTP header."""
@@ -27,7 +27,7 @@ class ServeClientConfig(Settings):
     agents: tuple[Name, ...] = ("*",)
     """Agent classes that this key reaches. `*`: all."""
     rights: tuple[ServeRight, ...] = ("chat", "read", "approve")
-    """What this key allows: `chat`, `read`, `approve`, `act_for`."""
+    """What this key allows: `chat`, `read`, `approve`, `act_for`, `operate`."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 600
     """Requests a minute. One tenth of them may come at once; a further one is refused with 429."""
     max_requests: Positive = 64
@@ -37,7 +37,7 @@ class ServeClientConfig(Settings):
     def _check_key(self) -> Self:
         if not is_reference(self.key):
             raise ValueError(f"`key` {REFERENCE}")
-        if (self.subject is None) != ("act_for" in self.rights):
+        if (self.subject is None) != ("act_for" in self.rights) and self.rights != ("operate",):
             raise ValueError("needs either `subject`, or `act_for` among its `rights`")
         return self
 

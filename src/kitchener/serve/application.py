@@ -21,6 +21,7 @@ from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.guard import Guard
+from kitchener.serve.metrics import CONTENT_TYPE, exposition
 from kitchener.serve.native.session_api import session_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.served_turns import ServedTurns
@@ -38,7 +39,7 @@ class KitchenerServer:
 
     def __init__(self, runtime: Runtime, callers: Callers, turns: ServedTurns, clock: Clock) -> None:
         config = runtime.config.serve
-        self._turns, self._limits = turns, runtime.config.limits
+        self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         chat = ChatDoor(runtime, config, turns, clock)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         operations = [
@@ -60,9 +61,10 @@ class KitchenerServer:
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
             *(each.route() for each in operations),
+            Served("GET", "/metrics", "Counts for Prometheus", self._metrics, "operate").route(),
             Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
         ]
-        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config)
+        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts)
         self.app: ASGIApp = self._guard
         """The ASGI application."""
 
@@ -82,6 +84,10 @@ class KitchenerServer:
             with anyio.move_on_after(self._limits.abort_grace_s):
                 await self._wait_idle()
         return not waiting.cancelled_caught
+
+    async def _metrics(self, _: Request) -> Response:
+        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def _wait_idle(self) -> None:
         await self._turns.wait_idle()

@@ -182,7 +182,12 @@ def _digest(secret: str) -> bytes:
 
 
 def _local_caller(serve: ServeConfig) -> Caller:
-    settings = ServeClientConfig(key=f"env:{_LOCAL}", subject=serve.local_subject, max_requests=serve.max_requests)
+    settings = ServeClientConfig(
+        key=f"env:{_LOCAL}",
+        subject=serve.local_subject,
+        rights=("chat", "read", "approve", "operate"),
+        max_requests=serve.max_requests,
+    )
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
 
 

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
 from kitchener.serve.callers import Caller, Callers, is_loopback
+from kitchener.serve.metrics import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
@@ -30,11 +31,13 @@ class Guard:
         app: what answers the requests that pass
         callers: whose keys count
         config: the settings of the server
+        counts: counts the answers
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, config: ServeConfig) -> None:
+    def __init__(self, app: ASGIApp, callers: Callers, config: ServeConfig, counts: ServerCounts) -> None:
         self._app, self._callers, self._config = app, callers, config
         self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
+        self._counts = counts
         self.is_draining = False
         """Whether new requests are refused."""
         self.running = 0
@@ -53,13 +56,13 @@ class Guard:
         if scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        answer = _Answer(send, self._counts)
         try:
             self._check(scope)
             caller = self._callers.of(Headers(scope=scope).get("authorization"))
             caller.enter()
         except RequestRefused as error:
-            await problem_of(error).response()(scope, receive, send)
+            await problem_of(error).response()(scope, receive, answer.send)
             return
         self.running += 1
         try:
@@ -135,12 +138,14 @@ class _ClientGone(Exception):
 
 
 class _Answer:
-    """Sends an answer, and knows whether it has begun."""
+    """Sends an answer, counts it, and knows whether it has begun."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self.has_begun = send, False
+    def __init__(self, send: Send, counts: ServerCounts) -> None:
+        self._send, self._counts, self.has_begun = send, counts, False
 
     async def send(self, message: Message) -> None:
+        if not self.has_begun:
+            self._counts.answers[message["status"]] += 1
         self.has_begun = True
         await self._send(message)
 

@@ -14,7 +14,8 @@ from anyio.abc import TaskGroup
 
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
-from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
+from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.serve.metrics import ServerCounts, TurnEnd
 
 _log = get_logger(__name__)
 
@@ -30,16 +31,18 @@ class ServedTurn:
     Args:
         session_id: its session
         capacity: updates that wait for a slow reader, beyond which the turn waits; None: nobody reads updates
+        counts: counts how it ends
         cancels: whether the turn is cancelled when its reader goes away
     """
 
-    def __init__(self, session_id: str, capacity: int | None, *, cancels: bool) -> None:
+    def __init__(self, session_id: str, capacity: int | None, counts: ServerCounts, *, cancels: bool) -> None:
         self.session_id = session_id
         self.done = anyio.Event()
         """Set when the turn has ended, in whatever way."""
         self._error: Exception | None = None
         self._results: list[TurnResult | None] = []
-        self._scope, self._cancels = anyio.CancelScope(), cancels
+        self._scope, self._cancels, self._counts = anyio.CancelScope(), cancels, counts
+        self._began, self._has_text = anyio.current_time(), False
         self._has_reader = True
         self._why: KitchenerError = RuntimeClosed(f"the turn of session {session_id} was stopped before it had a reply")
         self._stream = anyio.create_memory_object_stream[TurnUpdate](capacity) if capacity is not None else None
@@ -89,6 +92,9 @@ class ServedTurn:
         assert self._stream is not None
         async with aclosing(begin()) as updates:
             async for update in updates:
+                if isinstance(update, TextDelta) and not self._has_text:
+                    self._has_text = True
+                    self._counts.first_text_s.add(anyio.current_time() - self._began)
                 if isinstance(update, TurnCompleted):
                     self._results.append(update.result)
                 if self._has_reader:
@@ -112,10 +118,17 @@ class ServedTurn:
         finally:
             if self._stream is not None:
                 self._stream[0].close()
+            self._count()
             self.done.set()
             if not self._has_reader and self._error is not None:
                 error_class = type(self._error).__name__
                 _log.warning("turn failed after its client had gone", session_id=self.session_id, error=error_class)
+
+    def _count(self) -> None:
+        self._counts.turn_s.add(anyio.current_time() - self._began)
+        result = self._results[0] if self._results else None
+        end: TurnEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"
+        self._counts.turns["degraded" if result is not None and result.degraded else end] += 1
 
 
 class ServedTurns:
@@ -129,6 +142,8 @@ class ServedTurns:
 
     def __init__(self, tasks: TaskGroup, capacity: int, *, cancels: bool) -> None:
         self._tasks, self._capacity, self._cancels = tasks, capacity, cancels
+        self.counts = ServerCounts()
+        """What came of the turns so far; the server counts its answers in it, too."""
         self._running: dict[str, list[ServedTurn]] = {}
 
     def __len__(self) -> int:
@@ -136,12 +151,12 @@ class ServedTurns:
 
     def begin(self, session_id: str, begin: Updates) -> ServedTurn:
         """Begins a turn whose updates somebody reads."""
-        turn = ServedTurn(session_id, self._capacity, cancels=self._cancels)
+        turn = ServedTurn(session_id, self._capacity, self.counts, cancels=self._cancels)
         return self._start(turn, lambda: turn.run_updates(begin))
 
     def begin_whole(self, session_id: str, begin: Whole) -> ServedTurn:
         """Begins a turn of which only the result is wanted."""
-        turn = ServedTurn(session_id, None, cancels=self._cancels)
+        turn = ServedTurn(session_id, None, self.counts, cancels=self._cancels)
         return self._start(turn, lambda: turn.run_whole(begin))
 
     def of_session(self, session_id: str) -> list[ServedTurn]:
