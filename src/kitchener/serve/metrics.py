@@ -15,7 +15,7 @@ BOUNDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.
 """Upper bounds of the buckets of durations, seconds, as the conventions of OpenTelemetry for generative AI have them."""
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-TurnEnd = Literal["completed", "degraded", "failed", "stopped"]
+ServedEnd = Literal["completed", "degraded", "failed", "stopped"]
 
 
 class Durations:
@@ -47,7 +47,7 @@ class ServerCounts:
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
         """Answers by their status."""
-        self.turns: Counter[TurnEnd] = Counter()
+        self.turns: Counter[ServedEnd] = Counter()
         """Turns of requests by how they ended."""
         self.turn_s, self.first_text_s = Durations(), Durations()
         """How long turns took with their waits, and how long until the first text of a stream."""

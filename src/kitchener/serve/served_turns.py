@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate
-from kitchener.serve.metrics import ServerCounts, TurnEnd
+from kitchener.serve.metrics import ServerCounts, ServedEnd
 
 _log = get_logger(__name__)
 
@@ -127,7 +127,7 @@ class ServedTurn:
     def _count(self) -> None:
         self._counts.turn_s.add(anyio.current_time() - self._began)
         result = self._results[0] if self._results else None
-        end: TurnEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"
+        end: ServedEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"
         self._counts.turns["degraded" if result is not None and result.degraded else end] += 1
 
 
