@@ -11,7 +11,7 @@ project.
     python -m benchmarks.evidence --data chats.json --budgets 1000,2000 --sample 100
     python -m benchmarks.evidence --data locomo10.json --policies lexical,newest_first --json
     python -m benchmarks.evidence --data chats.json --embeddings static --weight 0.15
-    python -m benchmarks.evidence --data locomo10.json --one-session
+    python -m benchmarks.evidence --data locomo10.json --one-session --layout block
 
 With `--embeddings` the running turn also ranks by vectors. With `--policies` the idealised figures stand beside them: the
 ranking alone, which is given one message an item and knows speakers and dates; `newest_first` is the policy that asks nothing.
@@ -46,6 +46,7 @@ from kitchener.context import (
     resolve_active,
 )
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.ruleset import PromptLayout
 from kitchener.ids import SessionId
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.ref import Ref
@@ -94,11 +95,20 @@ class Player:
         conversation: what is played
         embeddings: gives vectors
         is_one: whether everything is said, and asked, in one session
+        layout: the `prompt_layout` of the questions' turns
     """
 
-    def __init__(self, root: str, conversation: Conversation, embeddings: EmbeddingsConfig, *, is_one: bool = False) -> None:
+    def __init__(
+        self,
+        root: str,
+        conversation: Conversation,
+        embeddings: EmbeddingsConfig,
+        *,
+        is_one: bool = False,
+        layout: PromptLayout = "chat",
+    ) -> None:
         self._root, self._conversation, self._embeddings = root, conversation, embeddings
-        self._is_one = is_one
+        self._is_one, self._layout = is_one, layout
         self._session_id: SessionId | None = None
         """The session in which everything is said; None: each has one of its own."""
         first = next(each for said in conversation.sessions for each in said)
@@ -113,6 +123,7 @@ class Player:
             recall_scope="subject",
             consolidation="manual",
             context_budget=budget,
+            prompt_layout=self._layout,
             token_estimator="chars/4",
         )
         config = RuntimeConfig(
@@ -210,6 +221,7 @@ async def measure_running(
     embeddings: EmbeddingsConfig,
     *,
     is_one: bool,
+    layout: PromptLayout = "chat",
 ) -> dict[str, Any]:
     """Shares of the running turn per group of questions and budget, and the CPU time of a question's turn."""
     rows: list[Row] = []
@@ -218,7 +230,7 @@ async def measure_running(
         questions = sampled(conversation, share)
         found: list[Found] = [{} for _ in questions]
         with tempfile.TemporaryDirectory() as root:
-            player = Player(root, conversation, embeddings, is_one=is_one)
+            player = Player(root, conversation, embeddings, is_one=is_one, layout=layout)
             await player.play()
             for budget in budgets:
                 began = time.process_time()
@@ -352,6 +364,7 @@ def main() -> None:
     parser.add_argument("--embeddings", default="off", choices=("off", "hashing", "static"), help="what gives vectors")
     parser.add_argument("--weight", type=float, default=EmbeddingsConfig().weight, help="the weight of their scores")
     parser.add_argument("--one-session", action="store_true", help="say and ask everything in one session")
+    parser.add_argument("--layout", choices=("chat", "block"), default="chat", help="prompt_layout (default chat)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     try:
@@ -373,7 +386,9 @@ def main() -> None:
     # The deadline is long, so that the figures do not depend on the machine's load.
     embeddings = EmbeddingsConfig(kind=arguments.embeddings, weight=arguments.weight, deadline_s=600.0)
     share = min(1.0, arguments.sample / count) if arguments.sample else 1.0
-    running = partial(measure_running, conversations, budgets, share, embeddings, is_one=arguments.one_session)
+    running = partial(
+        measure_running, conversations, budgets, share, embeddings, is_one=arguments.one_session, layout=arguments.layout
+    )
     report = {"running": anyio.run(running)}
     report |= {each: measure_ranking(POLICIES[each], conversations, budgets, share) for each in policies}
     for name, figures in report.items():

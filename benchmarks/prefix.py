@@ -108,6 +108,7 @@ class Prompts:
             "mean_chars": round(self.compared / compared),
             "system_share": round(100 * self.system / whole, 1),
             "cacheable_share": round(100 * self.shared / whole, 1),
+            "mean_uncached_chars": round((self.compared - self.shared) / compared),
         }
 
 
@@ -161,6 +162,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
     agent = HO2Config(
         context_mode=options.mode,
         intent_mode=options.intents,
+        prompt_layout=options.layout,
         tools=("*",) if options.tools else None,
         **({"context_budget": options.budget} if options.budget is not None else {}),
     )
@@ -202,6 +204,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="context_budget, tokens (default: that of the settings)")
     parser.add_argument("--mode", choices=("off", "enforce"), default="enforce", help="context_mode (default enforce)")
     parser.add_argument("--intents", choices=("bridge", "classified"), default="bridge", help="intent_mode (default bridge)")
+    parser.add_argument("--layout", choices=("chat", "block"), default="chat", help="prompt_layout (default chat)")
     parser.add_argument("--tools", action="store_true", help="offer three tools, which the model does not call")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args()
@@ -211,6 +214,7 @@ def main() -> None:
         print(
             f"  {wo_type:<11} {row['prompts']:>4} prompts  mean {row['mean_chars']:>6,} characters"
             f"  system message {row['system_share']:5.1f} %  cacheable {row['cacheable_share']:5.1f} %"
+            f"  not cacheable {row['mean_uncached_chars']:>6,} characters"
         )
     breaks = ", ".join(f"{count} × {CAUSES[cause]}" for cause, count in report["breaks"].items())
     print(f"  breaks of the reply's prompt, by their first cause: {breaks or 'none'}")

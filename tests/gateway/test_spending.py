@@ -215,3 +215,16 @@ async def test_a_call_that_is_cut_off_counts_what_was_sent(tmp_path: Path) -> No
                 break
         assert refused == [True]
         assert len(provider.requests) > 1
+
+
+async def test_the_tools_that_a_call_offers_count_before_it_is_made(tmp_path: Path) -> None:
+    """Their schemas may be most of what is sent, and strangers may have written them."""
+
+    @tool(description="Finds roses. " * 3_000)
+    def find(name: str) -> str:
+        return name
+
+    provider, config = model(), priced(tmp_path, {"subject_day_tokens": 10_000}, tools=("*",))
+    async with open_runtime(config, providers={"scripted": provider}, tools=[find]) as runtime:
+        assert is_refused(await runtime.supervisor().handle_turn("And now?", subject_id="ada"))
+    assert provider.requests == []

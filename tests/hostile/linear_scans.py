@@ -56,6 +56,7 @@ from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import relayed
 from kitchener.context.lexical import words as lexical_words
+from kitchener.context.lexical.asking import asks
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.bodies import UnusableAnswer
@@ -369,6 +370,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
         Scan("an excerpt", _excerpt),
+        Scan("a message that asks", asks),
         Scan("a name before a message", relayed.name_before),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),

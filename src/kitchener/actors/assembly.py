@@ -1,6 +1,6 @@
 """Builds the components of one agent class's supervisor, and connects them to the resources of its runtime."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -9,7 +9,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.approval.answering import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.attention.templates import AttentionTemplate, resolve_template
+from kitchener.actors.attention.templates import resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
 from kitchener.actors.authority.comparing import Comparing
 from kitchener.actors.consolidation.background import BackgroundJobs
@@ -166,7 +166,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         ledgers=ledgers,
         executor=ho1_executor,
         budgeter=token_budgeter,
-        attention=attention or _attention(agent_class, config, sessions, sources.templates),
+        attention=attention or _attention(agent_class, config, sessions, sources, host.policy_version),
         quality=QualityGate(config),
         clock=clock,
         degraded_call=degraded_call,
@@ -231,10 +231,11 @@ def _content(config: HO2Config, host: SharedResources, reply: Constraints) -> Co
 
 
 def _attention(
-    agent_class: str, config: HO2Config, sessions: SessionDirectory, templates: Sequence[AttentionTemplate]
+    agent_class: str, config: HO2Config, sessions: SessionDirectory, sources: RequestSources, policy_version: int
 ) -> AttentionRetriever:
-    template = resolve_template(templates, agent_class)
-    return AttentionRetriever(SessionContext(sessions, config), config, template)
+    template = resolve_template(sources.templates, agent_class)
+    is_chat = policy_version > 5 and config.prompt_layout == "chat" and sources.shows_history
+    return AttentionRetriever(SessionContext(sessions, config, is_chat=is_chat), config, template, is_chat=is_chat)
 
 
 def _turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory) -> TurnMemory:

@@ -236,7 +236,7 @@ class AttentionConfig(Settings):
     """Newest turns of the session in which gathering looks for words of the message."""
     attention_matches: Annotated[int, Field(ge=0, le=100)] = 4
     """Turns that share words with the message, gathered besides the newest ones."""
-    recent_turns: Annotated[int, Field(ge=0, le=100)] = 6
+    recent_turns: Annotated[int, Field(ge=0, le=100)] = 12
     """Newest turns of the session that are always gathered. The Context Authority shows them whatever their intent, if they fit
     `context_budget`."""
     recalled_results: Annotated[int, Field(ge=0, le=100)] = 6
@@ -316,8 +316,9 @@ class ContextConfig(Settings):
     context_mode: Literal["off", "shadow", "enforce"] = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
-    context_budget: TokenCount = 2_400
-    """Tokens of context that the Authority shows in one turn."""
+    context_budget: TokenCount = 4_000
+    """Tokens of context that the Authority shows in one turn. In chat layout, seven tenths of them are for chat messages, most
+    of which a provider's cache serves."""
     recall_scope: Literal["intent", "session", "subject"] | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""

@@ -155,6 +155,11 @@ class Ruleset:
         """Whether the session's past is shown as chat messages."""
         return self.prompt_layout == "chat" and self.is_split
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether what matches a message never takes the room of the chat messages, so that a cache can serve them."""
+        return self.policy_version > 5
+
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"

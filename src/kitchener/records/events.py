@@ -166,7 +166,9 @@ Version 5: what was said on a day that the message names matches it; where many 
 sessions take turns; bare numbers make nothing of other sessions related to a message (4: not so).
 
 Version 6: a model reads a long result of a tool page by page, and is told when it makes a call again and again or too many
-calls (5: it read all of a result, and only the rounds were counted).
+calls (5: it read all of a result, and only the rounds were counted). What matches a message never takes the room of the chat
+messages, the goal of the running intent stands after them, and defaults give more room to both (5: a good match took their
+room; the goal stood before them).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

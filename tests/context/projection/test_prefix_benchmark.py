@@ -44,11 +44,11 @@ def test_the_benchmark_plays_dialogues_and_messages(
         (1, ("For two.", prefix.REPLIES[0])),
         (2, ("A table, please.", "For how many?")),
     ]
-    given = ["prefix.py", "--data", str(data), "--turns", "4", "--mode", mode, "--budget", "500", "--json"]
+    given = ["prefix.py", "--data", str(data), "--turns", "4", "--mode", mode, "--budget", "1000", "--json"]
     monkeypatch.setattr(sys, "argv", given)
     prefix.main()
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (report["turns"], report["mode"], report["budget"]) == (4, mode, 500)
+    assert (report["turns"], report["mode"], report["budget"]) == (4, mode, 1000)
     for figures in report["work_orders"].values():
         assert figures["prompts"] == 4
         assert figures["system_share"] <= figures["cacheable_share"] < 100

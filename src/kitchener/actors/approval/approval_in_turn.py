@@ -168,7 +168,7 @@ def defer(
         payload["expires_at"] = expires_at
         payload["args_hash"] = digest(wo.subject_id, canonical_bytes(each.arguments, at="arguments"))
         entries.append((events.APPROVAL_REQUESTED, own_id, {**payload}))
-    return Deferral(entries, waiting_reply(asked), tuple([own_id for own_id, _ in asked]))
+    return Deferral(entries, waiting_reply(asked, policy.untrusted), tuple([own_id for own_id, _ in asked]))
 
 
 def _requested(wo: WorkOrder, own_id: str, request: ApprovalRequest, policy: ApprovalPolicy) -> ApprovalRequestedPayload:

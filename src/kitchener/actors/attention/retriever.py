@@ -6,8 +6,9 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 
@@ -77,6 +78,8 @@ class ContextFragment:
     """The ledger entry of the fragment; None: it has none."""
     timestamp: str = ""
     """Timestamp of that entry; "": not known."""
+    said: tuple[str, ...] = ()
+    """A turn as chat messages, of the user and the agent in turn; (): it is shown as `content`."""
 
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
@@ -161,13 +164,22 @@ class AttentionRetriever:
         context_provider: supplies the fragments
         config: the agent's limits
         template: the attention template of the agent class; None: the shipped one for it
+        is_chat: whether the newest turns are shown as what was `said` in them
     """
 
-    def __init__(self, context_provider: ContextProvider, config: HO2Config, template: AttentionTemplate | None = None) -> None:
+    def __init__(
+        self,
+        context_provider: ContextProvider,
+        config: HO2Config,
+        template: AttentionTemplate | None = None,
+        *,
+        is_chat: bool = False,
+    ) -> None:
         template = template or resolve_template(load_templates(), config.agent_class)
         self._provider = context_provider
         self._never_waits = bool(getattr(context_provider, "never_waits", False))
         self._recent_turns, self._max_matches = config.recent_turns, config.attention_matches
+        self._is_chat = is_chat
         self.template_id = template.template_id
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
@@ -193,6 +205,8 @@ class AttentionRetriever:
         if matches:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
+            if self._is_chat:
+                matches = [replace(found, said=()) for found in matches]
         found = [*reversed(recent), *map(_result_fragment, reversed(results)), *matches]
         return self._laid_out(found, len(lists), elapsed_ms, cut_by)
 
@@ -265,15 +279,20 @@ class AttentionRetriever:
             tokens += fragment.token_estimate
             kept.append(fragment)
         used = BudgetUsed(tokens, queries, elapsed_ms, cut_by)
+        history: tuple[str, ...] | None = () if self._is_chat else None
         if not kept:
-            return AttentionContext(template_id=self.template_id, budget_used=used)
+            return AttentionContext(template_id=self.template_id, budget_used=used, history=history)
         kept.sort(key=_source_id)
         # The instructions already show the standing rules. They stay among the fragments, so that the record lists them.
-        texts = [fragment.content for fragment in kept if fragment.source != STANDING_RULE]
-        if len(texts) < len(kept):
+        shown = [fragment for fragment in kept if fragment.source != STANDING_RULE]
+        if len(shown) < len(kept):
             kept.sort(key=_is_no_rule)
-        text = "\n\n".join(texts)
-        return AttentionContext(text, digest(text.encode()), tuple(kept), self.template_id, used)
+        if self._is_chat:
+            history = tuple(chain.from_iterable([fragment.said for fragment in shown]))
+            shown = [fragment for fragment in shown if not fragment.said]
+        text = "\n\n".join([fragment.content for fragment in shown])
+        text_hash = digest(text.encode()) if text else EMPTY_HASH
+        return AttentionContext(text, text_hash, tuple(kept), self.template_id, used, history=history)
 
 
 STANDING_RULE: Final = "standing_rule"

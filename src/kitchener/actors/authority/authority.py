@@ -386,6 +386,8 @@ def recall_scope_of(config: HO2Config) -> RecallScope:
 
 _BEFORE_3: Final = {"recall_scope": "intent", "recalled_turns": 50, "ranking_postings": 1_024}
 """The defaults of settings before version 3 of the policy."""
+BEFORE_6: Final[Mapping[str, int]] = {"context_budget": 2_400, "recent_turns": 6}
+"""Those before version 6."""
 
 
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
@@ -396,8 +398,9 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         ruleset_hash: identity of the whole policy; "" if nothing is recorded
         policy_version: version of the rules that turns follow
     """
-    if policy_version < 3:
-        earlier = {key: value for key, value in _BEFORE_3.items() if key not in config.model_fields_set}
+    if policy_version < 6:
+        defaults = {**BEFORE_6, **(_BEFORE_3 if policy_version < 3 else {})}
+        earlier = {key: value for key, value in defaults.items() if key not in config.model_fields_set}
         config = config.model_copy(update=earlier)
     return Ruleset(
         intent_mode=config.intent_mode,

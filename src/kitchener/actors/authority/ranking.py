@@ -16,6 +16,7 @@ from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3, WEIGHTS_BEFORE_5, LexicalWeights
 from kitchener.context.lexical.relayed import RelayedNames
+from kitchener.context.projection.window import Window
 from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of
 
@@ -267,6 +268,8 @@ class TurnRanking:
         # Estimates how many turns fit the budget from the average size of a turn.
         count, tokens, budget = self._taken, self._tokens, self._ruleset.context_budget
         if self._ruleset.is_split:
+            if self._ruleset.is_chat and self._ruleset.is_steady:  # the newest turns are shown without a ranking
+                budget -= min(tokens, Window.under(self._ruleset).room)
             count, tokens = self._among, self._words.tokens(self._among)
         wanted = budget * count // tokens if tokens else 0
         return self._words.rank(message, wanted, self._among, self.similar)

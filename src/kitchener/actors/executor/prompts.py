@@ -17,6 +17,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.actors.executor.packs import Emit, PackTemplate, compile_pack, fence, plain
@@ -222,13 +223,13 @@ class CompiledContract:
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
         system = self._system
         if system is not None and messages:  # long, and equal in nearly every request
-            first, others = messages[0], b",".join([b"", *map(_encoded, messages[1:])]) + b"]" + tail
+            first, others = messages[0], b"," * (len(messages) > 1) + _joined(messages[1:]) + b"]" + tail
             if first is system.message:
                 return system.opening, others
             if first.content.startswith(system.message.content):
                 rest = canonical_bytes(first.content[len(system.message.content) :])[1:-1]
                 return system.cut, rest + _SYSTEM_END + others
-        return NOTHING, self._hash_head + b"[" + b",".join(map(_encoded, messages)) + b"]" + tail
+        return NOTHING, self._hash_head + b"[" + _joined(messages) + b"]" + tail
 
 
 class _System(NamedTuple):
@@ -247,13 +248,18 @@ _SYSTEM_END: Final = b'","role":"system"}'
 _ROLES: Final[tuple[Literal["user", "assistant"], ...]] = ("user", "assistant")
 
 
-def _encoded(message: Message) -> bytes:
-    """Returns the canonical JSON of a message."""
-    if message.role == "user" and not message.parts:  # it has only its text, so it needs no intermediate object
-        return b'{"content":' + canonical_bytes(message.content) + b',"role":"user"}'
-    if message.role == "assistant" and not message.tool_uses:
-        return b'{"content":' + canonical_bytes(message.content) + b',"role":"assistant"}'
-    return canonical_bytes(message.as_mapping())
+def _joined(messages: Sequence[Message]) -> bytes:
+    """The canonical JSON of messages, joined by commas. Messages that are only text, as most are, are encoded at once."""
+    texts = [{"content": each[1], "role": each[0]} for each in messages if each[2:] == _ONLY_TEXT]
+    if len(texts) == len(messages):
+        try:
+            return orjson.dumps(texts)[1:-1]  # canonical: the keys are in order, and a text has one form
+        except TypeError:  # a text that has no UTF-8 form, which the other path refuses by name
+            pass
+    return b",".join([canonical_bytes(each.as_mapping()) for each in messages])
+
+
+_ONLY_TEXT: Final = Message("user", "")[2:]
 
 
 class PromptLibrary:

@@ -56,6 +56,8 @@ class ContextItems:
         placed = find_placed(projection, plain_item_id(item_id)) if projection is not None else None
         if placed is None:
             raise ToolError(f"there is no item {item_id!r} in this context; take an id in square brackets from a stub")
+        if placed.item.untrusted_source is not None and context.note_source is not None:
+            context.note_source(plain_item_id(item_id), placed.item.untrusted_source)
         return placed.item.whole or placed.item.text
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.actors.sessions.pending import ASKED_CHARS, DeferredWork, PendingApprovals
+from kitchener.context.fold.chat_messages import as_chat, spoken_in
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -56,7 +57,8 @@ class PastTurn:
     ) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = content or turn_text(user_message, response, speaker)
-        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref)
+        said = tuple(as_chat(spoken_in(content)))
+        self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, said=said)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
         self._words: frozenset[str] | None = None
@@ -138,7 +140,7 @@ def fold(state: SessionState, entries: Iterable[tuple[str, Mapping[str, object],
 
 
 def _start_turn(state: SessionState, payload: TurnStartedPayload, _: Ref) -> None:
-    state.turn_count = max(state.turn_count + 1, _number(payload["turn_id"]))
+    state.turn_count = max(state.turn_count + 1, number_of(payload["turn_id"]))
     speaker = payload.get("speaker")
     named = None if speaker is None else _text(speaker)
     state.open_turn = OpenTurn(TurnId(payload["turn_id"]), _text(payload["user_message"]), speaker=named)
@@ -156,7 +158,7 @@ def _attach_part(state: SessionState, payload: PartAttachedPayload, _: Ref) -> N
 
 def _plan_work_order(state: SessionState, payload: WorkOrderPlannedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
-    state.wo_count = max(state.wo_count, _number(wo_id) or state.wo_count + 1)
+    state.wo_count = max(state.wo_count, number_of(wo_id) or state.wo_count + 1)
     if (turn := state.open_turn) is not None:
         turn.work_orders[wo_id] = payload["wo_type"]
         if turn.resumed is not None and turn.resumed[0] == payload.get("parent_wo_id"):
@@ -227,7 +229,7 @@ def _abort_turn(state: SessionState, payload: TurnAbortedPayload, _: Ref) -> Non
     # A crash may have lost the turn's start, but the turn's number is still used. Then the open turn is an earlier one.
     if state.open_turn is not None and state.open_turn.turn_id == payload["turn_id"]:
         state.open_turn = None
-    state.turn_count = max(state.turn_count, _number(payload["turn_id"]))
+    state.turn_count = max(state.turn_count, number_of(payload["turn_id"]))
 
 
 def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> None:
@@ -237,7 +239,7 @@ def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> Non
 def _import_message(state: SessionState, payload: MessageImportedPayload, ref: Ref) -> None:
     """An imported reply and the message before it are one turn of the window, as they would have been here."""
     turn, text, is_reply = payload["turn_id"], _text(payload["text"]), payload["role"] == "assistant"
-    state.turn_count = max(state.turn_count, _number(turn))
+    state.turn_count = max(state.turn_count, number_of(turn))
     speaker = payload.get("speaker")
     content = imported_text(text, None if speaker is None else _text(speaker), is_reply=is_reply)
     last = state.window[-1] if state.window else None
@@ -278,7 +280,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ERASED
 
 
-def _number(entity_id: object) -> int:
+def number_of(entity_id: object) -> int:
     """The number at the end of an id. Numbers can have gaps, because a crash may lose entries."""
     number = str(entity_id).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0

@@ -55,8 +55,12 @@ class HistoryItems:
 
 def spoken(item: Item) -> tuple[tuple[bool, str], ...]:
     """What an item of a turn says: each part with whether it is a reply, without the labels `user` and `assistant`."""
-    text = item.text
-    if item.is_reply or text.startswith(ASSISTANT_LABEL):
+    return ((True, item.text.removeprefix(ASSISTANT_LABEL)),) if item.is_reply else spoken_in(item.text)
+
+
+def spoken_in(text: str) -> tuple[tuple[bool, str], ...]:
+    """The same of the text of a turn, a message or a reply, as `kitchener.records.spoken` makes it."""
+    if text.startswith(ASSISTANT_LABEL):
         return ((True, text.removeprefix(ASSISTANT_LABEL)),)
     message, line, reply = text.removeprefix(USER_LABEL).partition(_REPLY_LINE)
     return ((False, message), (True, reply)) if line else ((False, message),)

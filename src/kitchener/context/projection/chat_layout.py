@@ -1,8 +1,8 @@
 """Packs a session's past as chat messages, and beside the user's message what else matches it.
 
 The chat messages are the newest turns (`window.py`). Other turns and evidence stand beside the message, where no provider's
-cache serves them, so weak matches are shown only beside a short history. If the best match says that the message asks for
-something of before, the history leaves room to matches in that turn.
+cache serves them. A message that asks is shown all that matches it nearly as well as the best does; any other message only what
+matches best, and more beside a short past. Before version 6 of the policy, the history gave its room to good matches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +14,10 @@ from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
 from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
+from kitchener.context.lexical.asking import asks
 from kitchener.context.projection.offered import ShownTurns, groups_of, once, placed_order, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem
-from kitchener.context.projection.window import Window, first_recent
+from kitchener.context.projection.window import Window, first_recent, kept_recent
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
@@ -24,14 +25,18 @@ from kitchener.records.tokens import Estimator
 Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
 """`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
 
+_ASKED: Final = 0.15
+"""Share of the best match from which on a match is shown if the message asks for something."""
+_TOLD: Final = 0.8
+"""The same for any other message."""
 _SURE: Final = 0.7
-"""How well the best match must match to say that the message asks for something of before. The history then leaves it room."""
+"""Before version 6: how well the best match had to match so that the history left it room."""
 _GOOD: Final = 0.1
-"""How well others must match to be shown with it."""
+"""Before version 6: how well others had to match to be shown with it."""
 _STRONG: Final = 0.5
-"""How well a turn must match to be shown beside a long history in any other case."""
+"""Before version 6: how well a turn had to match to be shown beside a long history in any other case."""
 _RESERVE: Final = 2
-"""Times the tokens of the history that weak matches leave free."""
+"""Times the tokens of the past that weak matches leave free."""
 
 
 class ChatLayout:
@@ -46,6 +51,7 @@ class ChatLayout:
     def __init__(self, ruleset: Ruleset, estimate: Estimator, grade: Grade | None) -> None:
         self.ruleset, self.estimate, self._grade = ruleset, estimate, grade
         self._window = Window.under(ruleset)
+        self._recent_kept = kept_recent(ruleset.recent_turns, ruleset.evict_to) if ruleset.is_steady else None
         self.terse = partial(terse, estimate=estimate) if ruleset.is_terse else None
 
     def pack(
@@ -53,7 +59,7 @@ class ChatLayout:
     ) -> "ShownTurns":
         """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
         turns = reach.turns if reach.turns is not None else []
-        newest = recent_turns(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns))
+        newest = recent_turns(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns, self._recent_kept))
         state.history.follow(turns, self._window.most)
         start = self._window.start(state.history.items, state.history.ends)
         said: Sequence[Item] = state.history.items[start:]
@@ -65,14 +71,23 @@ class ChatLayout:
         evidence = once(recalled, state, reach, newest, self.terse) if recalled else ()
         positions = dict[str, int]()
         matches_beside = partial(self._matches, turns, evidence, message, active, positions)
-        matches = matches_beside({item.ref for item in said})
-        seen, wanted = self._wanted(matches) if said and (start or evidence) else ([], 0)
+        seen, wanted = list[tuple[Item, float]](), 0
+        matches: Iterable[tuple[Item, float]] | None = None
+        if not self.ruleset.is_steady and said and (start or evidence):
+            matches = matches_beside({item.ref for item in said})
+            seen, wanted = self._wanted(matches)
         history, cut, cut_by = packer.pack_history(said, wanted)
         placed = history
         if evidence or start or cut:
-            matches = matches_beside({each.item.ref for each in history}) if cut else chain(seen, matches)
-            reserve = _RESERVE * sum([each.tokens for each in history])
-            found = packer.pack_matches(_reserving(matches, reserve), groups_of(evidence))
+            if cut or matches is None:
+                seen, matches = [], matches_beside({each.item.ref for each in history})
+            shown = sum([each.tokens for each in history])
+            if self.ruleset.is_steady:
+                past = max(shown, state.history.ends[-1] if turns else 0)
+                offered = _reserving(matches, _RESERVE * past, _ASKED if asks(message) else _TOLD)
+            else:
+                offered = _reserving_before_6(chain(seen, matches), _RESERVE * shown)
+            found = packer.pack_matches(offered, groups_of(evidence))
             known = {each.item.ref for each in found} if cut else ()
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
@@ -87,7 +102,10 @@ class ChatLayout:
         positions: dict[str, int],
         taken: set[Ref],
     ) -> Iterator[tuple[Item, float]]:
-        """Turns and evidence that are not `taken`, best first, each with how well it matches."""
+        """Turns and evidence that are not `taken`, best first, each with how well it matches.
+
+        Since version 6 this is its share of the best match, whether that is taken or not.
+        """
         if active is None:
             yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
             return
@@ -95,8 +113,10 @@ class ChatLayout:
             return
         count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
         offered: Sequence[Item] = [*turns, *evidence] if evidence else turns
+        best = 0.0
         for index, grade in self._grade(message, offered):
             item = offered[index]
+            best = best or (grade if self.ruleset.is_steady else 1.0)
             if item.ref in taken:
                 continue
             taken.add(item.ref)
@@ -105,7 +125,7 @@ class ChatLayout:
             if item.tokens > most:
                 asked = asked or {**asked_terms(message)}
                 item = excerpted(item, asked, most, self.estimate)
-            yield item, grade
+            yield item, grade / best if best else 0.0
 
     def _wanted(self, matches: Iterable[tuple[Item, float]]) -> tuple[list[tuple[Item, float]], int]:
         """The best matches, as far as they were read, and the tokens that the history leaves to them.
@@ -134,11 +154,17 @@ def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) ->
     return [*said[:-2], *fitting]
 
 
-def _reserving(matches: Iterable[tuple[Item, float]], reserve: int) -> Iterator[tuple[Item, int]]:
-    """Matches with the tokens that must stay free beside each.
+def _reserving(matches: Iterable[tuple[Item, float]], reserve: int, least: float) -> Iterator[tuple[Item, int]]:
+    """Matches with the tokens that must stay free beside each: none beside those that match at least so well.
 
-    Weak ones are the fewer, the longer the history is, because no cache serves them.
+    Weak ones are the fewer, the longer the past is, because no cache serves them.
     """
+    for item, share in matches:
+        yield item, 0 if share >= least else reserve
+
+
+def _reserving_before_6(matches: Iterable[tuple[Item, float]], reserve: int) -> Iterator[tuple[Item, int]]:
+    """The same, as it was before version 6: the best match said how well others must match."""
     least = 0.0
     for item, grade in matches:
         least = least or (_GOOD if grade >= _SURE else _STRONG)

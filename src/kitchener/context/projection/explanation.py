@@ -14,7 +14,7 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import ancestors
 from kitchener.context.projection.packer import Form, PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
-from kitchener.context.projection.rendering import STABLE
+from kitchener.context.projection.rendering import is_before_history
 from kitchener.records.entries import IntentCloser, SuppressReason
 from kitchener.records.ref import Ref
 
@@ -117,7 +117,7 @@ def place_in_prompt(placed: PlacedItem, projection: Projection) -> Place:
         return ""
     if any(each.item.ref == placed.item.ref for each in projection.history):
         return "history"
-    return "system" if placed.form == "FULL" and placed.item.kind in STABLE else "turn"
+    return "system" if is_before_history(placed, projection) else "turn"
 
 
 _PLACES: Final[Mapping[Place, str]] = {

@@ -80,6 +80,8 @@ class Projection(NamedTuple):
     """Those of `placed` that are shown as chat messages; None: all turns are shown in one text."""
     cut_by: int = 0
     """Tokens that the history had to give up in this turn, because other items left it too little room."""
+    goal_moves: bool = False
+    """Whether the goal of the active intent stands after the history, because it changes with the intent."""
 
     @property
     def visible(self) -> tuple[PlacedItem, ...]:
@@ -226,6 +228,7 @@ class Projector:
             today,
             shown.history,
             shown.cut_by,
+            ruleset.is_steady,
         )
 
     def _pack_text(

@@ -80,8 +80,8 @@ def _as_chat(projection: Projection, estimate: Estimator, elsewhere: Collection[
     history = projection.history or ()
     said = {each.item.ref for each in history}
     head = [each for each in projection.head if each.text]
-    stable = [each for each in head if _is_stable(each)]
-    moving = [(each.text, each.item) for each in head if not _is_stable(each)]
+    stable = [each for each in head if is_before_history(each, projection)]
+    moving = [(each.text, each.item) for each in head if not is_before_history(each, projection)]
     if projection.counted is not None:
         moving.insert(0, (projection.counted.text, projection.counted))
     others = [each for each in projection.placed if each.item.ref not in said and each.text]
@@ -140,9 +140,14 @@ def _by_day(shown: Sequence[tuple[str, Item]], projection: Projection) -> tuple[
     return ordered, LINE.join(lines)
 
 
-STABLE: Final = ("rule", "intent", "bias")
+_STABLE: Final = ("rule", "intent", "bias")
 """Kinds of items that seldom change."""
 
 
 def _is_stable(placed: PlacedItem) -> bool:
-    return placed.form == "FULL" and placed.item.kind in STABLE
+    return placed.form == "FULL" and placed.item.kind in _STABLE
+
+
+def is_before_history(placed: PlacedItem, projection: Projection) -> bool:
+    """Whether an item stands before the chat messages: what seldom changes, without a goal that changes with the intent."""
+    return _is_stable(placed) and not (projection.goal_moves and placed.item.entity_id == projection.intent_id)

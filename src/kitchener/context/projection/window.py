@@ -5,6 +5,7 @@ moves in steps. Between two steps the messages are only appended to, so a provid
 module does not know which other turns match the message (`projection.py`).
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,7 +28,8 @@ class Window(NamedTuple):
     def under(cls, ruleset: Ruleset) -> "Window":
         """The window of a policy. It depends on no turn."""
         budget = ruleset.context_budget
-        room = budget * 17 // 20  # the rest is for goals, learned lines, work orders and matches
+        # The rest is for goals, learned lines, work orders and matches. Before version 6, matches took room of the history.
+        room = budget * 7 // 10 if ruleset.is_steady else budget * 17 // 20
         step = max(1, int(room * (1 - ruleset.evict_to)))
         # Two items of this size leave the newest turn in the window wherever a step ends.
         return cls(room, step, max(0, min(ruleset.excerpt_tokens, (room - step) // 2)))
@@ -49,16 +51,23 @@ class Window(NamedTuple):
         return start
 
 
-def first_recent(items: Sequence[Item], turns: int) -> int:
+def kept_recent(turns: int, evict_to: float) -> int:
+    """How many of the newest `turns` of a session are left when the oldest of them leave."""
+    return math.ceil(turns * evict_to)
+
+
+def first_recent(items: Sequence[Item], turns: int, kept: int | None = None) -> int:
     """The position from which on the session's newest turns are shown whatever their intent.
 
-    It moves in steps of half of them, so that not every turn changes the beginning of the history.
+    It moves in steps, so that not every turn changes the beginning of the history.
 
     Args:
         items: the items of the session's turns, oldest first, two of most turns
         turns: how many turns may be shown
+        kept: how many are left after a step; None: about half of them
     """
-    most, step = 2 * turns, max(1, turns // 2) * 2
+    step = turns // 2 if kept is None else turns - kept
+    most, step = 2 * turns, max(1, step) * 2
     first = max(0, -((most - len(items)) // step) * step) if turns else len(items)
     while 0 < first < len(items) and turn_of(items[first]) == turn_of(items[first - 1]):
         first += 1

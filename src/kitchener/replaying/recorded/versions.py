@@ -1,6 +1,6 @@
 """Turns present settings into those that turns under an older version of the policy ran with: the defaults of then."""
 
-from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.actors.authority.authority import BEFORE_6, recall_scope_of
 from kitchener.actors.executor.reply_contract import OBJECT_REPLY
 from kitchener.config import HO2Config
 
@@ -20,6 +20,8 @@ def of_version(agent: HO2Config, policy_version: int) -> HO2Config:
         changes["recalled_results"] = 0
         if "turn_budget" not in agent.model_fields_set:
             changes["turn_budget"] = 16_000
+    if policy_version < 6:
+        changes |= {key: value for key, value in BEFORE_6.items() if key not in agent.model_fields_set}
     if policy_version < 4 and "synthesize_contract_id" not in agent.model_fields_set:
         changes["synthesize_contract_id"] = OBJECT_REPLY
     return agent.model_copy(update=changes)

@@ -101,8 +101,12 @@ class ResultPages:
         text = self._texts.get(item_id)
         return None if text is None or self._page_bytes is None else page_of(text, item_id, offset, self._page_bytes)
 
+    def note_source(self, item_id: str, source: str) -> None:
+        """Notes where an item of the context comes from, if that is not trusted."""
+        self._sources[item_id] = source
+
     def untrusted_source(self, arguments: Mapping[str, object]) -> str | None:
-        """Where the page comes from that a call of `read_context_item` reads, if that is not trusted."""
+        """Where the page or item comes from that a call of `read_context_item` reads, if that is not trusted."""
         return self._sources.get(plain_item_id(str(arguments.get("item_id"))))
 
 
