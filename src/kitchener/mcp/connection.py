@@ -35,7 +35,6 @@ _MAX_MESSAGE_FACTOR: Final = 2
 _HTTP_ERROR: Final = "Server returned an error response"
 """What the library says of an HTTP status of 400 or more without an error of the protocol."""
 EXTRA: Final = "needs the extra `mcp`: pip install 'kitchener[mcp]'"
-"""What an error says where the library is missing."""
 
 
 class ConnectionLost(Exception):
@@ -441,7 +440,6 @@ class _Library:
     """The environment variables that a command may have."""
     message: Any
     any_message: Any
-    """Reads a message of JSON-RPC."""
     streamable_http_client: Any
     error: Any
     closed: int
