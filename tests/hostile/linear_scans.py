@@ -56,8 +56,8 @@ from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import relayed
 from kitchener.context.lexical import words as lexical_words
-from kitchener.context.lexical.asking import asks
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.questions import asks
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.offline import OfflineProvider

@@ -48,6 +48,7 @@ POLICY: Final = (
     "context.lexical.index",
     "context.lexical.features",
     "context.lexical.postings",
+    "context.lexical.questions",
     "context.lexical.relayed",
     "context.lexical.words",
     "context.fold.lifecycle",

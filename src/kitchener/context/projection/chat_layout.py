@@ -14,7 +14,7 @@ from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
 from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
-from kitchener.context.lexical.asking import asks
+from kitchener.context.lexical.questions import asks
 from kitchener.context.projection.offered import ShownTurns, groups_of, once, placed_order, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.projection.window import Window, first_recent, kept_recent
