@@ -53,7 +53,11 @@ class Reader:
         return "".join(page["text"] for page in self.pages)
 
 
-@pytest.mark.parametrize("config", [OFF, ENFORCE], ids=["off", "enforce"])
+# Only this tool may give more than a page.
+ONE_TOOL = {**OFF, "tool_result_max_bytes": 5_000, "tool_limits": {"read_file": {"max_result_bytes": 65_536}}}
+
+
+@pytest.mark.parametrize("config", [OFF, ENFORCE, ONE_TOOL], ids=["off", "enforce", "one tool"])
 async def test_a_model_reads_a_long_result_page_by_page_in_any_context_mode(
     tmp_path: Path, scripted: OpenRuntime, config: dict[str, Any]
 ) -> None:

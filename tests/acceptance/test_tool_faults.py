@@ -194,13 +194,15 @@ async def test_unknown_tools_and_wrong_arguments_for_ever_end_in_a_reply(tmp_pat
         """Looks."""
         return place
 
-    model = Persistent(asking(("nope", {}), ("look", {"wrong": [1]}), ("look", {}), ("", {})))
+    broken = ToolUse("broken", "look", {}, problem="the arguments are not a JSON object")
+    model = Persistent([*asking(("nope", {}), ("look", {"wrong": [1]}), ("", {})), broken])
     config: dict[str, Any] = {"max_tool_calls": 10}
     async with scripted(model.provider, tools=[look], **config) as runtime:
         recorded = await ends_well(runtime, tmp_path, [look], **config)
     assert len(recorded) == 12
     assert all("error" in each for each in recorded)
     assert {each["tool_id"] for each in recorded} == {"(none)", "look"}
+    assert [each["error"] for each in recorded[3:8:4]] == ["the arguments are not a JSON object"] * 2
 
 
 async def test_a_budget_that_ends_in_the_middle_of_a_round_ends_in_a_reply(tmp_path: Path, scripted: OpenRuntime) -> None:

@@ -5,6 +5,7 @@ scene and two values under which the scene comes out differently. A setting with
 no longer does anything.
 """
 
+import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from tests.config import observed_administration as administered
 from tests.config import observed_approval as approval
 from tests.config import observed_embeddings as embedded
 from tests.config import observed_parts as parts
+from tests.config import observed_servers as servers
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
 from tests.replay.knobs import KNOBS
@@ -179,6 +181,26 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.consolidation": Seen("auto", "manual", with_settings(turns.learning, "consolidation")),
     "agents.*.consolidation_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.slow_lesson, "consolidation_deadline_s")),
     "agents.*.consolidation_backoff_s": Seen(1.0, 1_000.0, with_settings(turns.failed_lessons, "consolidation_backoff_s")),
+    "mcp.*.command": Seen(sys.executable, servers.ABSENT, with_settings(servers.started, "command", max_restarts=1)),
+    "mcp.*.args": Seen(None, ("-c", "0"), with_settings(servers.started, "args", max_restarts=1)),
+    "mcp.*.cwd": Seen(None, "/no/such/folder", with_settings(servers.started, "cwd", max_restarts=1)),
+    "mcp.*.env": Seen({}, {"KEY": "env:PATH"}, with_settings(servers.started, "env", max_restarts=1)),
+    "mcp.*.url": Seen("/mcp", None, with_settings(servers.reached, "url")),
+    "mcp.*.token": Seen(None, "it", with_settings(servers.reached, "token")),
+    "mcp.*.headers": Seen({}, {"x-desk": "it"}, with_settings(servers.reached, "headers")),
+    "mcp.*.allow": Seen(("*",), ("look",), with_settings(servers.listing, "allow")),
+    "mcp.*.trusted": Seen(False, True, with_settings(servers.listing, "trusted")),
+    "mcp.*.trust_annotations": Seen(False, True, with_settings(servers.listing, "trust_annotations")),
+    "mcp.*.start": Seen("runtime", "first_use", with_settings(servers.waits_for_use, "start")),
+    "mcp.*.connect_timeout_s": Seen(0.05, 0.1, with_settings(servers.hangs, "connect_timeout_s")),
+    "mcp.*.call_timeout_s": Seen(1.0, 2.0, with_settings(servers.tool_limit, "call_timeout_s")),
+    "mcp.*.max_calls": Seen(1, 2, with_settings(servers.at_once, "max_calls")),
+    "mcp.*.max_tools": Seen(1, 2, with_settings(servers.listing, "max_tools")),
+    "mcp.*.max_definition_bytes": Seen(512, 4_096, with_settings(servers.listing, "max_definition_bytes")),
+    "mcp.*.max_result_bytes": Seen(2_048, 4_096, with_settings(servers.large_result, "max_result_bytes")),
+    "mcp.*.backoff_initial_s": Seen(1.0, 1_000.0, with_settings(servers.fails, "backoff_initial_s")),
+    "mcp.*.backoff_max_s": Seen(4.0, 1_000.0, with_settings(servers.fails, "backoff_max_s")),
+    "mcp.*.max_restarts": Seen(2, 10, with_settings(servers.fails, "max_restarts")),
 }
 
 

@@ -8,10 +8,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener import RuntimeConfig
+from kitchener import RuntimeConfig, tool
 from kitchener.config import ModelPrice, SpendingConfig
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
@@ -132,6 +132,33 @@ async def test_a_turn_has_a_limit_of_its_own(tmp_path: Path) -> None:
     assert [is_refused(each) for each in await ask(tight, provider, "ada")] == [True]
 
 
+async def test_a_limit_that_is_reached_between_rounds_of_tools_is_told_and_what_ran_stays_on_record(tmp_path: Path) -> None:
+    """Each call of the model is checked, not only the first of a turn."""
+    config = priced(tmp_path, {"turn": 0.03})
+
+    @tool
+    def book(place: int) -> str:
+        """Books."""
+        return f"booked {place}"
+
+    def answer(request: PromptRequest) -> Any:
+        rounds = sum(message.role == "tool" for message in request.messages)
+        use = ToolUse(f"u{rounds}", "book", {"place": rounds})
+        usage = Usage(2_000, 1_000)
+        return PromptResponse(provider_id="scripted", model_id="scripted-1", text="", usage=usage, tool_uses=(use,))
+
+    provider = ScriptedProvider(answer)
+    async with open_runtime(config, providers={"scripted": provider}, tools=[book], clock=FakeClock()) as runtime:
+        result = await runtime.supervisor().handle_turn("book")
+        calls = await read_all(runtime.ledgers().ho1m, entry_type=events.TOOL_CALL)
+    assert is_refused(result)
+    assert [entry.payload["result"] for entry in calls] == ["booked 0", "booked 1"]
+    assert len(provider.requests) == 2
+    assert result.cost_summary["tool_calls"] == 2
+    report = await replay_session(result.session_id, config=config, tools=[book])
+    assert report.is_identical, report.text()
+
+
 async def test_calls_of_built_in_models_count_nothing_also_after_a_restart(tmp_path: Path) -> None:
     """They are answered beyond every limit, and what they used is not held against other calls."""
     free = priced(tmp_path, {"subject_day_tokens": 10}, provider="offline", model=None)
@@ -188,3 +215,16 @@ async def test_a_call_that_is_cut_off_counts_what_was_sent(tmp_path: Path) -> No
                 break
         assert refused == [True]
         assert len(provider.requests) > 1
+
+
+async def test_the_tools_that_a_call_offers_count_before_it_is_made(tmp_path: Path) -> None:
+    """Their schemas may be most of what is sent, and strangers may have written them."""
+
+    @tool(description="Finds roses. " * 3_000)
+    def find(name: str) -> str:
+        return name
+
+    provider, config = model(), priced(tmp_path, {"subject_day_tokens": 10_000}, tools=("*",))
+    async with open_runtime(config, providers={"scripted": provider}, tools=[find]) as runtime:
+        assert is_refused(await runtime.supervisor().handle_turn("And now?", subject_id="ada"))
+    assert provider.requests == []

@@ -69,7 +69,13 @@ def garbage(request_id: object, arguments: dict[str, Any], params: dict[str, Any
 
 
 def big(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
-    answer(request_id, "x" * int(arguments.get("size", 10_000_000)))
+    text = "x" * int(arguments.get("size", 10_000_000))
+    if arguments.get("last"):  # as servers of Node write it
+        result = {"content": [{"type": "text", "text": text}]}
+        sys.stdout.write(json.dumps({"result": result, "jsonrpc": "2.0", "id": request_id}) + "\n")
+        sys.stdout.flush()
+    else:
+        answer(request_id, text)
 
 
 def fails(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:

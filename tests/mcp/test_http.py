@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from kitchener.config import McpServerConfig
+from kitchener.mcp.call_results import McpCallFailed
 from kitchener.mcp.connection import Secrets
-from kitchener.mcp.results import McpCallFailed
 from kitchener.mcp.server import McpServer
 from kitchener.records.server_tools import ServerTool
 from kitchener.records.tools import ToolAnswer, ToolQuestion
@@ -153,11 +153,10 @@ async def test_a_tool_that_comes_later_is_offered_from_the_next_turn_on(web: Htt
 
 
 async def test_an_answer_beyond_the_limit_is_not_read_to_its_end(tmp_path: Path) -> None:
-    """The tool has run, so what came of it is unknown. The next call finds the server as it was."""
+    """The next call finds the server as it was."""
     with faulty_over_http(tmp_path / "fs", ["big", "echo"]) as server:
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
             reply = await say(runtime, "fs__big")
-            assert "outcome unknown" in reply
-            assert "the answer is larger than 8,388,608 bytes" in reply
+            assert "the tool has run, but its answer is larger than 8,388,608 bytes" in reply
             assert await say(runtime, 'fs__echo {"text": "on"}') == '"on"'
             assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1

@@ -71,7 +71,9 @@ async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
         ("fs__fails", "the disk is full"),
         ("fs__refused", "server 'fs' refused the call: no such thing (-32602)"),
         ("fs__wrong_form", "its answer is not as the protocol says"),
-        ("fs__big", "its result has 10,000,002 bytes, and max_result_bytes = 4,194,304"),
+        ("fs__big", "the tool has run, but its answer is larger than 8,388,608 bytes; max_result_bytes = 4,194,304"),
+        ('fs__big {"last": true}', "the tool has run, but its answer is larger than 8,388,608 bytes"),
+        ('fs__big {"size": 5000000}', "the tool has run, but its result has 5,000,002 bytes, and max_result_bytes = 4,194,304"),
         ('fs__big {"size": 70000}', '"more":"read_context_item('),
     ],
 )

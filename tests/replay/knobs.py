@@ -27,6 +27,7 @@ _REFUSED: Final = "refuses calls, which a replay takes as recorded"
 _FAILING: Final = "retries and limits of a provider: what came of its attempts is on record and taken as given"
 _OUTSIDE: Final = "decides about messages that begin no turn"
 _SCORED: Final = "the scores of similarity that a turn used are on record, with their weight, and taken as given"
+_CONNECTED: Final = "the definitions of servers' tools, and what came of their calls, are on record and taken as given"
 _LEARNING_LATER: Final = "when a consolidation begins is taken as given"
 
 KNOBS: Final[dict[str, Policy | str]] = {
@@ -220,4 +221,24 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.prompt_layout": Policy("ADMIN", "block", "PROJECTION_COMPUTED", "history"),
     "agents.*.evict_to": Policy("ADMIN", 0.9, "PROJECTION_COMPUTED", "visible"),
     "agents.*.newest_turns": Policy("RESIDENT:declare", 0, "PROJECTION_COMPUTED", "visible"),
+    "mcp.*.command": _CONNECTED,
+    "mcp.*.args": _CONNECTED,
+    "mcp.*.cwd": _CONNECTED,
+    "mcp.*.env": _CONNECTED,
+    "mcp.*.url": _CONNECTED,
+    "mcp.*.token": _CONNECTED,
+    "mcp.*.headers": _CONNECTED,
+    "mcp.*.allow": _CONNECTED,
+    "mcp.*.trusted": _CONNECTED,
+    "mcp.*.trust_annotations": _CONNECTED,
+    "mcp.*.start": _CONNECTED,
+    "mcp.*.connect_timeout_s": _CONNECTED,
+    "mcp.*.call_timeout_s": _CONNECTED,
+    "mcp.*.max_calls": _CONNECTED,
+    "mcp.*.max_tools": _CONNECTED,
+    "mcp.*.max_definition_bytes": _CONNECTED,
+    "mcp.*.max_result_bytes": _CONNECTED,
+    "mcp.*.backoff_initial_s": _CONNECTED,
+    "mcp.*.backoff_max_s": _CONNECTED,
+    "mcp.*.max_restarts": _CONNECTED,
 }

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import anyio
+import orjson
 
 from kitchener.clock import Clock
 from kitchener.config import ModelPrice, SpendingConfig
@@ -147,7 +148,7 @@ class SpendingBook:
         """
         if all(provider_id in _FREE for provider_id, _ in candidates):
             return _UNCOUNTED
-        sent = tokens_of_bytes(sum(len(each.content.encode()) for each in request.messages))
+        sent = tokens_of_bytes(_sent_bytes(request))
         sent += sum(part.stored.tokens for each in request.messages for part in each.parts)
         usages = Usage(sent, request.max_tokens), Usage(sent, 0)
         most, input_only = (Spent(each.input_tokens + each.output_tokens, self._most(each, candidates)) for each in usages)
@@ -259,6 +260,14 @@ class MeteredGateway:
             self._book.settle(hold, response, is_cut_off=is_cut_off)
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
+
+
+def _sent_bytes(request: PromptRequest) -> int:
+    """Bytes of the texts that a call sends: of its messages, of the tool calls in them, and of the tools that it offers."""
+    texts = sum(len(each.content.encode()) for each in request.messages)
+    called = [dict(use.arguments) for each in request.messages for use in each.tool_uses]
+    offered = [[each.tool_id, each.description, dict(each.parameters)] for each in request.tools]
+    return texts + sum(len(orjson.dumps(each)) for each in (called, offered) if each)
 
 
 def _account(accounts: OrderedDict[str, _SpendingAccount], key: str, day: str) -> _SpendingAccount:

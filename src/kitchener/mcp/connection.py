@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
+from kitchener.mcp.command import TOO_LARGE, open_command
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.plain_names import words_of
 
@@ -43,6 +44,10 @@ class ConnectionLost(Exception):
 
 class RequestNotTaken(ConnectionLost):
     """The connection ended before the server took the request, so that it had no effect."""
+
+
+class AnswerTooLarge(Exception):
+    """The server answered a request with more than is read."""
 
 
 class ServerRefused(Exception):
@@ -126,6 +131,7 @@ class Connection:
 
         Raises:
             RequestNotTaken: the server did not get the call
+            AnswerTooLarge: the tool has run
             ConnectionLost: the server ended before it answered; whether the tool took effect is unknown
             ServerRefused: the server refused the request, or its answer has another form than the protocol's
         """
@@ -182,6 +188,8 @@ class _Translated:
                 raise (RequestNotTaken if text.startswith(NOT_TAKEN) else ConnectionLost)(text) from error
             if text == _HTTP_ERROR:  # of the server or of something before it, so that nobody knows what happened
                 raise ConnectionLost("it answered with an error of HTTP") from error
+            if TOO_LARGE in text:
+                raise AnswerTooLarge(text[text.index(TOO_LARGE) :]) from error
             if code == self._library.unreadable:
                 raise ConnectionLost(text) from error
             raise ServerRefused(f"{text} ({code})") from error
@@ -202,7 +210,7 @@ class _Wire:
     """What is known of a connection besides its messages."""
 
     def __init__(self) -> None:
-        self.lost, self.tools_changed = anyio.Event(), _Flag()
+        self.lost, self.tools_changed = anyio.Event(), _Signal()
         self.problem = ""
         """Why requests cannot succeed, such as a refused token."""
         self.last_words: deque[str] = deque(maxlen=20)
@@ -226,7 +234,7 @@ class _Wire:
         return ": ".join(each for each in (self.problem or text, f"its last words: {said}" if said else "") if each)
 
 
-class _Flag:
+class _Signal:
     """An event that can be taken back."""
 
     def __init__(self) -> None:
@@ -272,6 +280,8 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         try:
             await stack.enter_async_context(client)
         except Exception as error:  # of the library, of its transport, and of groups of both
+            if state.errors is not None:
+                state.errors.close()  # also where no command was started, which would be the only other one to write
             raise ConnectionLost(await state.cause(words_of_first(error))) from error
         yield Connection(library, client, state)
 
@@ -294,10 +304,14 @@ async def _command(library: Any, stack: AsyncExitStack, settings: McpServerConfi
     state.errors = stack.enter_context(os.fdopen(writer, "w"))
     stack.callback(tasks.cancel_scope.cancel)
     tasks.start_soon(_keep_last_words, reader, state)
-    parameters = library.StdioServerParameters(
-        command=settings.command, args=list(settings.args), env=dict(secrets.env), cwd=settings.cwd
+    return open_command(
+        library,
+        [str(settings.command), *settings.args],
+        cwd=settings.cwd,
+        env={**library.inherited(), **secrets.env},
+        errors=state.errors,
+        limit=_MAX_MESSAGE_FACTOR * settings.max_result_bytes,
     )
-    return library.stdio_client(parameters, errlog=state.errors)
 
 
 async def _keep_last_words(reader: int, state: _Wire) -> None:
@@ -392,9 +406,10 @@ def library_of_protocol() -> Any:
         import httpx2
         import mcp
         import mcp_types
-        from mcp.client.stdio import StdioServerParameters, stdio_client
+        from mcp.client.stdio import get_default_environment
         from mcp.client.streamable_http import streamable_http_client
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+        from mcp.shared.message import SessionMessage
         from pydantic import TypeAdapter
     except ImportError as error:
         raise ConfigError("configuration", "mcp", "", f"{EXTRA} ({error})") from error
@@ -404,8 +419,9 @@ def library_of_protocol() -> Any:
         types=mcp_types,
         httpx2=httpx2,
         Client=mcp.Client,
-        StdioServerParameters=StdioServerParameters,
-        stdio_client=stdio_client,
+        inherited=get_default_environment,
+        message=SessionMessage,
+        any_message=mcp_types.jsonrpc_message_adapter,
         streamable_http_client=streamable_http_client,
         error=mcp.MCPError,
         closed=mcp_types.CONNECTION_CLOSED,
@@ -421,8 +437,11 @@ class _Library:
     types: Any
     httpx2: Any
     Client: Any
-    StdioServerParameters: Any
-    stdio_client: Any
+    inherited: Any
+    """The environment variables that a command may have."""
+    message: Any
+    any_message: Any
+    """Reads a message of JSON-RPC."""
     streamable_http_client: Any
     error: Any
     closed: int

@@ -7,6 +7,7 @@ its answer, an error of the protocol. `connection.py` reads it. Explained in `do
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from kitchener.mcp.command import TOO_LARGE
 from kitchener.plain_names import words_of
 
 NOT_TAKEN: Final = "the server did not take the request: "
@@ -66,7 +67,7 @@ def _limited(http: Any, stream: Any, limit: int) -> Any:
                 async for chunk in stream:
                     total += len(chunk)
                     if total > limit:
-                        raise http.StreamError(f"the answer is larger than {limit:,} bytes")
+                        raise http.StreamError(f"{TOO_LARGE} {limit:,} bytes")
                     yield chunk
             except http.TransportError as error:
                 raise http.StreamError(words_of(error)) from error

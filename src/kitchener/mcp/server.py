@@ -18,7 +18,9 @@ from kitchener.clock import loop_clock
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.lanes.failure_window import FailureWindow
 from kitchener.logs import get_logger
+from kitchener.mcp.call_results import McpCallFailed, responses_to, result_of
 from kitchener.mcp.connection import (
+    AnswerTooLarge,
     Connection,
     ConnectionLost,
     RequestNotTaken,
@@ -29,7 +31,6 @@ from kitchener.mcp.connection import (
     words_of_first,
 )
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
-from kitchener.mcp.results import McpCallFailed, responses_to, result_of
 from kitchener.records.server_tools import ServerTool
 from kitchener.records.tools import ToolIdentity
 
@@ -302,6 +303,10 @@ class McpServer:
                 text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
                 raise McpCallFailed(text) from error
             raise McpCallFailed(f"server {self.label!r} refused the call: {error}") from error
+        except AnswerTooLarge as error:
+            raise McpCallFailed(
+                f"the tool has run, but {error}; max_result_bytes = {self.settings.max_result_bytes:,}"
+            ) from error
         except RequestNotTaken:
             raise
         except ConnectionLost as error:

@@ -22,6 +22,10 @@ ReadPage = Callable[[str, int], Json]
 """Takes the id of a result and the offset of a page. Returns the page; None: there is no such result."""
 
 
+NoteSource = Callable[[str, str], None]
+"""Takes the id of an item and the source of its text, which is not trusted."""
+
+
 class _Reported:
     """What `progress` returns: an async tool awaits it to let others run, a sync tool ignores it."""
 
@@ -56,6 +60,8 @@ class ToolContext:
     """A person's answer to the question that this call asked before; None: it has asked none."""
     read_page: ReadPage | None = None
     """Reads on in a long result of this work order, for the built-in tool that does so; None: there is none."""
+    note_source: NoteSource | None = None
+    """Takes the source of an item that is not trusted, for the built-in tool that reads items; None: nobody asks."""
 
     def progress(self, value: float | None = None, total: float | None = None, message: str | None = None) -> _Reported:
         """Tells those who watch the turn how far the tool is, as a `ToolProgress`. It is not recorded.

@@ -45,9 +45,9 @@ from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.records.work_order import WorkOrder
 from kitchener.runtime.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
+from kitchener.runtime.connected_servers import PREFIX, McpServers, wanted_tools
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.mcp_servers import PREFIX, McpServers, wanted_tools
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer

@@ -95,7 +95,7 @@ class ApprovalInfo:
 
     @property
     def status(self) -> str:
-        """`waiting`; `answered`: the turn that goes on has not ended, so give the answer again; or how it ended."""
+        """`waiting`; `answered`, until the turn that goes on has ended (after a crash, answer again); or how it ended."""
         decision = self.resolved["decision"] if self.resolved is not None else None
         if self.abandoned is None:
             if self.is_over:
@@ -115,11 +115,8 @@ async def list_approvals(ledger: ReadableLedger, now: str, *, session_id: str | 
         session_id: only those of this session; None: of all
     """
     found = [each async for each in ledger.read(key=events.APPROVALS_KEY) if session_id in (None, each.session_id)]
-    asked = {(each.session_id or "", str(each.payload["wo_id"])) for each in found}
-    for session in sorted({session for session, _ in asked}):
-        found += [entry async for entry in ledger.read(session_id=session, entry_type=events.SESSION_END)]
-    for session, wo_id in sorted(asked):
-        ends = ledger.read(session_id=session, entity_id=wo_id, entry_type=events.WO_ABANDONED)
+    for session in sorted({each.session_id or "" for each in found}):
+        ends = ledger.read(session_id=session, entry_type=(events.SESSION_END, events.WO_ABANDONED))
         found += [entry async for entry in ends]
     return approvals_in(found, now)
 

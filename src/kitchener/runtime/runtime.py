@@ -43,10 +43,10 @@ from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.running_root import RunningRoot
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
+from kitchener.runtime.connected_servers import open_servers
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
-from kitchener.runtime.mcp_servers import open_servers
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.session_list import SessionInfo, list_sessions

@@ -79,7 +79,7 @@ class Sealer:
     def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
         """A copy of the payload with the subject's fields encrypted, as canonical JSON; the payload itself if it has none.
 
-        None stays None.
+        None stays None, and an empty list stays empty: the length of the encrypted list would tell it anyway.
 
         Raises:
             SealingError: a field must be encrypted, but the payload has no `subject_id`
@@ -91,7 +91,7 @@ class Sealer:
         sealed, key = payload, None
         for field in fields:
             value = payload.get(field)
-            if value is None:
+            if value is None or value == []:
                 continue
             if key is None:
                 key, sealed = self._sealing_key(entry_type, field, payload), dict(payload)

@@ -113,8 +113,8 @@ def test_tools_in_place_earlier_stay_as_they_were() -> None:
     assert [spec.description for spec in earlier.specs(("files__look",))] == ["looks"]
     assert registry.in_turn("T-1") is earlier
     assert registry.in_turn("T-2") is registry
-    registry.release("T-1")
-    registry.release("T-1")
+    registry.hold("T-1", None)
+    registry.hold("T-1", None)
     assert [spec.description for spec in registry.in_turn("T-1").specs(("files__look",))] == ["listens"]
 
 

@@ -121,6 +121,13 @@ def test_what_a_person_reads_of_a_request(cli: Cli, desk: str) -> None:
     assert after.endswith(" – two litres")
 
 
+def test_run_tells_how_many_turns_asked(cli: Cli, desk: str, tmp_path: Path) -> None:
+    messages = write_messages(tmp_path / "more", ("c", 'write a note "tea"'), ("d", "hello"))
+    told = cli("run", messages, "--output", "out").out
+    assert told.endswith("1 turn asked for approval; `kitchener approval list` shows what waits\n")
+    assert cli("run", messages, "--output", "out", "--json").json["waiting"] == 0, "it asked in an earlier run"
+
+
 def test_requests_of_all_agent_classes_are_listed(cli: Cli, desk: str, tmp_path: Path) -> None:
     other = SETTINGS.replace("ADMIN", "CLERK").replace('[router]\ndefault_provider = "offline"', "")
     (tmp_path / "kitchener.toml").write_text(SETTINGS + other)

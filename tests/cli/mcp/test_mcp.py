@@ -99,6 +99,7 @@ def test_wrong_settings_are_named(cli: Cli, tmp_path: Path, table: str, problem:
     outcome = cli("config", "check")
     assert outcome.code == 2
     assert problem in outcome.err
+    assert "mcp.fs" in outcome.err
     assert "sk-123" not in outcome.err
 
 

@@ -66,7 +66,7 @@ async def test_what_a_subject_said_is_sealed_in_the_file_and_open_to_readers_wit
         assert [entry.payload["user_message"] async for entry in ledger.read()] == [SECRET, SECRET]
 
 
-@pytest.mark.parametrize("value", ["", "é😀", 0, False, [], {"$sealed": {"v": 1}}, {"a": [1.5, None]}])
+@pytest.mark.parametrize("value", ["", "é😀", 0, False, {}, [""], [[]], {"$sealed": {"v": 1}}, {"a": [1.5, None]}])
 async def test_any_json_value_comes_back_as_it_was(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "l.jsonl"
     async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
@@ -83,7 +83,8 @@ async def test_nothing_is_sealed_where_there_is_nothing(tmp_path: Path) -> None:
     async with open_ledger(path, sealer=sealer(tmp_path)) as ledger:
         await ledger.write(said(None))
         await ledger.write(LedgerEntry("TURN_STARTED", "T-2", {"subject_id": "ada"}))
-    assert [payload.get("user_message") for payload in await stored(path)] == [None, None]
+        await ledger.write(said([]))
+    assert [payload.get("user_message") for payload in await stored(path)] == [None, None, []]
 
 
 async def test_the_same_text_is_never_sealed_twice_the_same_way(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
 from kitchener.errors import AdminRefused, ApprovalAnswered, ApprovalVoid, UnknownApproval
-from kitchener.runtime.admin.operations import AnswerApproval
+from kitchener.records.prompt import PromptRequest
+from kitchener.runtime.admin.operations import AnswerApproval, EndSession
 from kitchener.runtime.administration import administer
 from tests.acceptance.approval.kit import Desk, model
 from tests.runtime.admin.listening import command, listening, listening_config
@@ -84,3 +86,46 @@ async def test_a_command_tells_that_a_tool_has_changed(tmp_path: Path) -> None:
             await administer(listening_config(root), answer)
         assert caught.value.error_class is ApprovalVoid
     assert desk.done == []
+
+
+async def test_an_answer_whose_turn_takes_long_holds_up_no_other_request_and_outlasts_their_deadline(tmp_path: Path) -> None:
+    """The turn is in the model's hands; meanwhile another person's request is answered, and a session is ended."""
+    root, desk = tmp_path / "plane", Desk()
+    config, hold = listening_config(root, {"deadline_s": 5.0}), Held()
+    async with listening(root, model(ONE, gate=hold), tools=desk.tools, admin={"deadline_s": 5.0}) as runtime:
+        supervisor = runtime.supervisor()
+        mine = await supervisor.handle_turn("tidy up", subject_id="ada")
+        other = await supervisor.handle_turn("tidy up", subject_id="bo")
+        third = await supervisor.start_session(subject_id="cy")
+        slow = AnswerApproval(agent_class="ADMIN", approval_id=mine.pending_approval[0], decision="approved")
+        assert slow.deadline_s(config) > 5.0 + config.agents["ADMIN"].turn_deadline_s
+        ended = anyio.Event()
+
+        async def answer() -> None:
+            assert (await administer(config, slow)).response == 'done: "deleted a"'
+            ended.set()
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                hold.session_id = mine.session_id
+                tasks.start_soon(answer)
+                await hold.arrived.wait()
+                quick = AnswerApproval(agent_class="ADMIN", approval_id=other.pending_approval[0], decision="denied")
+                assert (await administer(config, quick)).turn_id is not None
+                await administer(config, EndSession(agent_class="ADMIN", session_id=third))
+                assert not ended.is_set()
+                hold.released.set()
+    assert desk.done == ["delete a"]
+
+
+class Held:
+    """Holds the model calls of one session."""
+
+    def __init__(self) -> None:
+        self.session_id = ""
+        self.arrived, self.released = anyio.Event(), anyio.Event()
+
+    async def __call__(self, request: PromptRequest) -> None:
+        if self.session_id and self.session_id in request.wo_id:
+            self.arrived.set()
+            await self.released.wait()

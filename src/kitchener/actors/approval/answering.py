@@ -199,13 +199,14 @@ class Approvals:
         self, session: SessionManager, work: DeferredWork, chosen: list[AnsweredRequest], given: GivenAnswer
     ) -> list[str]:
         """Records the answer to the chosen requests. Returns those of tools that have changed, which are void."""
-        changed = list[str]()
+        changed = [each.request["approval_id"] for each in chosen if _is_void(each, given)]
         asked = [(each, each.request) for each in chosen]
+        has_open = any(each.resolved is None for each in chosen)
         for each, request in asked:
-            if each.resolved is not None and len(chosen) == 1:
-                _check_same(each, given)
-            elif each.resolved is None:
+            if each.resolved is None:
                 self._check(request, given)
+            elif not has_open and not _is_void(each, given):  # a cut-off turn goes on by the same answers only
+                _check_same(each, given)
         for each, request in asked:
             if each.resolved is not None:
                 continue
@@ -333,6 +334,11 @@ def _check_readable(request: ApprovalRequestedPayload) -> None:
             f"approval {request['approval_id']!r}: what it asks for cannot be read, because the key of its subject is not here;"
             " restore the key, or import the session with it. Nothing was recorded"
         )
+
+
+def _is_void(each: AnsweredRequest, given: GivenAnswer) -> bool:
+    """Whether this approval was given before, and was void because the tool had changed."""
+    return given.decision == "approved" and each.resolved is not None and each.resolved["decision"] == "cancelled"
 
 
 def _check_same(each: AnsweredRequest, given: GivenAnswer) -> None:

@@ -74,11 +74,11 @@ class ApprovalInTurn:
 
         Args:
             constraints: those of the agent class
-            results: of the tools that ran before the reply
+            results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
         untrusted, approvals = self._session.results.has_untrusted, self._session.state.approvals
         if results and not untrusted:
-            untrusted = any(each.get("tool_id") in self._policy.untrusted for each in results)
+            untrusted = any("source" in each or each.get("tool_id") in self._policy.untrusted for each in results)
         if approvals is None and not untrusted:
             return constraints
         return limits_in_session(constraints, self._policy, approvals, shows_untrusted=untrusted)
@@ -94,7 +94,11 @@ class ApprovalInTurn:
         rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
-            {"tool_id": use.tool_id, "result": outcome.result}
+            {
+                "tool_id": use.tool_id,
+                **({"source": outcome.untrusted_source} if outcome.untrusted_source is not None else {}),
+                "result": outcome.result,
+            }
             for use, outcome in heard
             if outcome is not None and outcome.error is None
         ]
@@ -164,7 +168,7 @@ def defer(
         payload["expires_at"] = expires_at
         payload["args_hash"] = digest(wo.subject_id, canonical_bytes(each.arguments, at="arguments"))
         entries.append((events.APPROVAL_REQUESTED, own_id, {**payload}))
-    return Deferral(entries, waiting_reply(asked), tuple([own_id for own_id, _ in asked]))
+    return Deferral(entries, waiting_reply(asked, policy.untrusted), tuple([own_id for own_id, _ in asked]))
 
 
 def _requested(wo: WorkOrder, own_id: str, request: ApprovalRequest, policy: ApprovalPolicy) -> ApprovalRequestedPayload:

@@ -27,18 +27,21 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text):,} characters)"
 
 
-def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]]) -> str:
+def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]], untrusted: Mapping[str, str]) -> str:
     """The reply of a turn whose tool calls wait for a person.
 
     Args:
         requests: each with its id
+        untrusted: the tools whose words are not trusted, each with its source
     """
     noun, verb = ("answer", "Answer") if all(each.message for _, each in requests) else ("approval", "Approve")
     lines = [f"Before I go on, I need your {noun}{'s' if len(requests) > 1 else ''}:"]
     for approval_id, each in requests:
         lines.append(f"- {approval_id}: {shown_call(each.tool_id, each.arguments)}")
         if each.message:
-            lines.append(f"  The tool asks: {shortened(' '.join(each.message.split()))}")  # one line, which no text leaves
+            source = untrusted.get(each.tool_id)
+            asks = "The tool asks" if source is None else f"The tool asks ({source}, not trusted)"
+            lines.append(f"  {asks}: {shortened(' '.join(each.message.split()))}")  # one line, which no text leaves
     lines.append(
         f"It has not been done yet. {verb} or deny it by its id; you can go on talking meanwhile."
         if len(requests) == 1

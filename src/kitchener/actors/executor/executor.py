@@ -148,7 +148,7 @@ class HO1Executor:
             prior: list[Mapping[str, Any]] = [*wo.prior_results]
             if prior and "tool_id" in prior[-1]:  # the classification comes before them
                 pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens)
-                prior = pages.of_earlier_steps(prior, run.tools.untrusted_source, can_read_on=bool(tools.specs))
+                prior = pages.of_earlier_steps(prior, can_read_on=bool(tools.specs))
             variables = {**variables, "prior_results": prior}
         if (problem := contract.input_problem(variables)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")

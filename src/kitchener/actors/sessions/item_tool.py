@@ -22,6 +22,8 @@ _PAGED: Final = (
     "Read in full an item of the context that is shown as a stub, by the id in its square brackets, or read on in a long result"
     " of a tool, by its item_id and next_offset."
 )
+_MAX_PAGE_BYTES: Final = 4 * 1_048_576
+"""Largest result of the tool: above any page, since a page that is cut would not say where the next one begins."""
 
 
 class ContextItems:
@@ -34,7 +36,9 @@ class ContextItems:
     def __init__(self, *, reads_pages: bool = True) -> None:
         self._thread_of: Callable[[str], SessionThread | None] | None = None
         if reads_pages:
-            self.tool = Tool[..., object](self._read_page, name=ITEM_TOOL, description=_PAGED, read_only=True)
+            self.tool = Tool[..., object](
+                self._read_page, name=ITEM_TOOL, description=_PAGED, read_only=True, max_result_bytes=_MAX_PAGE_BYTES
+            )
         else:
             self.tool = Tool[..., object](self._read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
 
@@ -52,6 +56,8 @@ class ContextItems:
         placed = find_placed(projection, plain_item_id(item_id)) if projection is not None else None
         if placed is None:
             raise ToolError(f"there is no item {item_id!r} in this context; take an id in square brackets from a stub")
+        if placed.item.untrusted_source is not None and context.note_source is not None:
+            context.note_source(plain_item_id(item_id), placed.item.untrusted_source)
         return placed.item.whole or placed.item.text
 
 

@@ -253,6 +253,8 @@ class ToolRegistry:
         self._gates = ToolGates(limits)
         self._functions = tuple(_as_tool(each) for each in tools)
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
+        self.replaceable = tuple(self._replaceable)
+        """The sources whose tools `replace` can put in place."""
         self._builtin = tuple(builtin)
         self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
@@ -275,11 +277,6 @@ class ToolRegistry:
             found[each.tool_id] = each
         self._tools, self._listed = found, listed_ids
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
-
-    @property
-    def replaceable(self) -> tuple[ToolSource, ...]:
-        """The sources whose tools `replace` can put in place."""
-        return tuple(self._replaceable)
 
     def replace(self, source: ToolSource, tools: Iterable[RunnableTool]) -> None:
         """Puts tools in place of those of a replaceable source, for the turns that begin from now on.
@@ -313,14 +310,12 @@ class ToolRegistry:
         """The tools that are in place now, which no `replace` changes. Threads and their limits are shared."""
         return copy(self)
 
-    def hold(self, turn_id: str, tools: "ToolRegistry") -> None:
-        """Gives a turn these tools until `release`, whatever is replaced meanwhile."""
-        if self._replaceable:
+    def hold(self, turn_id: str, tools: "ToolRegistry | None") -> None:
+        """Gives a turn these tools, whatever is replaced meanwhile; None: the turn has ended."""
+        if tools is None:
+            self._held.pop(turn_id, None)
+        elif self._replaceable:
             self._held[turn_id] = tools
-
-    def release(self, turn_id: str) -> None:
-        """Ends `hold`. The turn may not have held any."""
-        self._held.pop(turn_id, None)
 
     def in_turn(self, turn_id: str) -> "ToolRegistry":
         """The tools of a turn: those that it holds, else those in place."""

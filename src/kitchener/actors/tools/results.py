@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
+from kitchener.json_schema import JsonSchema
 from kitchener.plain_names import words_of
 from kitchener.records.entries import NestedTurn
 from kitchener.records.tool_question import ConfirmationRequired, ToolQuestion
@@ -75,6 +76,11 @@ def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
 
 
 def _asked(question: ToolQuestion) -> ToolOutcome:
+    try:
+        if question.response_schema is not None:
+            JsonSchema(question.response_schema)
+    except ValueError as error:  # no answer could ever fit
+        return ToolOutcome(error=storable(f"the tool asks a person, but its response_schema is not valid: {error}"))
     problem = f"the tool asks a person, and has done nothing yet: {question.message}"
     return ToolOutcome(error=storable(problem), question=question)
 

@@ -14,6 +14,7 @@ from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
+from kitchener.context import result_id
 from kitchener.criteria import is_for_model
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
@@ -126,12 +127,36 @@ async def apology_after(
     return None
 
 
-def results_of(trace: Iterable[StoredEntry], wo: WorkOrder) -> list[Mapping[str, object]]:
-    """The results of the tools that the model called in one attempt, for the next one, which may call none."""
-    calls = [entry.payload for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo.wo_id]
-    found = [each for payload in calls if "result" in (each := payload_as(ToolCallPayload, payload))]
-    shown = cut_results([opened(each.get("result")) for each in found], wo.constraints)
-    return [{"tool_id": each["tool_id"], "result": result} for each, result in zip(found, shown, strict=True)]
+def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int) -> list[Mapping[str, object]]:
+    """What the tools of a work order gave, for the replying model: what ran before the reply, or in an attempt that failed.
+
+    The next attempt may call no tools, so it is shown no more of the results than the attempt before was.
+
+    Args:
+        trace: the executor's entries of the turn
+        wo: the work order
+        policy_version: version of the rules that the turn follows
+    """
+    calls = [entry for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo.wo_id]
+    if wo.wo_type == "tool_call":
+        source = _source(calls[0]) if calls else {}
+        if wo.state != "completed" or wo.output_result is None:
+            told = wo.error.detail if wo.error else "the tool gave no result"
+            return [{"tool_id": wo.input_context["tool_id"], **source, "error": told}]
+        named = {"item_id": result_id(wo.wo_id, 1)} if policy_version > 5 else {}
+        return [{**wo.output_result, **source, **named}]
+    found = [each for each in calls if "result" in each.payload]
+    shown = cut_results([opened(each.payload["result"]) for each in found], wo.constraints)
+    return [
+        {"tool_id": each.payload["tool_id"], **_source(each), "result": result}
+        for each, result in zip(found, shown, strict=True)
+    ]
+
+
+def _source(call: StoredEntry) -> Mapping[str, object]:
+    """Where the result of a recorded call comes from, if that is not trusted."""
+    payload = payload_as(ToolCallPayload, call.payload)
+    return {"source": payload["source"]} if payload.get("untrusted") else {}
 
 
 def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str | None:

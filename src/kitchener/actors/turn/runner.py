@@ -84,7 +84,7 @@ class TurnRunner:
             raise
         finally:
             WAITING_TURN.reset(token)
-            self._tools.registry.release(turn.turn_id)
+            self._tools.registry.hold(turn.turn_id, None)
             self._limiter.untrack(scope)
             self._ledgers.leave_turn()
         if outcome is not None:

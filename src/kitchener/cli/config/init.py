@@ -34,6 +34,12 @@ _LOCAL: Final = """\
 # api_key = "env:LOCAL_API_KEY"  # unset by default"""
 
 
+_SERVER: Final = """\
+# An MCP server offers tools of another program. To use this one, remove the `#` of its lines, add "mcp:time" to `tools` above
+# and run `kitchener mcp check`. Its tools ask before they run, see `mcp_default` of the approval.
+# [mcp.time]
+# command = "mcp-server-time"
+"""
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
 """The environment variable with the key of each vendor."""
 _OPENAI: Final = "https://api.openai.com/v1"
@@ -147,6 +153,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "repeated_failure_policy", "defer"),
         "[agents.ADMIN.approval]",
         *_setting(ApprovalConfig, "after_untrusted", "ask"),
+        _SERVER,
     ]
     return "\n".join(parts)
 

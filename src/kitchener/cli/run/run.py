@@ -21,7 +21,7 @@ from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, 
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
-from kitchener.cli.terminal.output import print_json, print_text, say
+from kitchener.cli.terminal.output import counted, print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, InvalidOutput, KitchenerError, LedgerError, RuntimeClosed
@@ -148,6 +148,7 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
                 "turns": batch.turns,
                 "done_before": batch.done_before,
                 "failed": batch.failed,
+                "waiting": batch.asking,
                 "seconds": round(seconds, 3),
                 "turns_per_s": round(speed, 1),
             }
@@ -158,6 +159,8 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
         print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+        if batch.asking:
+            print_text(f"{counted(batch.asking, 'turn')} asked for approval; `kitchener approval list` shows what waits")
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,8 @@ class _FileRun:
         """Turns that an earlier run had finished."""
         self.failed = 0
         """Messages whose result is an error."""
+        self.asking = 0
+        """Turns that ran now and asked for approval of tool calls."""
         self._over = 0
         self._is_stopping = False
 
@@ -269,6 +274,7 @@ class _FileRun:
                     outcome = await self._turn(message, conversation, session_id, ordinal)
                     failure = outcome if isinstance(outcome, NotRun) else None
                     self.turns += failure is None
+                    self.asking += isinstance(outcome, TurnResult) and bool(outcome.pending_approval)
                 self._keep(line, _record(conversation, ordinal, session_id, outcome, has_output=self._asked is not None))
 
     def _is_same(self, before: _Finished, message: FileMessage) -> bool:

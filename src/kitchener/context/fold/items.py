@@ -90,6 +90,8 @@ class Item(NamedTuple):
     """The full text, if `text` is an excerpt; "": it is none."""
     is_reply: bool = False
     """Whether it is a reply of the agent, and not what was said to it."""
+    untrusted_source: str | None = None
+    """Where the result of a tool comes from, if that is not trusted; None: it is trusted, or no result."""
 
     @property
     def timestamp(self) -> str:

@@ -117,6 +117,7 @@ def result_item(
         _REASONS,
         result.ref,
         intent_id,
+        untrusted_source=source,
     )
 
 

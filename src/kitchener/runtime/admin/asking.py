@@ -39,10 +39,11 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
         AdminRefused: the operation failed there
         AdminUnanswered: no answer came in time; the change may have been made
     """
-    limits, path = config.admin, await anyio.to_thread.run_sync(socket_place.find, Path(config.plane_root))
+    limits, limit_s = config.admin, operation.deadline_s(config)
+    path = await anyio.to_thread.run_sync(socket_place.find, Path(config.plane_root))
     if path is None:
         raise NobodyListens
-    request = AdminRequest(operation.op, operation.model_dump(mode="json", exclude={"op"}), limits.deadline_s)
+    request = AdminRequest(operation.op, operation.model_dump(mode="json", exclude={"op"}), limit_s)
     data = await anyio.to_thread.run_sync(request.encoded)
     if len(data) > limits.max_request_bytes:
         raise AdminUnavailable(
@@ -59,7 +60,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
     try:
         async with stream:
             socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=socket_place.owner_of(path))
-            with anyio.fail_after(limits.deadline_s + 2 * limits.request_timeout_s):
+            with anyio.fail_after(limit_s + 2 * limits.request_timeout_s):
                 with suppress(anyio.BrokenResourceError):  # refused before it was read to its end: the answer says why
                     await stream.send(data)
                 is_sent = True

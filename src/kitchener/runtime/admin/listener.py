@@ -1,7 +1,7 @@
 """Serves the administration socket of a runtime: reads one request of each connection, carries it out, and answers.
 
-What a request does is the matter of `operations.py`. Requests that change something run one at a time. One that was read whole
-runs to its end, also if its client is gone. Explained in `docs/runtime.md`.
+What a request does is the matter of `operations.py`. Requests that change something run one at a time, except for turns. One
+that was read whole runs to its end, also if its client is gone. Explained in `docs/runtime.md`.
 """
 
 import errno
@@ -134,9 +134,10 @@ class AdminListener:
             AdminUnanswered: it took too long and was cancelled
         """
         operation = parse_operation(request.op, request.args)
-        limit = min(request.deadline_s, self._config.deadline_s)
+        # A turn has deadlines of its own; cut off in the middle of a call, it would leave the outcome unknown.
+        limit = request.deadline_s if operation.is_turn else min(request.deadline_s, self._config.deadline_s)
         with anyio.move_on_after(limit):
-            if operation.is_read_only:
+            if operation.is_read_only or operation.is_turn:
                 return await self._run(operation)
             async with self._changing:
                 result = await self._run(operation)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
+from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerEntry
 from kitchener.memory import HO3Memory
@@ -87,7 +88,9 @@ class Operation(BaseModel, Generic[R]):
     result: ClassVar[TypeAdapter[Any]]
     """The type of what it returns."""
     is_read_only: ClassVar[bool] = False
-    """Whether it may run beside others."""
+    """Whether it may run beside others, because it changes nothing."""
+    is_turn: ClassVar[bool] = False
+    """Whether it runs a turn, which waits for its session only and ends by its own deadline."""
 
     # Not `__init__`, whose arguments type checkers know from the fields.
     def __new__(cls, **given: object) -> Self:
@@ -97,6 +100,10 @@ class Operation(BaseModel, Generic[R]):
                 if isinstance(each, str) and each.encode(errors="replace").decode() != each:
                     raise CallerError(f"{name} = {quoted(each)}: is not Unicode text")
         return super().__new__(cls)
+
+    def deadline_s(self, config: RuntimeConfig) -> float:
+        """The longest that a command waits for it, seconds."""
+        return config.admin.deadline_s
 
     async def run(self, root: AdminRoot) -> R:
         """Carries it out."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.config import RuntimeConfig
 from kitchener.context import resolve_active
 from kitchener.errors import AdminUnavailable, CallerError, UnknownArtifact
 from kitchener.ids import memory_namespace
@@ -23,6 +24,7 @@ from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope,
 from kitchener.records.ref import Ref
 from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.erasure import ErasureReport
+from kitchener.runtime.ledger_paths import agent_of
 from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.importer import SessionImport
 
@@ -151,6 +153,7 @@ class AnswerApproval(Operation[ApprovalOutcome]):
 
     op = "approval.answer"
     result = TypeAdapter(ApprovalOutcome)
+    is_turn = True
     agent_class: str
     approval_id: str
     decision: Literal["approved", "denied"]
@@ -159,6 +162,10 @@ class AnswerApproval(Operation[ApprovalOutcome]):
     scope: ApprovalScope = "once"
     answered_by: str | None = None
     message: str | None = None
+
+    def deadline_s(self, config: RuntimeConfig) -> float:
+        agent = agent_of(config, self.agent_class)
+        return config.admin.deadline_s + agent.admission_deadline_s + agent.turn_deadline_s
 
     async def run(self, root: AdminRoot) -> ApprovalOutcome:
         async with root.open_supervisor(self.agent_class) as supervisor:

@@ -108,7 +108,8 @@ class ToolCalls:
         answer = self._answers.get(call)
         if answer is not None and answer.arguments is not None:
             arguments = answer.arguments
-        problem = self._refused.get(call) or self.budget.refusal() or self._problem((tool_id, arguments))
+        too_many = self.budget.refusal()  # each call counts, also one that is refused for another reason
+        problem = self._refused.get(call) or too_many or self._problem((tool_id, arguments))
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
             problem = self.budget.equal_refusal(tool_id, plain)
@@ -189,6 +190,7 @@ class ToolCalls:
             report=report,
             answer=answer.given if answer is not None else None,
             read_page=self.pages.read,
+            note_source=self.pages.note_source,
         )
 
 

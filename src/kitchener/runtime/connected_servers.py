@@ -64,7 +64,7 @@ class McpServers:
         """
         taken = frozenset(each["tool_id"] for each in tools.definitions())
         for label, patterns in wanted.items():
-            self.servers[label].attach(_Place(tools, source_of(label), patterns, taken).put)
+            self.servers[label].attach(_Attachment(tools, source_of(label), patterns, taken).put)
 
     def let_wait(self, tools: ToolRegistry, wanted: Iterable[str]) -> None:
         """Lets the first turn with these tools wait for servers that start at their first use."""
@@ -80,7 +80,7 @@ async def _settle_all(servers: Iterable[McpServer]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Attachment:
     """Where the tools of a server stand in a registry."""
 
     tools: ToolRegistry

@@ -1,0 +1,175 @@
+"""Runs a server as a command and carries its messages: one line of JSON each, up to a longest line.
+
+A longer line is read to its end and dropped, and the call that it answers becomes an error. The vendor's transport would hold
+a line of any length, and copy it anew with each part that comes. `connection.py` uses this one. Explained in `docs/mcp.md`.
+"""
+
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from subprocess import PIPE
+from typing import Any, Final, TextIO
+
+import anyio
+from anyio.abc import ObjectReceiveStream, ObjectSendStream, Process
+
+TOO_LARGE: Final = "its answer is larger than"
+"""Begins the error of a call whose answer was dropped."""
+GRACE_S: Final = 2.0
+"""How long a command may take to end after its input was closed, and again after SIGTERM, seconds."""
+_POLL_S: Final = 0.01
+_ENDS: Final = 64
+"""Bytes of the beginning and of the end of a dropped line that are kept: the id of the call stands there."""
+_CALL_ID: Final = re.compile(rb'"id"\s{0,4}:\s{0,4}(\d{1,18})')
+_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+@asynccontextmanager
+async def open_command(
+    library: Any, command: Sequence[str], *, cwd: str | None, env: Mapping[str, str], errors: TextIO, limit: int
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Starts a command, and ends it with the block, with all that it has started.
+
+    Args:
+        library: the vendor's library
+        command: the program and its arguments
+        cwd: its working directory; None: that of this process
+        env: all its environment variables
+        errors: where its standard error goes
+        limit: longest line of its output, bytes
+
+    Raises:
+        OSError: it cannot be started
+    """
+    process = await anyio.open_process(
+        command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=cwd, env=env, start_new_session=True
+    )
+    told, incoming = anyio.create_memory_object_stream[Any](0)
+    outgoing, given = anyio.create_memory_object_stream[Any](0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_read, library, process, told, limit)
+        tasks.start_soon(_write, process, given, told)
+        try:
+            yield incoming, outgoing
+        finally:
+            with anyio.CancelScope(shield=True):  # bounded, see GRACE_S
+                incoming.close()
+                outgoing.close()
+                await _end(process)
+            tasks.cancel_scope.cancel()
+
+
+async def _read(library: Any, process: Process, told: ObjectSendStream[Any], limit: int) -> None:
+    """Passes on what the command says, then reads on so that it is never stuck, until its output ends."""
+    assert process.stdout is not None
+    lines = LineReader(limit)
+    with suppress(*_GONE):
+        async with told:
+            async for chunk in process.stdout:
+                for line in lines.add(chunk):
+                    await told.send(_message(library, line, limit))
+    with suppress(*_GONE):
+        async for _ in process.stdout:
+            pass
+
+
+def _message(library: Any, line: "bytes | LongLine", limit: int) -> Any:
+    """A message, or an error in its place."""
+    try:
+        if not isinstance(line, LongLine):
+            return library.message(library.any_message.validate_json(line, by_name=False))
+        found = _CALL_ID.search(line.beginning) or _CALL_ID.search(line.end)
+        if found is None:
+            return ValueError(f"a line is longer than {limit:,} bytes, and nothing says which call it answers")
+        error = {"code": library.unreadable, "message": f"{TOO_LARGE} {limit:,} bytes"}
+        return library.message(library.any_message.validate_python({"jsonrpc": "2.0", "id": int(found[1]), "error": error}))
+    except ValueError as error:  # no message; the session passes it over
+        return error
+
+
+async def _write(process: Process, given: ObjectReceiveStream[Any], told: ObjectSendStream[Any]) -> None:
+    """Passes on what the command is told. One that does not listen any more is lost, although it may live."""
+    assert process.stdin is not None
+    try:
+        async with given:
+            async for each in given:
+                await process.stdin.send(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+    except _GONE:
+        await told.aclose()
+
+
+async def _end(process: Process) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(*_GONE):
+        await process.stdin.aclose()
+    if not await _has_ended(process):
+        _signal(process, signal.SIGTERM)
+        await _has_ended(process)
+    _signal(process, signal.SIGKILL)  # also what it has left behind
+    await _has_ended(process)
+    with suppress(*_GONE):
+        await process.stdout.aclose()
+
+
+async def _has_ended(process: Process) -> bool:
+    """Whether the command ends within `GRACE_S`. It is looked at, because `wait` also waits for heirs of its output."""
+    with anyio.move_on_after(GRACE_S):
+        while process.returncode is None:  # noqa: ASYNC110
+            await anyio.sleep(_POLL_S)
+    return process.returncode is not None
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    """Sends a signal to the command and to all that it has started in its own session."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+class LongLine:
+    """What is kept of a line that is too long."""
+
+    __slots__ = ("beginning", "end")
+
+    def __init__(self, beginning: bytes) -> None:
+        self.beginning, self.end = beginning[:_ENDS], b""
+
+    def add(self, part: bytes) -> None:
+        """Takes the next part of the line."""
+        self.end = (self.end + part[-_ENDS:])[-_ENDS:]
+
+
+class LineReader:
+    """Splits a stream of bytes into lines, each part of which is looked at once.
+
+    Args:
+        limit: longest line, bytes
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size = limit, 0
+        self._parts: list[bytes] = []
+        self._long: LongLine | None = None
+
+    def add(self, chunk: bytes) -> Iterator[bytes | LongLine]:
+        """Takes the next part of the stream, and yields the lines that it ends."""
+        *whole, rest = chunk.split(b"\n")
+        for each in whole:
+            self._take(each)
+            yield self._long or b"".join(self._parts)
+            self._parts, self._size, self._long = [], 0, None
+        self._take(rest)
+
+    def _take(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size <= self._limit:
+            self._parts.append(part)
+            return
+        if self._long is None:
+            self._long, self._parts = LongLine(b"".join((*self._parts, part[:_ENDS]))), []
+        self._long.add(part)
+
+
+__all__ = ["TOO_LARGE", "LineReader", "LongLine", "open_command"]
