@@ -20,10 +20,11 @@ NEEDED_BY_AN_EXTRA = {
     "actors/similarity/matrix.py": {"numpy"},
     "gateway/embeddings/static.py": {"safetensors", "tokenizers"},
     "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
+    "serve": {"starlette", "uvicorn"},
     "mcp/connection.py": {"httpx2", "mcp", "mcp-types"},
     "testing/replays.py": {"pytest"},
 }
-"""What single modules import where the extra `models` or `embeddings`, or the program that uses them, has installed it."""
+"""What single modules import where an extra such as `models` or `serve`, or the program that uses them, has installed it."""
 
 
 def _imported(path: Path) -> set[str]:

@@ -16,6 +16,7 @@ from tests.config import observed_approval as approval
 from tests.config import observed_embeddings as embedded
 from tests.config import observed_parts as parts
 from tests.config import observed_servers as servers
+from tests.config import observed_serving as served
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
 from tests.replay.knobs import KNOBS
@@ -63,6 +64,11 @@ def agent_place(key: str, name: str = "", **config: Any) -> Seen:
 def tool_limit(key: str, **config: Any) -> Observer:
     """A limit of one tool."""
     return lambda root, value: turns.tool_run(root, tool_limits={"dig": {key: value}}, **config)
+
+
+def served_client(key: str, one: Any, other: Any) -> Seen:
+    """A setting of `[serve.clients.<name>]`."""
+    return Seen(one, other, lambda root, value: served.client_asked(root, key, value))
 
 
 LATE_TOOL: Final = {"seconds": 10.0, "tool_timeout_s": 500.0, "turn_deadline_s": turns.LATE_S + 1}
@@ -128,6 +134,27 @@ SHOWN: Final[dict[str, Seen]] = {
     "spending.subject_day": Seen(0.001, 5.0, with_settings(turns.spent, "subject_day")),
     "spending.subject_day_tokens": Seen(100, 50_000, with_settings(turns.spent, "subject_day_tokens")),
     "spending.turn": Seen(0.001, 5.0, with_settings(turns.spent, "turn")),
+    "serve.host": Seen("127.0.0.1", "127.0.0.2", lambda root, value: served.listened(root, "host", value)),
+    "serve.port": Seen(0, served.FREE_PORT, lambda root, value: served.listened(root, "port", value)),
+    "serve.allowed_hosts": Seen((), ("chat.example",), with_settings(served.named, "allowed_hosts")),
+    "serve.local_subject": Seen("local", "ada", with_settings(served.named_here, "local_subject")),
+    "serve.session_headers": Seen((), ("X-Room",), with_settings(served.named_here, "session_headers")),
+    "serve.subject_headers": Seen(("X-Kitchener-Subject",), ("X-Person",), with_settings(served.acted_for, "subject_headers")),
+    "serve.cache_key_names_session": Seen(False, True, with_settings(served.named_here, "cache_key_names_session")),
+    "serve.client_gone": Seen("detach", "cancel", with_settings(served.left, "client_gone")),
+    "serve.max_request_bytes": Seen(1_024, 65_536, with_settings(served.long_body, "max_request_bytes")),
+    "serve.request_timeout_s": Seen(1.0, 1_000.0, with_settings(served.slow_body, "request_timeout_s")),
+    "serve.write_timeout_s": Seen(1.0, 1_000.0, with_settings(served.slow_reader, "write_timeout_s")),
+    "serve.poll_s": Seen(1.0, 1_000.0, with_settings(served.followed, "poll_s")),
+    "serve.keep_alive_s": Seen(1.0, 1_000.0, with_settings(served.silent_model, "keep_alive_s")),
+    "serve.max_requests": Seen(1, 8, with_settings(served.crowded, "max_requests")),
+    "serve.max_branches": Seen(1, 8, with_settings(served.branched, "max_branches")),
+    "serve.clients.*.key": served_client("key", "env:SERVED_KEY", "env:OTHER_KEY"),
+    "serve.clients.*.subject": served_client("subject", "ada", "cy"),
+    "serve.clients.*.agents": served_client("agents", ("ADMIN",), ("*",)),
+    "serve.clients.*.rights": served_client("rights", ("chat",), ("read",)),
+    "serve.clients.*.requests_per_minute": served_client("requests_per_minute", 1, 600),
+    "serve.clients.*.max_requests": Seen(1, 8, with_settings(served.client_crowded, "max_requests")),
     "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
     "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),

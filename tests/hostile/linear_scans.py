@@ -70,6 +70,7 @@ from kitchener.ledger.audit import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
+from kitchener.mcp.command import LineReader
 from kitchener.mcp.definitions import read_tools
 from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records import spoken
@@ -184,6 +185,11 @@ def _served(text: str) -> object:
     """A server's tool, whose name, description and schema say the same."""
     schema = {"type": "object", "properties": {text: {"description": text}}}
     return read_tools("web", McpServerConfig(command="true"), [{"name": text, "description": text, "inputSchema": schema}])
+
+
+def _lines_in_pieces(text: str) -> object:
+    lines, data = LineReader(20_000), text.encode("utf-8", "replace")
+    return [line for at in range(0, len(data), 70) for line in lines.add(data[at : at + 70])]
 
 
 def _referring(text: str) -> dict[str, Any]:
@@ -405,6 +411,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
         Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
         Scan("a tool of a server", _served),
+        Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
         Scan("an object for a schema that refers", lambda text: filled(_referring(text), text), REFERENCE_FRAMES),
     ),

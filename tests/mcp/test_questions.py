@@ -43,7 +43,7 @@ async def test_a_question_waits_through_a_restart_and_its_answer_resumes_the_cal
             supervisor = runtime.supervisor()
             ada = await supervisor.handle_turn('fs__ask {"path": "a.txt"}', subject_id="ada")
             bo = await supervisor.handle_turn('fs__ask {"path": "b.txt"}', subject_id="bo")
-            assert "The tool asks: Remove a.txt?" in ada.response
+            assert "The tool asks (mcp:fs, not trusted): Remove a.txt?" in ada.response
             entries = runtime.ledgers().ho2m.read(session_id=ada.session_id, entry_type=events.APPROVAL_REQUESTED)
             (asked,) = [each.payload async for each in entries]
         assert (asked["reason"], asked["tool"]) == ("input_required", "fs__ask")

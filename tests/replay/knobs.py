@@ -20,6 +20,7 @@ class Policy(NamedTuple):
     """The first field that does."""
 
 
+_SERVED = "which requests reach an agent, and as whose, which decides nothing in a turn"
 _WAITING: Final = "how long something waits, or how many do, decides when a turn runs, never what it decides"
 _WHERE: Final = "where something is kept"
 _DURABLE: Final = "when an entry is durable, not what it says"
@@ -67,6 +68,27 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "admin.max_connections": _WAITING,
     "admin.request_timeout_s": _WAITING,
     "admin.deadline_s": _WAITING,
+    "serve.host": _SERVED,
+    "serve.port": _SERVED,
+    "serve.allowed_hosts": _SERVED,
+    "serve.local_subject": _SERVED,
+    "serve.session_headers": _SERVED,
+    "serve.subject_headers": _SERVED,
+    "serve.cache_key_names_session": _SERVED,
+    "serve.client_gone": _SERVED,
+    "serve.max_request_bytes": _SERVED,
+    "serve.request_timeout_s": _SERVED,
+    "serve.write_timeout_s": _SERVED,
+    "serve.keep_alive_s": _SERVED,
+    "serve.poll_s": _SERVED,
+    "serve.max_requests": _SERVED,
+    "serve.max_branches": _SERVED,
+    "serve.clients.*.key": _SERVED,
+    "serve.clients.*.subject": _SERVED,
+    "serve.clients.*.agents": _SERVED,
+    "serve.clients.*.rights": _SERVED,
+    "serve.clients.*.requests_per_minute": _SERVED,
+    "serve.clients.*.max_requests": _SERVED,
     "embeddings.kind": _SCORED,
     "embeddings.model": _SCORED,
     "embeddings.base_url": _SCORED,

@@ -98,7 +98,7 @@ NO_POLICY: Final[Mapping[str, str]] = {
     "context": "names what others may use",
     "context.projection.explanation": "answers questions about recorded decisions, and takes none",
     "mcp.definitions": "turns the list of a server into definitions of tools, which are on record",
-    "mcp.results": "turns the answer of a server into a result, which is on record",
+    "mcp.call_results": "turns the answer of a server into a result, which is on record",
     "tuning.gates": "asks what other thresholds would have learned",
     "tuning.routes": "asks where another router would have sent recorded calls",
     "ledger.format.lines": "makes the hashes that verify recomputes; see test_mutated_ledgers.py",

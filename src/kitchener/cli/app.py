@@ -76,6 +76,7 @@ _COMMANDS: Final = (
     ("init", "config.init:init", "Write a `kitchener.toml` with the settings that matter."),
     ("chat", "chat.chat:chat", "Talk to an agent."),
     ("run", "run.run:run", "Run the conversations of a file."),
+    ("serve", "serve.serve_command:serve", "Serve the agents over HTTP, for chat clients and programs."),
     ("context", "context.context:app", "Show what the model sees, and why."),
     ("intent", "intent.intent:app", "List and change the intents of sessions."),
     ("session", "session.session:app", "List, show, end, repair and move sessions."),

@@ -14,6 +14,7 @@ from kitchener.config.limits import LimitsConfig
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
+from kitchener.config.serving import ServeClientConfig, ServeConfig, ServeRight
 from kitchener.config.settings import (
     SettingPath,
     Settings,
@@ -61,6 +62,9 @@ __all__ = [
     "Route",
     "RouterConfig",
     "RuntimeConfig",
+    "ServeClientConfig",
+    "ServeConfig",
+    "ServeRight",
     "SettingPath",
     "Settings",
     "SpendingConfig",

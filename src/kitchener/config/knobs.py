@@ -17,6 +17,7 @@ from kitchener.config.limits import LimitsConfig
 from kitchener.config.mcp_servers import McpLabel, McpServerConfig
 from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
+from kitchener.config.serving import ServeConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.config.spending import SpendingConfig
 from kitchener.config.tool_limits import ToolLimits
@@ -388,6 +389,8 @@ class RuntimeConfig(Settings):
     has the tools of all servers."""
     spending: SpendingConfig = Field(default_factory=SpendingConfig)
     """`[spending]`"""
+    serve: ServeConfig = Field(default_factory=ServeConfig)
+    """`[serve]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

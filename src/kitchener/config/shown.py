@@ -118,6 +118,9 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             shown["embeddings"] = _shown_provider(settings["embeddings"])
         if "mcp" in shown:
             shown["mcp"] = {label: _shown_server(each) for label, each in settings["mcp"].items()}
+        if "serve" in shown:
+            keys = {name: {**each, "key": shown_reference(each["key"])} for name, each in settings["serve"]["clients"].items()}
+            shown["serve"] = {**shown["serve"], "clients": _with_shown_names(keys)}
         if "agents" in shown:
             shown["agents"] = _with_shown_names({name: _shown_class(each) for name, each in shown["agents"].items()})
     elif "providers" in settings:

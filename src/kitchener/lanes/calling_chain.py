@@ -20,9 +20,11 @@ MOST_TURNS: Final = 100
 class ToolRun:
     """One call of a tool, as a link of the chain."""
 
-    __slots__ = ("cost", "has_ended", "turns", "untrusted_source")
+    __slots__ = ("cost", "has_ended", "has_read_untrusted", "turns", "untrusted_source")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_read_untrusted: bool = False) -> None:
+        self.has_read_untrusted = has_read_untrusted
+        """Whether the calling turn had read text of an untrusted source, which may have chosen the call."""
         self.has_ended = False
         """The tool has returned, or nobody waits for it any longer."""
         self.cost: Cost | None = None
@@ -59,9 +61,9 @@ def live_links() -> Links:
 
 
 @contextmanager
-def called_by(session_id: str) -> Iterator[None]:
-    """Runs the block as if a tool of this session ran it."""
-    token = CALLING_CHAIN.set((session_id,))
+def called_by(session_id: str, tool: ToolRun | None = None) -> Iterator[None]:
+    """Runs the block as if a tool of this session ran it; `tool`: the call."""
+    token = CALLING_CHAIN.set((session_id,) if tool is None else (session_id, tool))
     try:
         yield
     finally:

@@ -54,6 +54,8 @@ class ToolContext:
     """The work order."""
     deadline: float
     """On the event loop's clock, seconds. A later result is discarded."""
+    has_read_untrusted: bool = False
+    """Whether the turn has read text of an untrusted source, which may have chosen this call."""
     report: Report | None = None
     """Takes the progress; None: nobody watches the turn."""
     answer: ToolAnswer | None = None

@@ -5,6 +5,7 @@ from typing import Final
 import anyio
 
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.lanes.calling_chain import ToolRun, called_by
 from kitchener.records.entries import opened, text_of
 from kitchener.records.turn import TurnCall
 from kitchener.replaying.doubles import recorded_output
@@ -16,6 +17,13 @@ DEADLINE_S: Final = 86_400.0
 
 async def run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
     """Runs a recorded turn again, with its message and options."""
+    if not turn.start.get("after_untrusted"):
+        return await _run_turn(supervisor, tape, turn)
+    with called_by("", ToolRun(has_read_untrusted=True)):
+        await _run_turn(supervisor, tape, turn)
+
+
+async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> None:
     started = turn.start
     if (resumes := started.get("resumes")) is not None:
         call = TurnCall(

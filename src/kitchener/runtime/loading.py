@@ -72,6 +72,7 @@ _SHOWN_CLASS_CHARS: Final = 80
 _KEY_FILES: Final = (
     ("router", "providers", "*", "api_key"),
     ("mcp", "*", "token"),
+    ("serve", "clients", "*", "key"),
     ("mcp", "*", "env", "*"),
     ("mcp", "*", "headers", "*"),
 )

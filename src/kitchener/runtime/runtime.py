@@ -30,7 +30,7 @@ from kitchener.errors import ActorStopped, CallerError, KitchenerError, Reentran
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.opening import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
-from kitchener.ids import AGENT_CLASS_FORM, IdSource, check_erasable, is_agent_class
+from kitchener.ids import AGENT_CLASS_FORM, IdSource, SessionId, check_erasable, is_agent_class
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
@@ -40,7 +40,7 @@ from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.admin.listener import AdminListener
-from kitchener.runtime.admin.running_root import RunningRoot
+from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.connected_servers import open_servers
@@ -48,6 +48,8 @@ from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyri
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
+from kitchener.runtime.portable.conversation_file import SpokenConversation
+from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.session_list import SessionInfo, list_sessions
 from kitchener.runtime.spent_before import spent_since
@@ -114,6 +116,29 @@ class Runtime:
         agent = self._agent(agent_class)
         await agent.ready()
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
+
+    async def begin_from(self, earlier: SpokenConversation, *, subject_id: str, agent_class: str = "ADMIN") -> SessionId:
+        """Starts a session with what was said before elsewhere, and returns its id. The messages are recorded as imported.
+
+        The same conversation of the same subject gives the same session; a `title` of its own makes it another one.
+
+        Args:
+            earlier: the messages; `name` becomes the session's external id
+            subject_id: the subject of the conversation
+            agent_class: the agent class
+
+        Raises:
+            CallerError: an argument is wrong, or a message is too long
+            SealingError: the subject is being erased
+        """
+        check_target(self.config, subject_id, agent_class)
+        agent, now = self._agent(agent_class), iso(self._shared.injected.clock.time_us())
+        await agent.ready()
+        place, sealer = Path(self.config.plane_root), self._shared.sealer
+        found = ConversationsToAdd(place, subject_id, agent_class, config=self.config, sealer=sealer, now=now)
+        found.take(earlier)
+        added = await add_while_serving(found, agent, subject_id)
+        return SessionId(added.conversations[0].session_id)
 
     async def pending_approvals(
         self, agent_class: str = "ADMIN", *, session_id: str | None = None, subject_id: str | None = None

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from kitchener.errors import CallerError, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
@@ -325,6 +326,33 @@ async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_pa
         (lost, "crash")
     ]
     assert len({entry.entity_id for entry in executed}) == len(executed) == 6
+
+
+async def test_a_session_whose_start_was_lost_goes_on_after_its_lost_turn(tmp_path: Path) -> None:
+    """A power loss keeps HO1m's entries and loses all of HO2m's. A caller that names the session starts it again."""
+    session_id = "SES-0123abcd"
+    ho2m = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"
+    async with open_scripted(tmp_path):
+        pass
+    durable = ho2m.read_bytes()
+    async with open_scripted(tmp_path) as runtime:
+        await runtime.supervisor().start_session(session_id, subject_id="ada")
+        lost = await runtime.supervisor().handle_turn("one", session_id=session_id)
+    ho2m.write_bytes(durable)
+    shutil.rmtree(tmp_path / "index")
+    async with open_scripted(tmp_path) as runtime:
+        await runtime.supervisor().start_session(session_id, subject_id="ada")
+        result = await runtime.supervisor().handle_turn("one", session_id=session_id)
+        entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
+        traced = await read_all(runtime.ledgers().ho1m, session_id=session_id)
+    executed = [entry for entry in traced if entry.entry_type == events.WO_EXECUTING]
+    assert (lost.turn_id[-6:], result.turn_id[-6:]) == ("000001", "000002")
+    assert [entry.entity_id for entry in entries if entry.entry_type == events.TURN_ABORTED] == [lost.turn_id]
+    assert len({entry.entity_id for entry in executed}) == len(executed) == 4
+    [completed] = [entry for entry in entries if entry.entry_type == events.TURN_COMPLETED]
+    assert completed.payload["trace_hash"] == compute_trace_hash(
+        [each for each in traced if each.payload["turn_id"] == result.turn_id]
+    )
 
 
 async def test_numbers_that_a_crash_left_out_are_counted_however_often_the_session_comes_back(tmp_path: Path) -> None:

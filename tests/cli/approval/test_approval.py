@@ -214,6 +214,8 @@ def test_chat_asks_the_person_at_once_and_again_after_a_mistake_or_another_messa
         typed(terminal, '{"text": "two"}', "ADMIN> ", "noted two")
         typed(terminal, 'write a note "three"', ASKS)
         typed(terminal, "n", "did not allow")
+        typed(terminal, f'write a note "{"x" * 300} and more"', "… (cut:", "characters)", ASKS)
+        typed(terminal, "n", "did not allow")
         typed(terminal, 'write a note "four"', ASKS)
         typed(terminal, "hello", "Hello!")
         typed(terminal, "/approvals", "1 tool call of this session waits for you", ASKS)

@@ -376,6 +376,7 @@ THROUGH_A_SERVICE = {
 """The commands that change a root, and the operations that a running service carries out for them."""
 CHANGES_NO_OPEN_ROOT = {
     "chat": "is a service of its own",
+    "serve": "is a service of its own",
     "run": "is a service of its own",
     "init": "writes the settings of a root that is not there yet",
     "context project": "records its projection in a root that nobody has open; beside a service it is a dry run and says so",

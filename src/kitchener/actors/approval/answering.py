@@ -236,7 +236,10 @@ class Approvals:
             resumes["void"] = void
         message = resumed_message(work.asked_for, answered)
         starts = await self._ledgers.ho2m.last(key=events.turn_index_key(work.turn_id))
-        call = await self._call(session.session_id, wo_id, payload_as(TurnStartedPayload, starts[-1].payload), resumes)
+        asked = payload_as(TurnStartedPayload, starts[-1].payload)
+        if "after_untrusted" in asked or "after_untrusted" in asked.get("resumes", ()):
+            resumes["after_untrusted"] = True
+        call = await self._call(session.session_id, wo_id, asked, resumes)
         try:
             return await handle(message, call)
         except OutcomeUnknown:

@@ -17,11 +17,12 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import iso, to_us
 from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
+from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import LedgerGroup
 from kitchener.media import accepts
 from kitchener.records import events
 from kitchener.records.deferred_loop import ApprovalRequest, Resumption
-from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, WorkOrderDeferredPayload
+from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, TurnStartedPayload, WorkOrderDeferredPayload
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import RefMapping
 from kitchener.records.work_order import Constraints, WorkOrder
@@ -37,10 +38,11 @@ class ApprovalInTurn:
         config: how long a request waits
     """
 
-    __slots__ = ("_config", "_ledgers", "_policy", "_session", "parts", "refs", "resumed")
+    __slots__ = ("_config", "_is_after_untrusted", "_ledgers", "_policy", "_session", "parts", "refs", "resumed")
 
     def __init__(self, ledgers: LedgerGroup, session: SessionManager, policy: ApprovalPolicy, config: ApprovalConfig) -> None:
         self._ledgers, self._session, self._policy, self._config = ledgers, session, policy, config
+        self._is_after_untrusted = False
         self.resumed: Resumption | None = None
         """The deferred tool loop that the turn goes on with; None: it begins anew."""
         self.refs: list[RefMapping] = []
@@ -48,8 +50,14 @@ class ApprovalInTurn:
         self.parts: tuple[StoredPart, ...] = ()
         """The images and files of the messages that the loop serves."""
 
+    def note_caller(self, fields: TurnStartedPayload) -> None:
+        """Notes on record if a tool runs the turn whose own turn had read text of an untrusted source."""
+        if (tool := calling_tool()) is not None and tool.has_read_untrusted:
+            fields["after_untrusted"] = self._is_after_untrusted = True
+
     async def resume(self, resumes: ResumesMapping) -> None:
         """Reads the loop that the turn goes on with."""
+        self._is_after_untrusted = resumes.get("after_untrusted", False)
         session_id = self._session.session_id
         self.resumed, self.refs, turns = await read_resumption(self._ledgers, session_id, resumes)
         if self._session.state.has_parts:
@@ -67,7 +75,7 @@ class ApprovalInTurn:
         policy = self._policy
         if policy.after_untrusted == "allow":
             return policy.asking
-        return policy.held_back(shows_untrusted=self._session.results.has_untrusted)
+        return policy.held_back(shows_untrusted=self._is_after_untrusted or self._session.results.has_untrusted)
 
     def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
         """Returns the constraints of the reply.
@@ -76,7 +84,8 @@ class ApprovalInTurn:
             constraints: those of the agent class
             results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
-        untrusted, approvals = self._session.results.has_untrusted, self._session.state.approvals
+        untrusted = self._is_after_untrusted or self._session.results.has_untrusted
+        approvals = self._session.state.approvals
         if results and not untrusted:
             untrusted = any("source" in each or each.get("tool_id") in self._policy.untrusted for each in results)
         if approvals is None and not untrusted:

@@ -16,13 +16,12 @@ import anyio
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.fresh_ids import FreshIds, check_session_id
+from kitchener.actors.sessions.fresh_ids import FreshIds, TakenNumbers, check_session_id, taken_numbers
 from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults
 from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.cancellation import raises_cut_off
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
 from kitchener.context.fold.events import FOLDED_TYPES
@@ -367,11 +366,15 @@ class SessionDirectory:
             if self._authority.is_signer_due:
                 await self._authority.declare_signer()
             session.thread = self._authority.thread(chosen)
+        # A drawn id is known to be free. The caller's id may be of a session whose start a crash has lost.
+        taken = await taken_numbers(chosen, self._ledgers, self._memory) if session_id is not None else None
         try:
-            # A drawn id is known to be free. A session with the caller's id may have been started by another call meanwhile.
+            # Another call may have started a session with the caller's id meanwhile.
             await session.start_session(expected_head=EntryId("") if session_id is not None else None)
         except StaleHead:
             return await self.find_open(chosen, subject_id=subject_id)
+        if taken is not None:
+            await _skip_numbers(session, taken)
         if self._authority is not None and session.thread is not None and not self._authority.is_shadow:
             declared = self._authority.first_intent(session.thread, chosen)
             if declared is not None:
@@ -443,30 +446,21 @@ class SessionDirectory:
             if self._authority.is_signer_due:
                 await self._authority.declare_signer()
             session.thread = await self._authority.read_back(session_id, entries)
-        await self._skip_unplanned(session)
+        await _skip_numbers(session, await taken_numbers(state.session_id, self._ledgers, self._memory))
         if (cut_off := session.state.open_turn) is not None:
             logger.warning("turn cut off by a crash closed", turn_id=cut_off.turn_id)
         await close_open_turn(session, "crash")
         return session
 
-    async def _skip_unplanned(self, session: SessionManager) -> None:
-        """Skips work order and turn numbers that HO1m or the memory know, but that HO2m lost in a crash."""
-        state, began = session.state, 0
-        if newest := await self._ledgers.ho1m.last(session_id=session.session_id):
-            state.wo_count = max(state.wo_count, int(newest[-1].entity_id.rpartition("-")[2]))
-            began = int(str(newest[-1].payload["turn_id"]).rpartition("-")[2])
-        signalled = None
-        if self._memory is not None:
-            with raises_cut_off("resuming the session"):
-                signalled = await self._memory.last_turn_id(session.session_id)
-        if signalled:
-            number = signalled.rpartition("-")[2]
-            began = max(began, int(number) if number.isdecimal() else 0)
-        if began > state.turn_count:
-            turn = turn_id(session.session_id, began)
-            crashed: TurnAbortedPayload = {"reason": "crash"}
-            await session.write(events.TURN_ABORTED, turn, crashed, turn=turn)
-            logger.warning("turn without a start closed", turn_id=turn)
+
+async def _skip_numbers(session: SessionManager, taken: TakenNumbers) -> None:
+    """Goes on after these numbers, and closes a turn of which HO2m knows nothing."""
+    session.state.wo_count = max(session.state.wo_count, taken.work_order)
+    if taken.turn > session.state.turn_count:
+        turn = turn_id(session.session_id, taken.turn)
+        crashed: TurnAbortedPayload = {"reason": "crash"}
+        await session.write(events.TURN_ABORTED, turn, crashed, turn=turn)
+        logger.warning("turn without a start closed", turn_id=turn)
 
 
 async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:

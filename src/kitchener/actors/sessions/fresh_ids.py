@@ -1,13 +1,17 @@
-"""Draws unused ids for new sessions, many at a time, because each look-up waits for a worker thread.
+"""Which ids and numbers are not taken yet: those of new sessions, and of turns and work orders after a crash.
 
-`directory.py` takes one id for each session that is started without an id. `kitchener/ids.py` defines the form of an id.
+Unused ids are drawn many at a time, because each look-up waits for a worker thread. `directory.py` takes one for each session
+that is started without an id. `kitchener/ids.py` defines the form of an id.
 """
 
 from collections import deque
 from collections.abc import Container
+from typing import NamedTuple
 
 import anyio
 
+from kitchener.actors.turn_memory import LongTermMemory
+from kitchener.cancellation import raises_cut_off
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, SessionId, is_session_id
 from kitchener.ledger import LedgerGroup
@@ -68,6 +72,29 @@ def check_session_id(session_id: str) -> None:
     """Raises CallerError unless the text has the form of a session id."""
     if not isinstance(session_id, str) or not is_session_id(session_id):
         raise CallerError(f"{quoted(session_id)} is not a session id: expected `SES-` and 8 to 32 lower-case hex digits")
+
+
+class TakenNumbers(NamedTuple):
+    """The newest turn and work order of a session that HO1m or the memory know. HO2m may have lost them in a crash."""
+
+    turn: int
+    work_order: int
+
+
+async def taken_numbers(session_id: SessionId, ledgers: LedgerGroup, memory: LongTermMemory | None) -> TakenNumbers:
+    """Reads which numbers of a session are taken; 0 where there is none."""
+    turn = work_order = 0
+    if newest := await ledgers.ho1m.last(session_id=session_id):
+        work_order = int(newest[-1].entity_id.rpartition("-")[2])
+        turn = int(str(newest[-1].payload["turn_id"]).rpartition("-")[2])
+    signalled = None
+    if memory is not None:
+        with raises_cut_off("resuming the session"):
+            signalled = await memory.last_turn_id(session_id)
+    if signalled:
+        number = signalled.rpartition("-")[2]
+        turn = max(turn, int(number) if number.isdecimal() else 0)
+    return TakenNumbers(turn, work_order)
 
 
 _ATTEMPTS = 8

@@ -29,6 +29,8 @@ class Exchange(NamedTuple):
     """The name of who replied, in an imported conversation; None: the assistant."""
     is_imported: bool = False
     """Whether another program had the conversation. Then either text may be missing ("")."""
+    is_resumed: bool = False
+    """Whether the turn went on after a person's answer about a tool. Its message then says what was answered."""
 
 
 async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterator[Exchange]:
@@ -58,7 +60,8 @@ async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterat
             said, at = text_of(started["user_message"]), started["turn_ts"]
             speaker = started.get("speaker")
             named = None if speaker is None else text_of(speaker)
-            yield Exchange(completed["turn_id"], at, said, text_of(completed["response"]), named)
+            replied, resumed = text_of(completed["response"]), started.get("resumes") is not None
+            yield Exchange(completed["turn_id"], at, said, replied, named, is_resumed=resumed)
     if waiting is not None:
         yield waiting
 

@@ -395,6 +395,7 @@ class ToolRegistry:
         limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
         max_bytes = limits.max_result_bytes or self._max_result_bytes
         job = ToolJob(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
+        job.tool_run.has_read_untrusted = call.has_read_untrusted
         deadline = min(anyio.current_time() + limit_s, call.deadline)
         has_place = False
         try:

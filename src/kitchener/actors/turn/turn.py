@@ -158,6 +158,7 @@ class Turn:
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
         if call.output is not None:
             fields["output_schema"] = call.output.hash
+        self._approval.note_caller(fields)
         if call.resumes is not None:
             fields["resumes"] = call.resumes
             await self._approval.resume(call.resumes)

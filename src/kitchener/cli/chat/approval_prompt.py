@@ -131,12 +131,20 @@ def _answers(request: ApprovalInfo) -> tuple[str, ...]:
 
 
 def _question(request: ApprovalInfo) -> str:
-    call = one_line(f"{request.tool_id} {arguments_text(request)}", _WIDTH)
+    call = _cut(request, f"{request.tool_id} {arguments_text(request)}")
     if not _is_question(request):
         return f"{call}: [y]es, [n]o, [a]lways in this session, [e]dit; or go on talking"
-    asked = one_line(str(opened(request.request.get("message", "")) or call), _WIDTH)
+    asked = _cut(request, str(opened(request.request.get("message", "")) or call))
     answers = "[e]nter an answer, [n]o" if _schema(request) is not None else "[y]es, [n]o"
     return f"{asked} {answers}; or go on talking"
+
+
+def _cut(request: ApprovalInfo, text: str) -> str:
+    """A text on one line. Where it is cut, it says so, because what is harmful may stand at its end."""
+    line = one_line(text, _WIDTH)
+    if not line.endswith("…"):
+        return line
+    return f"{line} (cut: `kitchener approval show {request.approval_id}` has all {len(text):,} characters)"
 
 
 def _how_to_edit(request: ApprovalInfo) -> str:

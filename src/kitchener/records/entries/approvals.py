@@ -81,3 +81,5 @@ class ResumesMapping(TypedDict):
     those of turns that went on with it before and were cut off."""
     void: NotRequired[list[str]]
     """Approvals of tools whose definition has changed since the answer; absent: none."""
+    after_untrusted: NotRequired[Literal[True]]
+    """A tool ran the turn that deferred it, after its own turn had read text of an untrusted source; absent: none did."""

@@ -86,6 +86,8 @@ class TurnStartedPayload(CommonPayload):
     """What the first answer of the reply had to call: `none`, `required` or the id of a tool; absent: the model chose."""
     media_types: NotRequired[list[str]]
     """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
+    after_untrusted: NotRequired[Literal[True]]
+    """A tool runs the turn whose own turn had read text of an untrusted source; absent: none does."""
     resumes: NotRequired[ResumesMapping]
     """The deferred work order that the turn goes on with, once all its requests have an answer; absent: the turn is a message
     of its own."""

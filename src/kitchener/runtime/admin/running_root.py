@@ -132,13 +132,18 @@ class RunningRoot:
             await found.open(stack)
             if dry_run:
                 return await found.look_up(agent.ledgers.ho2m)
-            agent.supervisor.outside.expect_import(subject_id)
-            try:
-                return await found.add(agent.ledgers.ho2m)
-            finally:  # some of them may be written
-                agent.supervisor.outside.read_again(subject_id)
+            return await add_while_serving(found, agent, subject_id)
 
     def _memory_at(self, directory: Path) -> HO3Memory | None:
         """The open memory in a directory, whichever class uses it."""
         opened = self._parts.memories.values()
         return next((each for each in opened if each.signals.path.parent == directory), None)
+
+
+async def add_while_serving(found: ConversationsToAdd, agent: Agent, subject_id: str) -> ConversationsImport:
+    """Adds conversations of a subject to an agent class whose turns go on."""
+    agent.supervisor.outside.expect_import(subject_id)
+    try:
+        return await found.add(agent.ledgers.ho2m)
+    finally:  # some of them may be written
+        agent.supervisor.outside.read_again(subject_id)

@@ -13,11 +13,12 @@ from typing import Final
 
 import anyio.to_thread
 
-from kitchener.actors.sessions.requests import check_is_text
+from kitchener.actors.sessions.requests import check_is_text, fits_entry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.content_store import ContentStore
+from kitchener.errors import InvalidMessage
 from kitchener.ids import SessionId, check_caller, turn_id
 from kitchener.ledger import LedgerClient, LedgerEntry, ReadableLedger
 from kitchener.records import events
@@ -29,7 +30,7 @@ from kitchener.records.entries import (
 )
 from kitchener.runtime.ledger_paths import INDEX_KEYS, index_dir, ledger_ids, ledger_paths, open_reader, sealer_of, settings_of
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.portable.conversation_file import ConversationFile, SpokenConversation
+from kitchener.runtime.portable.conversation_file import MAX_MESSAGES, ConversationFile, SpokenConversation
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 
@@ -159,6 +160,26 @@ class ConversationsToAdd:
         stack.enter_context(closing(file))
         await anyio.to_thread.run_sync(_read_all, file)
         self._conversations = iter(file)
+
+    def take(self, conversation: SpokenConversation) -> None:
+        """Adds one that a program has at hand, in place of those of the file.
+
+        Raises:
+            InvalidMessage: a message is empty, does not fit into one entry, or there are too many
+        """
+        limits, ledger = self._config.limits, self._config.ledger
+        for number, each in enumerate(conversation.messages, 1):
+            size = len(each.text)
+            if not each.text.strip() or size > limits.max_message_chars or not fits_entry(each.text, ledger):
+                raise InvalidMessage(
+                    f"message {number} of the conversation has {size} characters: expected 1 to {limits.max_message_chars},"
+                    " with room in one ledger entry"
+                )
+        if len(conversation.messages) > MAX_MESSAGES:
+            raise InvalidMessage(
+                f"the conversation has {len(conversation.messages)} messages: expected at most {MAX_MESSAGES:,}"
+            )
+        self._conversations = iter((conversation,))
 
     async def look_up(self, reader: ReadableLedger | None, on_step: Callable[[], object] = int) -> ConversationsImport:
         """What an import would do. Makes no key, and writes nothing. None: there is no ledger yet."""

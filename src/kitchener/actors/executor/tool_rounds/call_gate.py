@@ -43,11 +43,14 @@ class CallGate:
         has_read_untrusted: whether it is given text of an untrusted source
     """
 
-    __slots__ = ("_has_read_untrusted", "_limits", "_requests_left")
+    __slots__ = ("_limits", "_requests_left", "has_read_untrusted")
+
+    has_read_untrusted: bool
+    """Whether the work order has read text of an untrusted source."""
 
     def __init__(self, limits: Constraints, *, has_read_untrusted: bool) -> None:
         self._limits = limits
-        self._has_read_untrusted = limits.has_read_untrusted or has_read_untrusted
+        self.has_read_untrusted = limits.has_read_untrusted or has_read_untrusted
         self._requests_left = limits.most_requests
 
     def checked(self, outcome: ToolOutcome, untrusted_source: str | None, *, may_ask: bool) -> ToolOutcome:
@@ -61,7 +64,7 @@ class CallGate:
         """
         untrusted_source = untrusted_source or outcome.untrusted_source
         if untrusted_source is not None:
-            self._has_read_untrusted = True
+            self.has_read_untrusted = True
             outcome = replace(outcome, untrusted_source=untrusted_source)
         if outcome.question is None:
             return outcome
@@ -95,8 +98,8 @@ class CallGate:
             return waiting, refused
         for place, use in enumerate(uses):
             asks = use[0] in limits.ask_tools
-            asks_later = self._has_read_untrusted and use[0] in limits.ask_after_untrusted
-            is_refused = self._has_read_untrusted and use[0] in limits.deny_after_untrusted
+            asks_later = self.has_read_untrusted and use[0] in limits.ask_after_untrusted
+            is_refused = self.has_read_untrusted and use[0] in limits.deny_after_untrusted
             if place in answered or not (asks or asks_later or is_refused) or problem(use) is not None:
                 continue
             if is_refused:

@@ -187,6 +187,7 @@ class ToolCalls:
             turn_id=wo.turn_id,
             wo_id=wo.wo_id,
             deadline=self._run.tool_deadline(),
+            has_read_untrusted=self._gate.has_read_untrusted,
             report=report,
             answer=answer.given if answer is not None else None,
             read_page=self.pages.read,

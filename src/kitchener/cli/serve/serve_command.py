@@ -1,0 +1,69 @@
+"""`kitchener serve`: the agents of a root over HTTP, until a signal drains the server."""
+
+import importlib.util
+from typing import Annotated
+
+import anyio
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.options import Options, listens
+from kitchener.cli.terminal.interrupt import on_signal
+from kitchener.cli.terminal.log_lines import LogLevel, logged_from
+from kitchener.cli.terminal.output import print_text, say
+from kitchener.config import RuntimeConfig
+from kitchener.errors import ConfigError
+from kitchener.runtime import open_runtime, tune_gc
+
+_EVERYTHING = Options()
+
+
+def serve(
+    *,
+    options: Options = _EVERYTHING,
+    host: Annotated[str | None, Parameter(help="Address to listen on. Overrides `[serve] host`.")] = None,
+    port: Annotated[
+        int | None,
+        Parameter(help="Port to listen on; 0: a free one. Overrides `[serve] port`.", validator=Number(gte=0, lte=65_535)),
+    ] = None,
+    log_level: LogLevel = None,
+) -> int:
+    """Serve the agents over HTTP, to clients of the OpenAI API and by an API of its own.
+
+    Without `[serve.clients]` it listens on this machine only, and takes any key. SIGTERM or Ctrl-C lets running turns finish
+    within `limits.shutdown_grace_s`; a second one ends it at once. Exits with 1 if turns had to be cancelled.
+
+    For example:
+
+        kitchener serve
+        kitchener serve --port 9000 --root ./ledgers
+    """
+    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
+        raise ConfigError("kitchener serve", "", "", 'needs the extra `serve`: pip install "kitchener[serve]"')
+    config = options.load_checked().config
+    given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    if given:
+        config = config.model_copy(update={"serve": config.serve.model_copy(update=given)})
+    with logged_from(log_level):
+        return anyio.run(_serve, config)
+
+
+async def _serve(config: RuntimeConfig) -> int:
+    # Imported here, because the extra `serve` may be missing.
+    from kitchener.serve.application import open_listener, open_server
+    from kitchener.serve.listening import listen
+
+    async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
+        tune_gc()
+        with await anyio.to_thread.run_sync(open_listener, config.serve) as listener:
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+
+            def ready() -> None:
+                print_text(f"serving on http://{shown}:{port}; OpenAI clients: base URL http://{shown}:{port}/v1")
+
+            is_whole = await listen(server, listener, config=config, on_signal=on_signal, ready=ready)
+    if not is_whole:
+        say("kitchener: turns that did not finish in time were cancelled")
+    return OK if is_whole else NEGATIVE

@@ -1,0 +1,82 @@
+"""Defines the settings of the server: where it listens, who may do what, and the limits of each key."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from kitchener.config.settings import Name, Positive, Seconds, Settings
+from kitchener.config.shown import REFERENCE, is_reference
+
+ServeRight = Literal["chat", "read", "approve", "act_for", "operate"]
+"""What a key allows. `chat`: send messages. `read`: see sessions and events. `approve`: list and answer tool calls that wait.
+`act_for`: name the subject of each request, and so act for all of them. `operate`: read the metrics."""
+
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+"""The name of an HTTP header."""
+
+
+class ServeClientConfig(Settings):
+    """`[serve.clients.<name>]`: a client, its key, and what the key allows."""
+
+    key: str
+    """Reference to the key that it sends as `Authorization: Bearer …`: `env:NAME` or `file:/path`. The key has at least 16
+    characters, and no other client has it."""
+    subject: Name | None = None
+    """The subject whose sessions and memory this key reaches. None: only with the right `act_for`, by which each request names
+    its subject."""
+    agents: tuple[Name, ...] = ("*",)
+    """Agent classes that this key reaches. `*`: all."""
+    rights: tuple[ServeRight, ...] = ("chat", "read", "approve")
+    """What this key allows: `chat`, `read`, `approve`, `act_for`, `operate`."""
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 600
+    """Requests a minute. One tenth of them may come at once; a further one is refused with 429."""
+    max_requests: Positive = 64
+    """Requests at the same time. A further one is refused with 429."""
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if not is_reference(self.key):
+            raise ValueError(f"`key` {REFERENCE}")
+        if (self.subject is None) != ("act_for" in self.rights) and self.rights != ("operate",):
+            raise ValueError("needs either `subject`, or `act_for` among its `rights`")
+        return self
+
+
+class ServeConfig(Settings):
+    """`[serve]`: the server of `kitchener serve`. Needs the extra `serve`."""
+
+    host: Name = "127.0.0.1"
+    """Address to listen on. Any other than a loopback address needs `clients`."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8_321
+    """Port to listen on. 0: a free one."""
+    allowed_hosts: tuple[Name, ...] = ()
+    """Further names by which clients reach the server, as in the header Host, without a port. Loopback names and `host`
+    always count."""
+    clients: dict[Name, ServeClientConfig] = Field(default_factory=dict)
+    """`[serve.clients.<name>]`. Without any, everybody who reaches the server is `local_subject`."""
+    local_subject: Name = "local"
+    """The subject of all requests where there are no `clients`."""
+    session_headers: tuple[HeaderName, ...] = ("X-OpenWebUI-Chat-Id", "X-Chat-Id")
+    """Headers in which chat clients name the conversation, first match first. `X-Kitchener-Session` comes before them."""
+    subject_headers: tuple[HeaderName, ...] = ("X-Kitchener-Subject", "X-OpenWebUI-User-Id")
+    """Headers that name the subject, first match first, for keys with the right `act_for`."""
+    cache_key_names_session: bool = False
+    """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
+    client_gone: Literal["detach", "cancel"] = "detach"
+    """What becomes of a turn whose client goes away. `detach`: it goes on, and its reply is in the session. `cancel`: it is
+    aborted."""
+    max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
+    """Largest body of a request, bytes. A larger one is refused with 413."""
+    request_timeout_s: Seconds = 30.0
+    """How long a client may take to send the body of its request, seconds."""
+    write_timeout_s: Seconds = 30.0
+    """How long a client may leave a piece of a stream untaken before it counts as gone, seconds."""
+    keep_alive_s: Seconds = 15.0
+    """After this silence a stream sends a comment, so that proxies keep the connection open, seconds."""
+    poll_s: Seconds = 0.25
+    """How often the event stream of a session looks for new events, seconds."""
+    max_requests: Positive = 1_024
+    """Requests at the same time, of all keys together. A further one is refused with 503."""
+    max_branches: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """Newest sessions of one conversation that are compared with the history of a request. Edits and regenerated replies make
+    a session each."""

@@ -1,0 +1,153 @@
+"""Assembles the server over an open runtime: its routes, its guard, its turns, and how it stops.
+
+Explained in `docs/server.md`.
+"""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from kitchener.clock import Clock, SystemClock
+from kitchener.config import ServeConfig
+from kitchener.errors import ConfigError
+from kitchener.runtime import Runtime
+from kitchener.serve.callers import Callers
+from kitchener.serve.chat.chat_request import ChatBody
+from kitchener.serve.chat.completions import ChatDoor
+from kitchener.serve.guard import Guard
+from kitchener.serve.metrics import CONTENT_TYPE, exposition
+from kitchener.serve.native.session_api import session_operations
+from kitchener.serve.operations_table import Parameter, Served, described_by
+from kitchener.serve.served_turns import ServedTurns
+
+
+class KitchenerServer:
+    """A server that is ready to be asked. Made by `open_server`.
+
+    Args:
+        runtime: runs the agents
+        callers: whose keys count
+        turns: runs the turns of requests
+        clock: the time of day
+    """
+
+    def __init__(self, runtime: Runtime, callers: Callers, turns: ServedTurns, clock: Clock) -> None:
+        config = runtime.config.serve
+        self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
+        chat = ChatDoor(runtime, config, turns, clock)
+        model = Parameter("model", "path", "an agent class, or one with `-utility`")
+        operations = [
+            Served("GET", "/v1/models", "List the agents", chat.models),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,)),
+            Served(
+                "POST",
+                "/v1/chat/completions",
+                "Reply to a conversation",
+                chat.complete,
+                "chat",
+                ChatBody,
+                errors=(409, 410, 502, 504),
+                streams=True,
+            ),
+            *session_operations(runtime, config, turns, lambda: self._guard.is_draining),
+        ]
+        routes = [
+            Route("/healthz", _healthy),
+            Route("/readyz", self._ready),
+            *(each.route() for each in operations),
+            Served("GET", "/metrics", "Counts for Prometheus", self._metrics, "operate").route(),
+            Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
+        ]
+        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts)
+        self.app: ASGIApp = self._guard
+        """The ASGI application."""
+
+    async def drain(self) -> bool:
+        """Refuses new requests, and returns when those that run are answered and their turns are on record.
+
+        Turns that are not ready within `limits.shutdown_grace_s` are cancelled, which is recorded, and their clients are told.
+
+        Returns:
+            whether all turns were ready in time
+        """
+        self._guard.is_draining = True
+        with anyio.move_on_after(self._limits.shutdown_grace_s) as waiting:
+            await self._wait_idle()
+        if waiting.cancelled_caught:
+            self._turns.stop_all()
+            with anyio.move_on_after(self._limits.abort_grace_s):
+                await self._wait_idle()
+        return not waiting.cancelled_caught
+
+    async def _metrics(self, _: Request) -> Response:
+        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    async def _wait_idle(self) -> None:
+        await self._turns.wait_idle()
+        await self._guard.wait_idle()
+
+    async def _ready(self, request: Request) -> Response:
+        """Whether new requests are admitted."""
+        return PlainTextResponse("draining\n", 503) if self._guard.is_draining else PlainTextResponse("ready\n")
+
+
+@asynccontextmanager
+async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncIterator[KitchenerServer]:
+    """Opens a server over a runtime; at the end of the block no turn of it runs.
+
+    Args:
+        runtime: an open runtime; its `[serve]` has the settings
+        clock: the time of day; None: the system clock
+
+    Raises:
+        ConfigError: a key cannot be used, or the address needs one
+    """
+    config = runtime.config
+    callers = await anyio.to_thread.run_sync(Callers.load, config)
+    body_error: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        turns = ServedTurns(tasks, config.limits.stream_buffer, cancels=config.serve.client_gone == "cancel")
+        try:
+            yield KitchenerServer(runtime, callers, turns, clock or SystemClock())
+        except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
+            body_error = error
+        finally:
+            turns.stop_all()
+    if body_error is not None:
+        raise body_error
+
+
+def open_listener(config: ServeConfig) -> socket.socket:
+    """A socket that listens where the settings say; the caller closes it.
+
+    Raises:
+        ConfigError: the address is none of this machine, or something listens there
+    """
+    try:
+        family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family[0], socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError("configuration", "serve.host", repr(config.host), f"cannot be used: {error.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(family[4])
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        where = f"{config.host}:{config.port}"
+        raise ConfigError("configuration", "serve.port", where, f"cannot listen there: {error.strerror}") from None
+    return listener
+
+
+_BACKLOG = 2_048
+
+
+async def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok\n")

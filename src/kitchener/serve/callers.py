@@ -1,0 +1,209 @@
+"""Turns the bearer key of a request into a caller: whose sessions it reaches, with which agent classes and rights.
+
+Keys are kept as hashes only, and compared in constant time. Explained in `docs/server.md`.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig, ServeRight, dotted_key
+from kitchener.errors import CallerError, ConfigError
+from kitchener.gateway.providers.factory import read_secret
+from kitchener.gateway.resilience import Rate
+from kitchener.ids import check_caller
+from kitchener.plain_names import quoted
+from kitchener.serve.problems import RequestRefused
+
+MIN_KEY_CHARS: Final = 16
+"""Shortest key of a client, characters."""
+_SOURCE: Final = "configuration"
+_LOCAL: Final = "local"
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who sends requests by one key, with what these requests use now."""
+
+    name: str
+    """The name of the key in the settings."""
+    settings: ServeClientConfig
+    rate: Rate
+    running: int = 0
+    """Requests of this key that run now."""
+    is_local: bool = field(default=False, kw_only=True)
+    """Whether there are no keys, so that everybody on this machine is this caller."""
+
+    def check(self, right: ServeRight) -> None:
+        """Raises RequestRefused unless the key allows this."""
+        if right not in self.settings.rights:
+            raise RequestRefused(403, "right_missing", f"this key has no right {right!r}; its settings name its `rights`")
+
+    def check_agent(self, agent_class: str) -> None:
+        """Raises RequestRefused unless the key reaches this agent class."""
+        if not self.reaches(agent_class):
+            raise self.unknown_agent(agent_class)
+
+    @staticmethod
+    def unknown_agent(agent_class: str) -> RequestRefused:
+        """The error about an agent class that there is not, or not for this key."""
+        return RequestRefused(
+            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/models lists them"
+        )
+
+    def reaches(self, agent_class: str) -> bool:
+        """Whether the key reaches this agent class."""
+        return "*" in self.settings.agents or agent_class in self.settings.agents
+
+    def subject(self, named: str | None) -> str:
+        """The subject that a request acts for.
+
+        Args:
+            named: what its headers say; None: nothing
+
+        Raises:
+            RequestRefused: the key acts for others, and the headers name nobody or nobody that can be a subject
+        """
+        if self.settings.subject is not None:
+            return self.settings.subject
+        if named is None:
+            raise RequestRefused(400, "subject_missing", "this key acts for others: name the subject in X-Kitchener-Subject")
+        try:
+            check_caller(named, None)
+        except CallerError as error:
+            raise RequestRefused(400, "subject_invalid", str(error)) from None
+        return named
+
+    def enter(self) -> None:
+        """Counts a request that begins; `leave` follows.
+
+        Raises:
+            RequestRefused: the key's requests come too fast, or too many run
+        """
+        now, settings = anyio.current_time(), self.settings
+        if self.running >= settings.max_requests:
+            raise RequestRefused(
+                429, "too_many_requests", f"{self.running} requests of this key run (max_requests)", retry_after_s=1.0
+            )
+        wait = self.rate.ready_at(1) - now
+        if wait > 0:
+            limit = settings.requests_per_minute
+            raise RequestRefused(
+                429, "rate_limited", f"more than {limit} requests a minute (requests_per_minute)", retry_after_s=wait
+            )
+        self.rate.take(1, now)
+        self.running += 1
+
+    def leave(self) -> None:
+        """Counts a request that has ended."""
+        self.running -= 1
+
+
+class Callers:
+    """All callers of a server.
+
+    Args:
+        by_digest: callers by the hash of their key
+        local: who everybody is without keys; None: there are keys
+    """
+
+    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None) -> None:
+        self._by_digest, self._local = dict(by_digest), local
+
+    @classmethod
+    def load(cls, config: RuntimeConfig) -> "Callers":
+        """Reads the keys that the settings refer to.
+
+        Raises:
+            ConfigError: a reference leads nowhere, a key is too short, two names have one key, an agent class is not
+                configured, or the address is not a loopback one and there are no keys; never shows a key
+        """
+        serve = config.serve
+        if not serve.clients:
+            if not is_loopback(serve.host):
+                raise ConfigError(
+                    _SOURCE, "serve.host", repr(serve.host), "needs [serve.clients.<name>]: without keys it must be 127.0.0.1"
+                )
+            try:
+                check_caller(serve.local_subject, None)
+            except CallerError as error:
+                raise ConfigError(_SOURCE, "serve.local_subject", "", str(error)) from None
+            return cls({}, _local_caller(serve))
+        found: dict[bytes, Caller] = {}
+        for name, settings in serve.clients.items():
+            at = dotted_key(("serve", "clients", name, "key"))
+            secret = read_secret(settings.key, at) or ""
+            if len(secret) < MIN_KEY_CHARS:
+                raise ConfigError(_SOURCE, at, "", f"leads to a key of fewer than {MIN_KEY_CHARS} characters")
+            if _digest(secret) in found:
+                raise ConfigError(_SOURCE, at, "", "leads to a key that another name has")
+            _check_settings(name, settings, config)
+            found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute))
+        return cls(found, None)
+
+    def of(self, authorization: str | None) -> Caller:
+        """The caller of a request.
+
+        Args:
+            authorization: its header of that name; None: it has none
+
+        Raises:
+            RequestRefused: there is no such key
+        """
+        if self._local is not None:
+            return self._local
+        scheme, _, key = (authorization or "").partition(" ")
+        wanted, match = _digest(key.strip()), None
+        if scheme.casefold() == "bearer":
+            for digest, caller in self._by_digest.items():
+                match = caller if hmac.compare_digest(digest, wanted) else match
+        if match is None:
+            raise RequestRefused(401, "invalid_api_key", "send a key of this server as `Authorization: Bearer …`")
+        return match
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or a name means this machine only."""
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _local_caller(serve: ServeConfig) -> Caller:
+    settings = ServeClientConfig(
+        key=f"env:{_LOCAL}",
+        subject=serve.local_subject,
+        rights=("chat", "read", "approve", "operate"),
+        max_requests=serve.max_requests,
+    )
+    return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
+
+
+_UNLIMITED: Final = 1_000_000_000
+
+
+def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfig) -> None:
+    """Raises ConfigError unless the subject and the agent classes of a key can be."""
+    if settings.subject is not None:
+        try:
+            check_caller(settings.subject, None)
+        except CallerError as error:
+            raise ConfigError(_SOURCE, dotted_key(("serve", "clients", name, "subject")), "", str(error)) from None
+    for each in settings.agents:
+        if each != "*" and config.classes and each not in config.classes:
+            known = ", ".join(sorted(config.classes))
+            raise ConfigError(
+                _SOURCE, dotted_key(("serve", "clients", name, "agents")), "", f"names a class that is none of {known}"
+            )

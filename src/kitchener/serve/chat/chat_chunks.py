@@ -1,0 +1,125 @@
+"""Writes replies in the form of the chat completions API: whole, or as the chunks of a stream. Knows no connection."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from kitchener.records.entries import CostSummary
+from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.serve.chat.client_history import WITHDRAWN
+from kitchener.serve.event_stream import event
+from kitchener.serve.problems import problem_of
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Heading(NamedTuple):
+    """What all parts of an answer begin with."""
+
+    answer_id: str
+    created: int
+    """Seconds since 1970."""
+    model: str
+
+    def chunk(self, delta: dict[str, Any], finish: str | None = None, usage: object = ...) -> bytes:
+        """A chunk of a stream as an event.
+
+        Args:
+            delta: what it adds
+            finish: why the reply ends; None: it goes on
+            usage: the tokens that were used, or None; left out: the client did not ask for them
+        """
+        choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+        return event({**self._head("chat.completion.chunk"), "choices": choices, **({} if usage is ... else {"usage": usage})})
+
+    def usage_chunk(self, cost: CostSummary) -> bytes:
+        """The chunk with the tokens that were used."""
+        return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(cost)})
+
+    def whole(self, text: str, cost: CostSummary, told: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A whole answer.
+
+        Args:
+            text: the reply
+            cost: what it cost
+            told: what this server adds; None: there is no turn
+        """
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": usage_of(cost),
+            **({"kitchener": told} if told else {}),
+        }
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
+
+
+def usage_of(cost: CostSummary) -> dict[str, Any]:
+    """Tokens as clients expect them."""
+    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
+    cached = cost.get("cached_tokens", 0) or 0
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def told_of(result: TurnResult) -> dict[str, Any]:
+    """What this server says of a turn beside its reply."""
+    return {
+        "session_id": result.session_id,
+        "turn_id": result.turn_id,
+        "pending_approval": list(result.pending_approval),
+        "error": result.error.as_mapping() if result.error is not None else None,
+    }
+
+
+async def chunks(
+    heading: Heading, updates: AsyncGenerator[TurnUpdate, None], *, includes_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    """The stream of a turn.
+
+    Args:
+        heading: what each chunk begins with
+        updates: of the turn
+        includes_usage: whether the client wants the tokens that were used
+    """
+    usage = None if includes_usage else ...
+    yield heading.chunk({"role": "assistant", "content": ""}, usage=usage)
+    sent = ""
+    try:
+        async with aclosing(updates):
+            async for update in updates:
+                if isinstance(update, TextDelta):
+                    sent += update.text
+                    yield heading.chunk({"content": update.text}, usage=usage)
+                elif isinstance(update, TextRetracted) and sent:
+                    sent = ""
+                    yield heading.chunk({"content": WITHDRAWN}, usage=usage)
+                elif isinstance(update, TurnCompleted):
+                    reply = update.result.response
+                    if rest := reply[len(sent) :] if reply.startswith(sent) else WITHDRAWN + reply:
+                        yield heading.chunk({"content": rest}, usage=usage)
+                    yield heading.chunk({}, "stop", usage=usage)
+                    if includes_usage:
+                        yield heading.usage_chunk(update.result.cost_summary)
+    except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
+        yield event(problem_of(error).body())
+    yield DONE
+
+
+async def whole_as_chunks(
+    heading: Heading, text: str, cost: CostSummary, *, includes_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    """The stream of a reply that is there as a whole."""
+    usage = None if includes_usage else ...
+    yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
+    yield heading.chunk({}, "stop", usage=usage)
+    if includes_usage:
+        yield heading.usage_chunk(cost)
+    yield DONE

@@ -1,0 +1,186 @@
+"""Turns the body of a chat completions request into a message for an agent and the history that the client claims.
+
+Knows no session and no runtime. What of a request counts, is ignored or is refused is in `docs/server.md`.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kitchener.records.parts import FilePart
+from kitchener.records.prompt import Message
+from kitchener.serve.operations_table import checked_body, read_json
+from kitchener.serve.problems import RequestRefused
+
+UTILITY: Final = "-utility"
+"""Ends the model that stands for an agent's plain model calls: titles, tags, suggestions."""
+_ATTACHED: Final = "(attached)"
+"""The message where a client sends a file without a word."""
+
+
+class ChatMessage(BaseModel):
+    """One message of the conversation that a client sends along."""
+
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None  # parts of any kind; each is narrowed where it is read
+
+
+class StreamOptions(BaseModel):
+    """How a stream ends."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
+
+
+class ChatBody(BaseModel):
+    """The fields of a request that count."""
+
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+    model: str = Field(max_length=256)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=20_000)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    response_format: dict[str, Any] | None = None  # a JSON schema in it; checked by the agent
+    tool_choice: str | dict[str, Any] | None = None  # refused unless it leaves the choice to the agent
+    prompt_cache_key: str | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the tokens that were used."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class SaidPair(NamedTuple):
+    """A message of the user and the reply to it."""
+
+    message: str
+    reply: str
+
+
+class ChatRequest(NamedTuple):
+    """A request for a reply."""
+
+    body: ChatBody
+    message: str
+    parts: tuple[FilePart, ...]
+    earlier: tuple[SaidPair, ...]
+    """What the client says was said before, oldest first. Messages without a reply are left out."""
+    output: Mapping[str, object] | None
+    """JSON schema of the object that is wanted; None: text."""
+
+
+def read_body(data: bytes) -> ChatBody:
+    """The body of a request.
+
+    Raises:
+        RequestRefused: it is no such body; the error repeats none of it
+    """
+    found = read_json(data)
+    if isinstance(found, dict) and "messages" not in found and "input" in found:
+        raise RequestRefused(400, "wrong_api", "this body is for the Responses API; send `messages` to /v1/chat/completions")
+    return checked_body(ChatBody, found)
+
+
+def read_request(body: ChatBody) -> ChatRequest:
+    """What a body asks for.
+
+    Raises:
+        RequestRefused: it asks for what this server does not do
+    """
+    if body.n not in (None, 1):
+        raise RequestRefused(400, "unsupported", "n: this server gives one reply")
+    if body.tool_choice not in (None, "auto", "none"):
+        raise RequestRefused(400, "unsupported", "tool_choice: the agent has its own tools; it can be left to choose only")
+    last = body.messages[-1]
+    if last.role != "user":
+        raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's")
+    text, parts = _content(last)
+    return ChatRequest(body, text or _ATTACHED, parts, _pairs(body.messages[:-1]), _schema(body.response_format))
+
+
+def plain_messages(body: ChatBody) -> tuple[Message, ...]:
+    """All messages as they are, for a call of a model without an agent."""
+    roles: Final[Mapping[str, Literal["system", "user", "assistant"]]] = {
+        "system": "system",
+        "developer": "system",
+        "user": "user",
+        "assistant": "assistant",
+    }
+    found = ((roles.get(each.role), _text(each)) for each in body.messages)
+    return tuple(Message(role, text) for role, text in found if role is not None and text)
+
+
+def _pairs(messages: Sequence[ChatMessage]) -> tuple[SaidPair, ...]:
+    pairs, said = list[SaidPair](), ""
+    for each in messages:
+        text = _text(each)
+        if each.role == "user":
+            said = text or _ATTACHED
+        elif each.role == "assistant" and text:
+            pairs.append(SaidPair(said, text))
+            said = ""
+    return tuple(pairs)
+
+
+def _text(message: ChatMessage) -> str:
+    """The text of a message, without its files."""
+    if not isinstance(message.content, list):
+        return (message.content or "").strip()
+    texts = (part.get("text") for part in message.content if part.get("type") in ("text", "input_text", "output_text"))
+    return "\n".join(each for each in texts if isinstance(each, str)).strip()
+
+
+def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
+    """The text and the files of the message to answer."""
+    if not isinstance(message.content, list):
+        return _text(message), ()
+    parts = list[FilePart]()
+    for number, each in enumerate(message.content, 1):
+        kind = each.get("type")
+        inner = each.get(kind) if isinstance(kind, str) else None
+        if kind in ("text", "input_text"):
+            continue
+        if kind == "image_url" and isinstance(inner, dict):
+            parts.append(_file(inner.get("url"), None, number))
+        elif kind == "file" and isinstance(inner, dict):
+            parts.append(_file(inner.get("file_data"), inner.get("filename"), number))
+        else:
+            raise RequestRefused(400, "unsupported", f"part {number} of the message: expected text, image_url or file")
+    return _text(message), tuple(parts)
+
+
+def _file(url: object, name: object, number: int) -> FilePart:
+    """A file that is in the request itself. The server fetches nothing for a client."""
+    refused = RequestRefused(400, "unsupported", f"part {number} of the message: expected a `data:` URL in base64")
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise refused
+    head, comma, coded = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise refused
+    try:
+        data = base64.b64decode(coded, validate=True)
+    except (binascii.Error, ValueError):
+        raise refused from None
+    return FilePart(data, head.removeprefix("data:").partition(";")[0] or None, name if isinstance(name, str) else None)
+
+
+def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, object] | None:
+    """The object that `response_format` asks for; None: text."""
+    kind = wanted.get("type") if wanted is not None else "text"
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    inner = wanted.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise RequestRefused(400, "unsupported", "response_format: expected text, json_object, or json_schema with a `schema`")
+    return schema

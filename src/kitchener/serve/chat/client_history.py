@@ -1,0 +1,123 @@
+"""Compares what a client says was said with what a session has on record, by hashes.
+
+Clients of the chat completions API keep the conversation themselves and send all of it each time. If it is the session's own,
+the session goes on; if it was edited, another session begins. Explained in `docs/server.md`.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.serve.chat.chat_request import SaidPair
+
+WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
+"""Stands in a stream before a reply that replaces text which was sent before. This API cannot take text back."""
+APPROVAL_WORDS: Final = ("approve", "deny")
+_MAX_KEPT: Final = 1_024
+"""Sessions whose hashes are kept in memory, those used last."""
+
+
+class SpokenAnswer(NamedTuple):
+    """A message that answers a tool call which waits."""
+
+    is_approved: bool
+    approval_id: str
+    reason: str
+
+
+def spoken_answer(message: str) -> SpokenAnswer | None:
+    """The answer that a message is: `approve WO-…`, or `deny WO-… because`; None: it is a message for the agent."""
+    word, _, rest = message.strip().partition(" ")
+    approval_id, _, reason = rest.strip().partition(" ")
+    if word.casefold() not in APPROVAL_WORDS or not approval_id.startswith("WO-"):
+        return None
+    return SpokenAnswer(word.casefold() == APPROVAL_WORDS[0], approval_id, reason.strip())
+
+
+def as_sent(reply: str) -> str:
+    """The reply that a client shows, without what was withdrawn before it."""
+    return reply.rpartition(WITHDRAWN.strip())[2].strip()
+
+
+def digest_of(message: str, reply: str) -> bytes:
+    """The hash of a message with its reply. White space around them does not count."""
+    said, replied = message.strip().encode("utf-8", "surrogatepass"), reply.strip().encode("utf-8", "surrogatepass")
+    return hashlib.sha256(b"%d:%b%b" % (len(said), said, replied)).digest()
+
+
+class KnownHistory(NamedTuple):
+    """What a session has on record."""
+
+    known: int
+    """Its completed turns and imported messages when this was read."""
+    digests: tuple[bytes, ...]
+    """Of its messages with their replies, oldest first, without turns that went on after a person's answer."""
+    last: SaidPair | None
+    """The newest of them; None: there is none."""
+
+    def continues_as(self, claimed: Sequence[SaidPair]) -> bool:
+        """Whether a client that claims this history goes on with the session.
+
+        A client may leave out the beginning of a long conversation, and may have stopped reading the last reply.
+        """
+        own = [each for each in claimed if spoken_answer(each.message) is None]
+        if not own:
+            return not self.digests
+        if len(own) > len(self.digests):
+            return False
+        *before, newest = own
+        end = len(self.digests) - 1
+        if any(digest_of(each.message, as_sent(each.reply)) != known for each, known in self._beside(before, end)):
+            return False
+        reply = as_sent(newest.reply)
+        if digest_of(newest.message, reply) == self.digests[-1]:
+            return True
+        last = self.last
+        return (
+            last is not None
+            and bool(reply)
+            and newest.message.strip() == last.message.strip()
+            and last.reply.strip().startswith(reply)
+        )
+
+    def _beside(self, before: Sequence[SaidPair], end: int) -> Iterable[tuple[SaidPair, bytes]]:
+        return zip(before, self.digests[end - len(before) : end], strict=True)
+
+
+class Histories:
+    """The histories of the sessions that were used last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, KnownHistory] = OrderedDict()
+
+    async def of(self, session: SessionManager) -> KnownHistory:
+        """The history of a session: what is kept of it and its newest turns, or read from its ledger."""
+        state, kept = session.state, self._kept.get(session.session_id)
+        count = state.completed_turns + state.imported
+        new = count - kept.known if kept is not None else 0
+        # The newest turns in memory do not say which of them went on after an answer, and name files beside the message.
+        is_partial = state.approvals is not None or state.has_parts
+        if kept is None or not 0 <= new <= (0 if is_partial else len(state.window)):
+            kept = await _read(session, count)
+        elif new:
+            pairs = [SaidPair(each.user_message, each.response) for each in state.newest(new)]
+            kept = KnownHistory(count, (*kept.digests, *(digest_of(*each) for each in pairs)), pairs[-1])
+        self._keep(session.session_id, kept)
+        return kept
+
+    def _keep(self, session_id: str, history: KnownHistory) -> None:
+        self._kept[session_id] = history
+        self._kept.move_to_end(session_id)
+        if len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+
+
+async def _read(session: SessionManager, count: int) -> KnownHistory:
+    digests, last = list[bytes](), None
+    async for each in session.read_history():
+        if not each.is_resumed:
+            last = SaidPair(each.user_message, each.response)
+            digests.append(digest_of(*last))
+    return KnownHistory(count, tuple(digests), last)

@@ -1,0 +1,174 @@
+"""`/v1/models` and `/v1/chat/completions`: an agent as a model of the OpenAI API. Explained in `docs/server.md`."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from functools import partial
+from itertools import count
+from typing import Any, Final, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import Clock
+from kitchener.config import ServeConfig
+from kitchener.errors import UnknownApproval, UnknownSession
+from kitchener.ids import split_approval_id
+from kitchener.records.entries import CostSummary
+from kitchener.records.turn import TurnResult, TurnUpdate
+from kitchener.runtime import Runtime
+from kitchener.serve.callers import Caller
+from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
+from kitchener.serve.chat.chat_request import UTILITY, ChatBody, ChatRequest, read_body, read_request
+from kitchener.serve.chat.client_history import SpokenAnswer, spoken_answer
+from kitchener.serve.chat.session_finder import SessionFinder
+from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.event_stream import EventStream, until_gone
+from kitchener.serve.guard import caller_of
+from kitchener.serve.problems import json_response
+from kitchener.serve.request_names import SESSION_HEADER, named_session, named_subject
+from kitchener.serve.served_turns import ServedTurn, ServedTurns
+
+_TASK_HEADER: Final = "x-openwebui-task"
+_BY_KEY: Final = "key:"
+"""Begins the name of a conversation that has none but the idempotency key of its message."""
+_STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
+_NO_COST: Final = CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0)
+
+
+class ChatDoor:
+    """Answers the requests of chat clients.
+
+    Args:
+        runtime: runs the agents
+        config: the settings of the server
+        turns: runs the turns of requests
+        clock: the time of day
+    """
+
+    def __init__(self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock) -> None:
+        self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
+        self._sessions = SessionFinder(runtime, config, turns, clock)
+        self._utility = UtilityCalls(runtime)
+        self._numbers, self._began = count(1), clock.time_us()
+
+    async def models(self, request: Request) -> Response:
+        """The agents that the caller reaches, and each as a plain model."""
+        caller = caller_of(request)
+        agents = [each for each in self._runtime.config.classes or ("ADMIN",) if caller.reaches(each)]
+        names = [name for each in agents for name in (each, f"{each}{UTILITY}")]
+        return json_response({"object": "list", "data": [self._model(name) for name in names]})
+
+    async def model(self, request: Request) -> Response:
+        """One of them."""
+        name: str = request.path_params["model"]
+        self._agent(caller_of(request), name)
+        return json_response(self._model(name))
+
+    async def complete(self, request: Request) -> ASGIApp:
+        """The reply to a conversation."""
+        caller = caller_of(request)
+        body = read_body(await request.body())
+        supervisor, subject_id = self._agent(caller, body.model), caller.subject(named_subject(request, self._config))
+        if body.model.endswith(UTILITY) or request.headers.get(_TASK_HEADER, "").strip():
+            return await self._plain_call(request, body, supervisor, subject_id)
+        asked = read_request(body)
+        answer = spoken_answer(asked.message)
+        if answer is not None:
+            caller.check("approve")
+            return await self._answered(request, body, supervisor, subject_id, answer)
+        name = named_session(request, self._config)
+        if name is None and self._config.cache_key_names_session:
+            name = body.prompt_cache_key
+        key = request.headers.get("idempotency-key")
+        if name is None and key is not None:
+            name = f"{_BY_KEY}{key}"
+        async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
+            turn = self._begin(supervisor, subject_id, session_id, asked, key)
+        heading = self._heading(body, session_id)
+        if not body.stream:
+            result = await until_gone(request.receive, turn.result, turn.leave)
+            assert result is not None
+            return self._whole(heading, result)
+        # What is wrong with the request shows before the first update, and can still have a status of its own.
+        first = await until_gone(request.receive, turn.__anext__, turn.leave)
+        pieces = chunks(heading, _with_first(first, turn), includes_usage=body.includes_usage)
+        return EventStream(pieces, self._config, turn.leave, ((SESSION_HEADER.lower().encode(), session_id.encode()),))
+
+    def _begin(
+        self, supervisor: HO2Supervisor, subject_id: str, session_id: str, asked: ChatRequest, key: str | None
+    ) -> ServedTurn:
+        options: dict[str, Any] = {  # the keyword arguments of `handle_turn`
+            "session_id": session_id,
+            "subject_id": subject_id,
+            "idempotency_key": key,
+            "parts": asked.parts,
+            "output": asked.output,
+            "tool_choice": asked.body.tool_choice or "auto",
+        }
+        if asked.body.stream:
+            started = partial(supervisor.stream_turn, asked.message, **options)
+            return self._turns.begin(session_id, lambda: cast(AsyncGenerator[TurnUpdate, None], started()))
+        return self._turns.begin_whole(session_id, partial(supervisor.handle_turn, asked.message, **options))
+
+    async def _answered(
+        self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer
+    ) -> ASGIApp:
+        """The reply of the turn that goes on after `approve WO-…` or `deny WO-…`."""
+        approval_id = answer.approval_id
+        session_id, _, _ = split_approval_id(approval_id)
+        try:
+            is_own = (await supervisor.session(session_id)).subject_id == subject_id
+        except UnknownSession:
+            is_own = False
+        if not is_own:
+            raise UnknownApproval(approval_id)
+        given = partial(supervisor.approve, approval_id, message=answer.reason or None)
+        if not answer.is_approved:
+            given = partial(supervisor.deny, approval_id, answer.reason or None)
+        turn = self._turns.begin_whole(session_id, partial(given, answered_by=subject_id))
+        result = await until_gone(request.receive, turn.result, turn.leave)
+        heading = self._heading(body, session_id)
+        if not body.stream:
+            return (
+                self._whole(heading, result) if result is not None else json_response(heading.whole(_STILL_WAITING, _NO_COST))
+            )
+        text, cost = (result.response, result.cost_summary) if result is not None else (_STILL_WAITING, _NO_COST)
+        return EventStream(whole_as_chunks(heading, text, cost, includes_usage=body.includes_usage), self._config, turn.leave)
+
+    async def _plain_call(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
+        work = partial(self._utility.answer, body, supervisor, subject_id)
+        response = await until_gone(request.receive, work, lambda: None)
+        usage = response.usage
+        cost = CostSummary(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, llm_calls=1, tool_calls=0)
+        heading = self._heading(body, "utility")
+        if not body.stream:
+            return json_response(heading.whole(response.text, cost))
+        return EventStream(
+            whole_as_chunks(heading, response.text, cost, includes_usage=body.includes_usage), self._config, lambda: None
+        )
+
+    def _whole(self, heading: Heading, result: TurnResult) -> Response:
+        sent = heading.whole(result.response, result.cost_summary, told_of(result))
+        return json_response(sent, headers={SESSION_HEADER: result.session_id})
+
+    def _agent(self, caller: Caller, model: str) -> HO2Supervisor:
+        """The agent that a model's name means. Raises RequestRefused if the caller has none of this name."""
+        agent_class = model.removesuffix(UTILITY)
+        caller.check_agent(agent_class)
+        known = self._runtime.config.classes or ("ADMIN",)
+        if agent_class not in known:
+            raise caller.unknown_agent(agent_class)
+        return self._runtime.supervisor(agent_class)
+
+    def _heading(self, body: ChatBody, of: str) -> Heading:
+        return Heading(f"chatcmpl-{of}-{next(self._numbers)}", self._clock.time_us() // 1_000_000, body.model)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._began // 1_000_000, "owned_by": "kitchener"}
+
+
+async def _with_first(first: TurnUpdate, rest: AsyncIterator[TurnUpdate]) -> AsyncGenerator[TurnUpdate, None]:
+    yield first
+    async for each in rest:
+        yield each

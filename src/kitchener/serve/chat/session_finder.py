@@ -1,0 +1,128 @@
+"""Finds the session that a request of a stateless client goes on with, or begins one: new, or from the history it claims.
+
+Explained in `docs/server.md`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from kitchener.actors.sessions.requests import MAX_NAME
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import Clock, iso
+from kitchener.config import ServeConfig
+from kitchener.errors import SessionEnded, SessionMismatch, SubjectErased
+from kitchener.ids import is_session_id
+from kitchener.records import events
+from kitchener.runtime import Runtime
+from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
+from kitchener.serve.chat.chat_request import SaidPair
+from kitchener.serve.chat.client_history import Histories, as_sent
+from kitchener.serve.problems import RequestRefused
+from kitchener.serve.served_turns import ServedTurns
+
+
+class SessionFinder:
+    """Finds the sessions of requests, or begins them.
+
+    Args:
+        runtime: has the sessions
+        config: the settings of the server
+        turns: the turns that run for requests
+        clock: the time of day, which tells branches of a conversation apart
+    """
+
+    def __init__(self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock) -> None:
+        self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
+        self.histories = Histories()
+        self._locks: dict[tuple[str, str, str], tuple[anyio.Lock, list[None]]] = {}
+
+    @asynccontextmanager
+    async def chosen(
+        self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair], key: str | None
+    ) -> AsyncIterator[str]:
+        """The id of the session; the block begins the turn, and no other request for the conversation is served meanwhile.
+
+        Args:
+            supervisor: the agent
+            subject_id: whose session it is
+            name: the client's name of the conversation, or a session id; None: the client has none
+            claimed: what the client says was said before
+            key: the idempotency key of the message, whose session goes on whatever is claimed; None: it has none
+
+        Raises:
+            RequestRefused: the name cannot be one
+            UnknownSession, SessionMismatch, SessionEnded: a session was named that cannot go on
+        """
+        if name is None:
+            yield await self._begun(supervisor, subject_id, None, claimed)
+            return
+        if is_session_id(name):
+            yield await self._named(supervisor, subject_id, name)
+            return
+        if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise RequestRefused(400, "session_invalid", f"the session's name: expected 1 to {MAX_NAME} printable characters")
+        async with self._alone((supervisor.agent_class, subject_id, name)):
+            found = await self._found(supervisor, subject_id, name, claimed, key)
+            yield found if found is not None else await self._begun(supervisor, subject_id, name, claimed)
+
+    async def _named(self, supervisor: HO2Supervisor, subject_id: str, session_id: str) -> str:
+        session = await supervisor.session(session_id)
+        if session.subject_id != subject_id:
+            raise SessionMismatch(session_id, "subject", subject_id)
+        session.check_open()
+        return session_id
+
+    async def _found(
+        self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair], key: str | None
+    ) -> str | None:
+        """The session of the key, or the newest session of the conversation whose history is the claimed one."""
+        if await supervisor.find_external(name, subject_id=subject_id) is None:  # opens the ledgers, too
+            return None
+        ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
+        starts = await ho2m.last(key=events.external_index_key(subject_id, name), limit=self._config.max_branches)
+        session_ids = [str(start.payload["session_id"]) for start in reversed(starts)]
+        if key is not None:
+            for session_id in session_ids:
+                if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
+                    return session_id
+        for session_id in session_ids:
+            if supervisor.config.overlap_policy == "queue":
+                # What the running turn adds is part of the history.
+                for turn in self._turns.of_session(session_id):
+                    await turn.done.wait()
+            try:
+                session = await supervisor.session(session_id)
+                session.check_open()
+            except (SessionEnded, SubjectErased):
+                continue
+            if (await self.histories.of(session)).continues_as(claimed):
+                return session_id
+        return None
+
+    async def _begun(self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair]) -> str:
+        """A new session, with what the client claims as imported messages."""
+        if not claimed:
+            return await supervisor.start_session(subject_id=subject_id, external_id=name)
+        messages = list[SpokenMessage]()
+        for pair in claimed:
+            messages.append(SpokenMessage("user", pair.message, None, ""))
+            messages.append(SpokenMessage("assistant", as_sent(pair.reply), None, ""))
+        messages = [each for each in messages if each.text.strip()]
+        title = f"continued {iso(self._clock.time_us())}"  # the same history may be continued twice, in two sessions
+        earlier = SpokenConversation(name, title, tuple(messages))
+        return await self._runtime.begin_from(earlier, subject_id=subject_id, agent_class=supervisor.agent_class)
+
+    @asynccontextmanager
+    async def _alone(self, key: tuple[str, str, str]) -> AsyncIterator[None]:
+        """Lets one request at a time choose the session of a conversation."""
+        lock, users = self._locks.setdefault(key, (anyio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._locks[key]

@@ -1,0 +1,67 @@
+"""Answers the calls by which chat clients make titles, tags and suggestions: one model call, and no turn.
+
+The model gets the client's messages and nothing of the agent: no instructions, context, memory or tools. Nothing is recorded.
+Explained in `docs/server.md`.
+"""
+
+from typing import Final
+
+import anyio
+
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.errors import ProviderError
+from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
+from kitchener.runtime import Runtime
+from kitchener.serve.chat.chat_request import ChatBody, plain_messages
+from kitchener.serve.problems import RequestRefused
+
+TAG: Final = "utility"
+"""Domain tag of these calls, by which `[router]` can send them to a smaller model."""
+_MAX_TOKENS: Final = 1_000
+_TEMPERATURE: Final = 0.3
+
+
+class UtilityCalls:
+    """Makes these calls.
+
+    Args:
+        runtime: its gateway calls the models, within the limits of `[spending]`
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def answer(self, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
+        """The model's answer.
+
+        Raises:
+            RequestRefused: no model answered, or the subject has spent what it may
+        """
+        messages = plain_messages(body)
+        if not messages:
+            raise RequestRefused(400, "invalid_request", "messages: there is no text in them")
+        request = PromptRequest(
+            contract_id=TAG,
+            wo_type="synthesize",
+            prompt_pack_version="",
+            messages=messages,
+            variables={"user_message": messages[-1].content, "context_text": ""},
+            call=1,
+            session_id="",
+            wo_id="",
+            subject_id=subject_id,
+            deadline=anyio.current_time() + supervisor.config.turn_deadline_s,
+            max_tokens=_MAX_TOKENS,
+            temperature=_TEMPERATURE,
+            domain_tags=(TAG,),
+        )
+        try:
+            return await self._runtime.gateway.complete(request, on_attempt=_unrecorded)
+        except ProviderError as error:
+            if error.reason == "spending_limit":
+                raise RequestRefused(429, "spending_limit", "the subject has spent what it may today") from error
+            raise RequestRefused(502, "model_failed", f"no model answered ({error.reason})") from error
+
+
+async def _unrecorded(_: Attempt) -> None:
+    return None

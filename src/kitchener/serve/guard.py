@@ -1,0 +1,177 @@
+"""Checks every request before anything reads it: host, key, rate, size, and whether the server still admits requests.
+
+It turns errors into answers, and hands the rest of the server a request whose body is there. A slow or endless body therefore
+ends here. Explained in `docs/server.md`.
+"""
+
+from collections import deque
+from typing import Any, Final
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kitchener.config import ServeConfig
+from kitchener.serve.callers import Caller, Callers, is_loopback
+from kitchener.serve.metrics import ServerCounts
+from kitchener.serve.problems import RequestRefused, problem_of
+
+HEALTH_PATHS: Final = ("/healthz", "/readyz")
+"""Paths that need no key and are answered while the server drains."""
+_CALLER: Final = "kitchener.caller"
+_PORT: Final = 5
+_BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
+
+
+class Guard:
+    """An ASGI application around another one.
+
+    Args:
+        app: what answers the requests that pass
+        callers: whose keys count
+        config: the settings of the server
+        counts: counts the answers
+    """
+
+    def __init__(self, app: ASGIApp, callers: Callers, config: ServeConfig, counts: ServerCounts) -> None:
+        self._app, self._callers, self._config = app, callers, config
+        self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
+        self._counts = counts
+        self.is_draining = False
+        """Whether new requests are refused."""
+        self.running = 0
+        """Requests that run now, without those for health."""
+        self._idle = anyio.Event()
+
+    async def wait_idle(self) -> None:
+        """Returns when no request runs."""
+        while self.running:
+            await self._idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"this server has no {scope['type']}")
+        if scope["path"] in HEALTH_PATHS:
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(send, self._counts)
+        try:
+            self._check(scope)
+            caller = self._callers.of(Headers(scope=scope).get("authorization"))
+            caller.enter()
+        except RequestRefused as error:
+            await problem_of(error).response()(scope, receive, answer.send)
+            return
+        self.running += 1
+        try:
+            await self._serve(scope, receive, answer, caller)
+        finally:
+            caller.leave()
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
+                self._idle = anyio.Event()
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
+        try:
+            body = await self._body(scope, receive)
+            scope[_CALLER] = caller
+            scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
+            await self._app(scope, _Body(body, receive).receive, answer.send)
+        except (_ClientGone, ClientDisconnect):
+            pass
+        except Exception as error:  # noqa: BLE001  the outermost place of a request; what is no refusal is logged
+            if not answer.has_begun:
+                await problem_of(error).response()(scope, receive, answer.send)
+            else:
+                problem_of(error)
+
+    def _check(self, scope: Scope) -> None:
+        """Raises RequestRefused for a request that no key could make good."""
+        headers = Headers(scope=scope)
+        if self.is_draining:
+            raise RequestRefused(503, "shutting_down", "the server is shutting down; send this again", retry_after_s=1.0)
+        if self.running >= self._config.max_requests:
+            raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)
+        # A page of another origin may send requests to this machine, and its name may be made to lead here.
+        host = _name_of(headers.get("host", ""))
+        if host.casefold() not in self._hosts and not is_loopback(host):
+            raise RequestRefused(
+                421, "wrong_host", "the server does not go by this Host; `serve.allowed_hosts` lists its names"
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2].casefold() != headers.get("host", "").casefold():
+            raise RequestRefused(403, "wrong_origin", "pages of other origins may not use this server")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request. Raises RequestRefused if it is too large, too slow or of another kind."""
+        headers, limit = Headers(scope=scope), self._config.max_request_bytes
+        declared = headers.get("content-length", "0")
+        too_large = RequestRefused(
+            413, "request_too_large", f"the body has more than {limit:,} bytes (serve.max_request_bytes)"
+        )
+        if not declared.isdecimal() or len(declared) > len(str(limit)) or int(declared) > limit:
+            raise too_large
+        found, chunks = 0, deque[bytes]()
+        with anyio.move_on_after(self._config.request_timeout_s) as waiting:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _ClientGone
+                found += len(message.get("body", b""))
+                if found > limit:
+                    raise too_large
+                chunks.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+        if waiting.cancelled_caught:
+            raise RequestRefused(408, "request_timeout", "the body took too long (serve.request_timeout_s)")
+        if found and scope["method"] not in _BODILESS and not headers.get("content-type", "").startswith("application/json"):
+            raise RequestRefused(415, "not_json", "send the body as application/json")
+        return b"".join(chunks)
+
+
+class _ClientGone(Exception):
+    """The client has closed the connection before its request was there."""
+
+
+class _Answer:
+    """Sends an answer, counts it, and knows whether it has begun."""
+
+    def __init__(self, send: Send, counts: ServerCounts) -> None:
+        self._send, self._counts, self.has_begun = send, counts, False
+
+    async def send(self, message: Message) -> None:
+        if not self.has_begun:
+            self._counts.answers[message["status"]] += 1
+        self.has_begun = True
+        await self._send(message)
+
+
+class _Body:
+    """Gives a body that was read, and after it what the connection gives."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await self._receive()
+
+
+def caller_of(request: Request) -> Caller:
+    """The caller of a request that has passed the guard."""
+    found: Any = request.scope[_CALLER]
+    assert isinstance(found, Caller)
+    return found
+
+
+def _name_of(host: str) -> str:
+    """The host in a Host header, without its port."""
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdecimal() and len(port) <= _PORT and (name.startswith("[") or ":" not in name) else host

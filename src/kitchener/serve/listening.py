@@ -1,0 +1,78 @@
+"""Runs the server on a socket until a signal drains it. On asyncio, because uvicorn runs nowhere else."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Final
+
+import anyio
+import uvicorn
+
+from kitchener.config import RuntimeConfig
+from kitchener.logs import get_logger
+from kitchener.serve.application import KitchenerServer
+
+_log = get_logger(__name__)
+
+SPARE_CONNECTIONS: Final = 256
+"""Connections beyond `serve.max_requests`, which may ask for health or be told to come again. Further ones get 503 unread."""
+_HEADER_BYTES: Final = 65_536
+"""Longest head of a request, bytes."""
+_IDLE_S: Final = 75
+
+OnSignal = Callable[[Callable[[signal.Signals], bool | None]], AbstractAsyncContextManager[None]]
+"""Calls its argument at SIGINT and SIGTERM; a second one ends the process."""
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves signals to the command."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def listen(
+    server: KitchenerServer, listener: socket.socket, *, config: RuntimeConfig, on_signal: OnSignal, ready: Callable[[], object]
+) -> bool:
+    """Serves until a signal, then drains.
+
+    Args:
+        server: what answers
+        listener: a socket that listens; closed at the end
+        config: the settings of the server, and its limits
+        on_signal: installs the handler of signals
+        ready: called once requests are taken
+
+    Returns:
+        whether all turns were ready within the grace time
+    """
+    settings = uvicorn.Config(
+        server.app,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=config.serve.max_requests + SPARE_CONNECTIONS,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+        timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=max(1, round(config.limits.abort_grace_s)),
+    )
+    running, told, drained = _QuietServer(settings), anyio.Event(), [True]
+
+    async def end() -> None:
+        await told.wait()
+        _log.info("draining")
+        drained[0] = await server.drain()
+        running.should_exit = True
+
+    async with on_signal(lambda _: told.set()), anyio.create_task_group() as tasks:
+        tasks.start_soon(end)
+        ready()
+        await running.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
+    return drained[0]

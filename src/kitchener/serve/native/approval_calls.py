@@ -1,0 +1,114 @@
+"""Tool calls of a session that wait for a person: list, approve, deny. Explained in `docs/server.md`."""
+
+from functools import partial
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from kitchener.errors import UnknownApproval
+from kitchener.ids import split_approval_id
+from kitchener.runtime.approval_list import ApprovalInfo
+from kitchener.serve.event_stream import until_gone
+from kitchener.serve.guard import caller_of
+from kitchener.serve.native.message_calls import result_json
+from kitchener.serve.native.session_access import FoundSession, SessionAccess
+from kitchener.serve.operations_table import read_model
+from kitchener.serve.problems import json_response
+from kitchener.serve.served_turns import ServedTurns, Whole
+
+_TOLD: Final = (
+    "approval_id",
+    "session_id",
+    "turn_id",
+    "wo_id",
+    "tool_id",
+    "arguments",
+    "reason",
+    "rule",
+    "message",
+    "response_schema",
+    "requested_at",
+    "expires_at",
+)
+
+
+class Approval(BaseModel):
+    """How a call is allowed."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    arguments: dict[str, Any] | None = None
+    """Used in place of the model's. None: the model's."""
+    answer: Any = None  # any JSON value, checked by the request's own schema
+    """To the question that the tool asks. None: yes."""
+    scope: Literal["once", "session"] = "once"
+    """`session`: also later calls of the tool in this session."""
+    message: str | None = None
+    """What to tell the model about it."""
+
+
+class Denial(BaseModel):
+    """Why a call is refused."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    message: str | None = None
+    """What to tell the model about it."""
+
+
+class ApprovalCalls:
+    """Answers requests about tool calls that wait.
+
+    Args:
+        access: finds sessions
+        turns: runs the turns that go on
+    """
+
+    def __init__(self, access: SessionAccess, turns: ServedTurns) -> None:
+        self._access, self._turns = access, turns
+
+    async def all_waiting(self, request: Request) -> ASGIApp:
+        """The calls of the subject's sessions that wait, oldest first."""
+        supervisor, subject_id = (
+            self._access.supervisor(caller_of(request), request.query_params.get("agent")),
+            self._access.subject(request),
+        )
+        found = await self._access.runtime.pending_approvals(supervisor.agent_class, subject_id=subject_id)
+        return json_response({"approvals": [_told(each) for each in found]})
+
+    async def waiting(self, request: Request) -> ASGIApp:
+        """The calls of a session that wait, oldest first."""
+        of, runtime = await self._access.of(request), self._access.runtime
+        found = await runtime.pending_approvals(of.supervisor.agent_class, session_id=of.session.session_id)
+        return json_response({"approvals": [_told(each) for each in found]})
+
+    async def approve(self, request: Request) -> ASGIApp:
+        """Allows a call, and answers with the reply of the turn that goes on."""
+        body, found = read_model(Approval, await request.body() or b"{}"), await self._of(request)
+        given = {"arguments": body.arguments, "answer": body.answer, "scope": body.scope, "message": body.message}
+        approve = partial(found.supervisor.approve, request.path_params["approval_id"], **given)
+        return await self._answered(request, found, partial(approve, answered_by=found.session.subject_id))
+
+    async def deny(self, request: Request) -> ASGIApp:
+        """Refuses a call, and answers with the reply of the turn that goes on."""
+        body, found = read_model(Denial, await request.body() or b"{}"), await self._of(request)
+        deny = partial(found.supervisor.deny, request.path_params["approval_id"], body.message)
+        return await self._answered(request, found, partial(deny, answered_by=found.session.subject_id))
+
+    async def _of(self, request: Request) -> FoundSession:
+        """The session of the path, which must be that of the request for approval."""
+        found, approval_id = await self._access.of(request), request.path_params["approval_id"]
+        if split_approval_id(approval_id)[0] != found.session.session_id:
+            raise UnknownApproval(approval_id)
+        return found
+
+    async def _answered(self, request: Request, found: FoundSession, answer: Whole) -> ASGIApp:
+        turn = self._turns.begin_whole(found.session.session_id, answer)
+        result = await until_gone(request.receive, turn.result, turn.leave)
+        return json_response({"result": result_json(result) if result is not None else None})
+
+
+def _told(found: ApprovalInfo) -> dict[str, object]:
+    return {name: getattr(found, name) for name in _TOLD}

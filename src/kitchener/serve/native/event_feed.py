@@ -1,0 +1,101 @@
+"""What happens in a session as a stream of events, which a client resumes by the number of the last one it has.
+
+The numbers are the positions of the entries in the supervisor's ledger. An event is sent once its entry is durable. Explained
+in `docs/server.md`.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Final
+
+import anyio
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from kitchener.config import ServeConfig
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import opened
+from kitchener.serve.event_stream import EventStream, event
+from kitchener.serve.native.session_access import FoundSession, SessionAccess
+from kitchener.serve.native.session_calls import number
+
+TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    events.SESSION_START: ("session_started", ("agent_class", "external_id")),
+    events.SESSION_END: ("session_ended", ("reason",)),
+    events.MESSAGE_IMPORTED: ("message_imported", ("turn_id", "role", "text", "speaker", "said_at")),
+    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts")),
+    events.TURN_COMPLETED: (
+        "turn_completed",
+        ("turn_id", "response", "degraded", "error", "pending_approval", "quality_gate_passed", "cost_summary", "intent_id"),
+    ),
+    events.TURN_ABORTED: ("turn_aborted", ("turn_id", "reason")),
+    events.WO_PLANNED: ("work_order_planned", ("turn_id", "wo_id", "wo_type")),
+    events.WO_COMPLETED: ("work_order_completed", ("turn_id", "wo_id")),
+    events.WO_FAILED: ("work_order_failed", ("turn_id", "wo_id")),
+    events.WO_DEFERRED: ("work_order_deferred", ("turn_id", "wo_id")),
+    events.WO_ABANDONED: ("work_order_abandoned", ("turn_id", "wo_id", "reason")),
+    events.APPROVAL_REQUESTED: (
+        "approval_requested",
+        ("turn_id", "approval_id", "wo_id", "tool", "arguments", "reason", "message", "response_schema", "expires_at"),
+    ),
+    events.APPROVAL_RESOLVED: ("approval_resolved", ("approval_id", "wo_id", "decision", "scope", "message", "answered_by")),
+    events.INTENT_DECLARED: ("intent_declared", ("intent_id", "objective", "scope", "parent_intent_id")),
+    events.INTENT_CLOSED: ("intent_closed", ("intent_id", "outcome")),
+    events.INTENT_ABANDONED: ("intent_abandoned", ("intent_id", "reason")),
+    events.INTENT_REOPENED: ("intent_reopened", ("intent_id", "reason")),
+    events.INTENT_SUPERSEDED: ("intent_superseded", ("intent_id", "superseded_by")),
+    events.INTENT_DEFERRED: ("intent_deferred", ("intent_id", "reason")),
+    events.SUBJECT_ERASED: ("subject_erased", ()),
+}
+"""The name and the fields of an event by the type of its entry. Entries of other types are for operators."""
+_LAST_NUMBER: Final = 2**53
+
+
+class EventFeed:
+    """Answers with the events of sessions.
+
+    Args:
+        access: finds sessions
+        config: the settings of the server
+        is_draining: whether the server shuts down, which ends every stream
+    """
+
+    def __init__(self, access: SessionAccess, config: ServeConfig, is_draining: Callable[[], bool]) -> None:
+        self._access, self._config, self._is_draining = access, config, is_draining
+
+    async def follow(self, request: Request) -> ASGIApp:
+        """The events of a session after a number, and those to come."""
+        found = await self._access.of(request)
+        last = request.headers.get("last-event-id", "")
+        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(_LAST_NUMBER)) else 0
+        after = number(request, "after", default, most=_LAST_NUMBER)
+        follows = request.query_params.get("follow", "true") != "false"
+        return EventStream(self._events(found, after, follows=follows), self._config, lambda: None)
+
+    async def _events(self, found: FoundSession, after: int, *, follows: bool) -> AsyncGenerator[bytes, None]:
+        ho2m, session_id = self._access.runtime.ledgers(found.supervisor.agent_class).ho2m, found.session.session_id
+        with ho2m.watch(session_id) as written:
+            is_new = True
+            while True:
+                if is_new:
+                    written.clear()
+                    position = ho2m.position
+                    await found.ledgers.commit()  # a crash must not take back what a client was told
+                    async for entry in ho2m.read(session_id=session_id, after_seq=after, up_to_seq=position):
+                        after = entry.seq
+                        if entry.entry_type in TOLD:
+                            yield event_of(entry)
+                if not follows or self._is_draining():
+                    return
+                is_new = bool(written)
+                if not is_new:
+                    await anyio.sleep(self._config.poll_s)
+                    is_new = bool(written)
+
+
+def event_of(entry: StoredEntry) -> bytes:
+    """The event that tells of an entry."""
+    name, fields = TOLD[entry.entry_type]
+    payload = events.read_payload(entry.entry_type, entry.payload)
+    told: dict[str, Any] = {field: opened(payload[field]) for field in fields if field in payload}
+    return event({"at": entry.timestamp, **told}, name=name, number=entry.seq)

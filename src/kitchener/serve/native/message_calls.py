@@ -1,0 +1,148 @@
+"""A message to a session, and the reply: whole, or as the updates of its turn. Explained in `docs/server.md`."""
+
+import base64
+import binascii
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from kitchener.config import ServeConfig
+from kitchener.records.parts import FilePart
+from kitchener.records.turn import (
+    TextDelta,
+    TextRetracted,
+    ToolProgress,
+    ToolRan,
+    ToolStarted,
+    TurnCompleted,
+    TurnResult,
+    TurnUpdate,
+    WorkOrderFinished,
+    WorkOrderPlanned,
+)
+from kitchener.serve.event_stream import EventStream, event, until_gone
+from kitchener.serve.native.session_access import SessionAccess
+from kitchener.serve.operations_table import read_model
+from kitchener.serve.problems import RequestRefused, json_response, problem_of
+from kitchener.serve.served_turns import ServedTurn, ServedTurns
+
+UPDATE_NAMES: Final[dict[type[TurnUpdate], str]] = {
+    WorkOrderPlanned: "work_order_planned",
+    WorkOrderFinished: "work_order_finished",
+    ToolStarted: "tool_started",
+    ToolProgress: "tool_progress",
+    ToolRan: "tool_ran",
+    TextDelta: "text",
+    TextRetracted: "text_retracted",
+    TurnCompleted: "turn_completed",
+}
+"""The names of events by the updates that they tell."""
+
+
+class SentFile(BaseModel):
+    """An image or a file of a message."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    data: str
+    """The content in base64."""
+    media_type: str | None = None
+    """Such as `application/pdf`. None: recognised from the content."""
+    name: str | None = None
+    """The name that the model is told."""
+
+
+class NewMessage(BaseModel):
+    """A message to a session."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    message: str
+    """The text."""
+    stream: bool = False
+    """Whether the answer is a stream of events."""
+    memory: bool = True
+    """False: the turn neither reads nor writes long-term memory."""
+    deadline_s: float | None = None
+    """Longest time for the whole call, seconds. None: the agent's own."""
+    acceptance: list[str] = Field(default_factory=list)
+    """Criteria that the reply must meet."""
+    speaker: str | None = None
+    """Who says the message, where several talk."""
+    output_schema: dict[str, Any] | None = None
+    """JSON schema of the object that is wanted in place of text."""
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required` or the name of a tool."""
+    files: list[SentFile] = Field(default_factory=list)
+    """Images and files."""
+
+
+class MessageCalls:
+    """Takes messages.
+
+    Args:
+        access: finds sessions
+        turns: runs the turns of requests
+        config: the settings of the server
+    """
+
+    def __init__(self, access: SessionAccess, turns: ServedTurns, config: ServeConfig) -> None:
+        self._access, self._turns, self._config = access, turns, config
+
+    async def send(self, request: Request) -> ASGIApp:
+        """The reply to a message."""
+        body = read_model(NewMessage, await request.body())
+        found = await self._access.of(request)
+        session_id = found.session.session_id
+        options: dict[str, Any] = {  # the keyword arguments of `handle_turn`
+            "session_id": session_id,
+            "subject_id": found.session.subject_id,
+            "idempotency_key": request.headers.get("idempotency-key"),
+            "memory": body.memory,
+            "deadline": body.deadline_s,
+            "acceptance": body.acceptance,
+            "parts": [_part(number, each) for number, each in enumerate(body.files, 1)],
+            "speaker": body.speaker,
+            "output": body.output_schema,
+            "tool_choice": body.tool_choice,
+        }
+        if not body.stream:
+            turn = self._turns.begin_whole(session_id, partial(found.supervisor.handle_turn, body.message, **options))
+            result = await until_gone(request.receive, turn.result, turn.leave)
+            assert result is not None
+            return json_response(result_json(result))
+        started = partial(found.supervisor.stream_turn, body.message, **options)
+        turn = self._turns.begin(session_id, lambda: cast(AsyncGenerator[TurnUpdate, None], started()))
+        first = await until_gone(request.receive, turn.__anext__, turn.leave)
+        return EventStream(_events(first, turn), self._config, turn.leave)
+
+
+def result_json(result: TurnResult) -> dict[str, Any]:
+    """A result of a turn as JSON types."""
+    return {**result.as_payload(), "output": result.output}
+
+
+async def _events(first: TurnUpdate, rest: ServedTurn) -> AsyncGenerator[bytes, None]:
+    yield _event(first)
+    try:
+        async for each in rest:
+            yield _event(each)
+    except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
+        yield event(problem_of(error).body(), name="error")
+
+
+def _event(update: TurnUpdate) -> bytes:
+    told = result_json(update.result) if isinstance(update, TurnCompleted) else asdict(update)
+    return event(told, name=UPDATE_NAMES[type(update)])
+
+
+def _part(number: int, sent: SentFile) -> FilePart:
+    try:
+        return FilePart(base64.b64decode(sent.data, validate=True), sent.media_type, sent.name)
+    except (binascii.Error, ValueError):
+        raise RequestRefused(400, "invalid_request", f"file {number}: expected `data` in base64") from None

@@ -1,0 +1,75 @@
+"""Finds the session that the path of a request names, for the subject of its key. Explained in `docs/server.md`."""
+
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.config import ServeConfig
+from kitchener.errors import UnknownSession
+from kitchener.ledger import LedgerGroup
+from kitchener.runtime import Runtime
+from kitchener.serve.callers import Caller
+from kitchener.serve.guard import caller_of
+from kitchener.serve.request_names import named_subject
+
+
+class FoundSession(NamedTuple):
+    """A session, and who serves it."""
+
+    supervisor: HO2Supervisor
+    session: SessionManager
+    ledgers: LedgerGroup
+
+
+class SessionAccess:
+    """Finds sessions.
+
+    Args:
+        runtime: has the sessions
+        config: the settings of the server
+    """
+
+    def __init__(self, runtime: Runtime, config: ServeConfig) -> None:
+        self.runtime, self._config = runtime, config
+
+    def subject(self, request: Request) -> str:
+        """Whom a request is for."""
+        return caller_of(request).subject(named_subject(request, self._config))
+
+    def classes(self, caller: Caller) -> list[str]:
+        """The agent classes that a caller reaches."""
+        return [each for each in self.runtime.config.classes or ("ADMIN",) if caller.reaches(each)]
+
+    def supervisor(self, caller: Caller, agent_class: str | None) -> HO2Supervisor:
+        """The agent that is meant; None: ADMIN, or the only one that the caller reaches.
+
+        Raises:
+            RequestRefused: there is no such agent for the caller
+        """
+        reached = self.classes(caller)
+        name = agent_class if agent_class is not None else reached[0] if len(reached) == 1 else "ADMIN"
+        if name not in reached:
+            raise caller.unknown_agent(name)
+        return self.runtime.supervisor(name)
+
+    async def of(self, request: Request) -> FoundSession:
+        """The session in the path.
+
+        Raises:
+            CallerError: its id is none
+            UnknownSession: there is none of this id, or it belongs to another subject or agent
+        """
+        session_id: str = request.path_params["session_id"]
+        subject_id = self.subject(request)
+        for agent_class in self.classes(caller_of(request)):
+            supervisor = self.runtime.supervisor(agent_class)
+            try:
+                session = await supervisor.session(session_id)
+            except UnknownSession:
+                continue
+            if session.subject_id == subject_id:
+                return FoundSession(supervisor, session, self.runtime.ledgers(agent_class))
+            break
+        raise UnknownSession(session_id, "this key")

@@ -1,0 +1,88 @@
+"""The operations of the server's own API."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kitchener.config import ServeConfig
+from kitchener.runtime import Runtime
+from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
+from kitchener.serve.native.event_feed import EventFeed
+from kitchener.serve.native.message_calls import MessageCalls, NewMessage
+from kitchener.serve.native.session_access import SessionAccess
+from kitchener.serve.native.session_calls import NewSession, SessionCalls, SessionEnding
+from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
+from kitchener.serve.operations_table import Parameter, Served
+from kitchener.serve.served_turns import ServedTurns
+
+_ONE: Final = "/v1/sessions/{session_id}"
+_SESSION: Final = Parameter("session_id", "path", "a session of the subject")
+_APPROVAL: Final = Parameter("approval_id", "path", "a request for approval of the session, or its work order")
+_INTENT: Final = Parameter("intent_id", "path", "an intent of the session")
+_KEY: Final = Parameter("Idempotency-Key", "header", "the same key with the same message gets the reply of its one turn")
+_AGENT: Final = Parameter("agent", "query", "the agent class; left out: ADMIN, or the only one of the key")
+_NUMBER: Final = {"type": "integer", "minimum": 0}
+_LIMIT: Final = Parameter("limit", "query", "most of them, the newest", _NUMBER)
+_AFTER: Final = Parameter(
+    "after", "query", "number of the last event that the client has; also as header Last-Event-ID", _NUMBER
+)
+_FOLLOW: Final = Parameter(
+    "follow", "query", "`false`: end with the newest event", {"type": "string", "enum": ["true", "false"]}
+)
+_OF_TURN: Final = (409, 410, 504)
+
+
+def session_operations(
+    runtime: Runtime, config: ServeConfig, turns: ServedTurns, is_draining: Callable[[], bool]
+) -> list[Served]:
+    """All operations about sessions.
+
+    Args:
+        runtime: has the sessions
+        config: the settings of the server
+        turns: the turns that run for requests
+        is_draining: whether the server shuts down
+    """
+    access = SessionAccess(runtime, config)
+    sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
+    feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentRequests(access)
+    answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"
+    of_session, of_approval = (_SESSION,), (_SESSION, _APPROVAL)
+    return [
+        Served("POST", "/v1/sessions", "Begin a session", sessions.begin, "chat", NewSession, status=201, errors=(409, 410)),
+        Served("GET", "/v1/sessions", "List the newest sessions", sessions.list_all, "read", None, (_AGENT, _LIMIT)),
+        Served("GET", _ONE, "Show a session", sessions.show, "read", None, of_session),
+        Served("GET", f"{_ONE}/messages", "Read what was said", sessions.messages, "read", None, (_SESSION, _LIMIT)),
+        Served(
+            "POST",
+            f"{_ONE}/messages",
+            "Send a message",
+            messages.send,
+            "chat",
+            NewMessage,
+            (_SESSION, _KEY),
+            200,
+            _OF_TURN,
+            True,
+        ),
+        Served(
+            "GET", f"{_ONE}/events", "Follow a session", feed.follow, "read", None, (_SESSION, _AFTER, _FOLLOW), streams=True
+        ),
+        Served("POST", f"{_ONE}/stop", "Abort the running turns", sessions.stop, "chat", None, of_session),
+        Served("POST", f"{_ONE}/end", "End a session", sessions.end, "chat", SessionEnding, of_session, errors=(410,)),
+        Served("GET", f"{_ONE}/approvals", "List the tool calls that wait", approvals.waiting, "approve", None, of_session),
+        Served("GET", "/v1/approvals", "List those of all sessions", approvals.all_waiting, "approve", None, (_AGENT,)),
+        Served("POST", f"{answers}/approve", "Allow one", approvals.approve, "approve", Approval, of_approval, 200, _OF_TURN),
+        Served("POST", f"{answers}/deny", "Refuse one", approvals.deny, "approve", Denial, of_approval, 200, _OF_TURN),
+        Served("GET", intent, "List the intents", intents.list_all, "read", None, of_session),
+        Served("POST", intent, "Declare an intent", intents.declare, "chat", NewIntent, of_session, 201, (409, 410)),
+        Served(
+            "POST",
+            f"{intent}/{{intent_id}}",
+            "Change an intent",
+            intents.change,
+            "chat",
+            IntentChangeBody,
+            (_SESSION, _INTENT),
+            errors=(409, 410),
+        ),
+    ]

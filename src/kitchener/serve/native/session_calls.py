@@ -1,0 +1,119 @@
+"""Sessions of a subject: begin, list, show, read back, end, stop. Explained in `docs/server.md`."""
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.serve.guard import caller_of
+from kitchener.serve.native.session_access import SessionAccess
+from kitchener.serve.operations_table import read_model
+from kitchener.serve.problems import RequestRefused, json_response
+from kitchener.serve.served_turns import ServedTurns
+
+MAX_LISTED: Final = 1_000
+
+
+class NewSession(BaseModel):
+    """What a session begins with."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    agent: str | None = Field(None, max_length=128)
+    """The agent class. None: ADMIN, or the only one of this key."""
+    external_id: str | None = None
+    """The client's own name for the session."""
+
+
+class SessionEnding(BaseModel):
+    """Why a session ends."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    reason: str = "ended"
+    """Recorded as it is, never encrypted."""
+
+
+class SessionCalls:
+    """Answers requests about sessions.
+
+    Args:
+        access: finds sessions
+        turns: the turns that run for requests
+    """
+
+    def __init__(self, access: SessionAccess, turns: ServedTurns) -> None:
+        self._access, self._turns = access, turns
+
+    async def begin(self, request: Request) -> Response:
+        """Begins a session."""
+        body = read_model(NewSession, await request.body() or b"{}")
+        supervisor = self._access.supervisor(caller_of(request), body.agent)
+        subject_id = self._access.subject(request)
+        session_id = await supervisor.start_session(subject_id=subject_id, external_id=body.external_id)
+        return json_response(_shown(await supervisor.session(session_id), supervisor.agent_class), 201)
+
+    async def list_all(self, request: Request) -> Response:
+        """The subject's sessions, newest first."""
+        limit = number(request, "limit", 100, most=MAX_LISTED)
+        supervisor = self._access.supervisor(caller_of(request), request.query_params.get("agent"))
+        subject_id, name = self._access.subject(request), supervisor.agent_class
+        found = await self._access.runtime.sessions(name, subject_id=subject_id, limit=limit or 1)
+        return json_response({"sessions": [{"agent": name, **asdict(each)} for each in found]})
+
+    async def show(self, request: Request) -> Response:
+        """One session, and what waits in it."""
+        found = await self._access.of(request)
+        return json_response(_shown(found.session, found.supervisor.agent_class))
+
+    async def messages(self, request: Request) -> Response:
+        """The newest turns of a session, oldest first."""
+        found, limit = await self._access.of(request), number(request, "limit", 100, most=MAX_LISTED)
+        told = [each async for each in found.session.read_history()]
+        return json_response({"turns": [each._asdict() for each in told[-limit:]] if limit else []})
+
+    async def end(self, request: Request) -> Response:
+        """Ends a session after the messages that it has."""
+        body = read_model(SessionEnding, await request.body() or b"{}")
+        found = await self._access.of(request)
+        await found.supervisor.end_session(found.session.session_id, reason=body.reason)
+        return json_response(_shown(found.session, found.supervisor.agent_class))
+
+    async def stop(self, request: Request) -> Response:
+        """Aborts the turns of a session that requests began, and returns when they have ended."""
+        session_id = (await self._access.of(request)).session.session_id
+        turns = self._turns.of_session(session_id)
+        for each in turns:
+            each.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is aborted on record"))
+        for each in turns:
+            await each.done.wait()
+        return json_response({"session_id": session_id, "stopped": len(turns)})
+
+
+def number(request: Request, name: str, default: int, *, most: int) -> int:
+    """A number in the query. Raises RequestRefused unless it is one from 0 to `most`."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
+        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from 0 to {most}")
+    return int(text)
+
+
+def _shown(session: SessionManager, agent_class: str) -> dict[str, Any]:
+    state = session.state
+    waiting = state.approvals.open if state.approvals is not None else []
+    return {
+        "session_id": session.session_id,
+        "agent": agent_class,
+        "subject_id": session.subject_id,
+        "external_id": state.external_id,
+        "turns": state.completed_turns,
+        "is_ended": state.is_ended,
+        "running_turn": state.open_turn.turn_id if state.open_turn is not None else None,
+        "pending_approval": [each.approval_id for each in waiting],
+        "cost": dict(state.cost),
+    }

@@ -1,0 +1,167 @@
+"""The operations of the server in one table, from which come its routes and its OpenAPI description."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final, NamedTuple, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kitchener.config import ServeRight
+from kitchener.serve.guard import caller_of
+from kitchener.serve.problems import RequestRefused, json_response
+
+M = TypeVar("M", bound=BaseModel)
+
+_MODELS: Final = "#/components/schemas/"
+_ALWAYS: Final = (400, 401, 403, 404, 408, 413, 415, 421, 429, 500, 503)
+"""Statuses that every operation may answer with."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a path, a query or a header."""
+
+    name: str
+    place: str
+    """`path`, `query` or `header`."""
+    meaning: str
+    schema: Mapping[str, object] = {"type": "string"}
+
+
+class Served(NamedTuple):
+    """One operation."""
+
+    method: str
+    path: str
+    summary: str
+    answer: Callable[[Request], Awaitable[ASGIApp]]
+    right: ServeRight | None = None
+    """What the key must allow; None: any key will do."""
+    body: type[BaseModel] | None = None
+    parameters: tuple[Parameter, ...] = ()
+    status: int = 200
+    """Of an answer that is no error."""
+    errors: tuple[int, ...] = ()
+    """Statuses of errors besides those of every operation."""
+    streams: bool = False
+    """Whether the answer may be a stream of events."""
+
+    def route(self) -> BaseRoute:
+        """The route that leads to it."""
+        return Route(self.path, _Endpoint(self.answer, self.right), methods=[self.method])
+
+    def described(self) -> dict[str, Any]:
+        """Its entry in the OpenAPI description."""
+        content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+        if self.streams:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+        answers: dict[str, Any] = {str(self.status): {"description": HTTPStatus(self.status).phrase, "content": content}}
+        for each in sorted({*_ALWAYS, *self.errors}):
+            answers[str(each)] = {"description": HTTPStatus(each).phrase, "content": _ERROR}
+        found: dict[str, Any] = {
+            "operationId": f"{self.method.lower()}_{self.path.strip('/').translate(_PLAIN)}",
+            "summary": self.summary,
+            "parameters": [
+                {"name": name, "in": place, "description": meaning, "required": place == "path", "schema": dict(schema)}
+                for name, place, meaning, schema in self.parameters
+            ],
+            "responses": answers,
+        }
+        if self.body is not None:
+            schema = {"$ref": f"{_MODELS}{self.body.__name__}"}
+            found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        return found
+
+
+_PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
+_ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}Error"}}}
+_ERROR_SCHEMA: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": "null"},
+                "code": {"type": "string"},
+            },
+        }
+    },
+}
+
+
+def open_api(operations: Sequence[Served]) -> dict[str, Any]:
+    """The OpenAPI 3.1 description of the operations."""
+    paths: dict[str, dict[str, Any]] = {}
+    schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = each.described()
+        if each.body is not None:
+            schema = each.body.model_json_schema(ref_template=f"{_MODELS}{{model}}")
+            schemas |= schema.pop("$defs", {})
+            schemas[each.body.__name__] = schema
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Kitchener", "version": version("kitchener")},
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def read_model(model: type[M], data: bytes) -> M:
+    """The body of a request; raises as `checked_body`."""
+    return checked_body(model, read_json(data))
+
+
+def checked_body(model: type[M], found: object) -> M:
+    """A body that was read as JSON types.
+
+    Raises:
+        RequestRefused: it is no such body; the error repeats none of it
+    """
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"])) or "body"
+        raise RequestRefused(400, "invalid_request", f"{place}: {first['msg']}") from None
+
+
+def read_json(data: bytes) -> object:
+    """The body of a request as JSON types. Raises RequestRefused if it is no JSON."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        raise RequestRefused(400, "not_json", "the body is not valid JSON") from None
+
+
+class _Endpoint:
+    """An ASGI application that checks the right of the key, and lets a function choose what answers."""
+
+    def __init__(self, answer: Callable[[Request], Awaitable[ASGIApp]], right: ServeRight | None) -> None:
+        self._answer, self._right = answer, right
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        if self._right is not None:
+            caller_of(request).check(self._right)
+        answer = await self._answer(request)
+        await answer(scope, receive, send)
+
+
+def described_by(operations: Sequence[Served]) -> Callable[[Request], Awaitable[ASGIApp]]:
+    """Answers with the OpenAPI description."""
+    description = open_api(operations)
+
+    async def answer(_: Request) -> ASGIApp:
+        return json_response(description)
+
+    return answer

@@ -1,0 +1,127 @@
+"""Turns errors into answers: one table from error classes to status codes, and one form of the body.
+
+An answer of 500 never repeats the error's text, which may name files of this machine. Explained in `docs/server.md`.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from kitchener.errors import (
+    ApprovalAnswered,
+    ApprovalVoid,
+    CallerError,
+    IdempotencyConflict,
+    InvalidLifecycle,
+    KitchenerError,
+    NotOnRecord,
+    OutcomeUnknown,
+    Overloaded,
+    RuntimeClosed,
+    SessionBusy,
+    SessionEnded,
+    SessionMismatch,
+    SubjectErased,
+    TurnReplaced,
+    TurnTimeout,
+    UnknownApproval,
+    UnknownSession,
+    UnknownSubject,
+)
+from kitchener.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class RequestRefused(KitchenerError):
+    """A request cannot be served. Nothing was started.
+
+    Attributes:
+        status: the HTTP status of the answer
+        code: a word for programs
+        retry_after_s: when it may be sent again, seconds; None: not said
+    """
+
+    def __init__(self, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+        self.status, self.code, self.retry_after_s = status, code, retry_after_s
+        super().__init__(message)
+
+
+class Problem(NamedTuple):
+    """What a client is told of an error."""
+
+    status: int
+    code: str
+    message: str
+    retry_after_s: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """The family of the error, as clients of the OpenAI API expect it."""
+        return _KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+
+    def body(self) -> dict[str, object]:
+        """The JSON object of the answer."""
+        return {"error": {"message": self.message, "type": self.kind, "param": None, "code": self.code}}
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The whole answer."""
+        sent = dict(headers or {})
+        if self.retry_after_s is not None:
+            sent["retry-after"] = str(max(1, round(self.retry_after_s + 0.5)))
+        if self.status == 401:
+            sent["www-authenticate"] = "Bearer"
+        return json_response(self.body(), self.status, sent)
+
+
+_KINDS: Final[Mapping[int, str]] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_RETRY_S: Final = 1.0
+
+# The first class that fits decides, so subclasses stand before their bases. `docs/server.md` has this table.
+STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, str], ...]] = (
+    # Whose session it is would say that it exists.
+    ((UnknownSession, SessionMismatch), 404, "session_not_found"),
+    ((UnknownApproval,), 404, "approval_not_found"),
+    ((UnknownSubject, NotOnRecord), 404, "not_found"),
+    ((SessionEnded,), 410, "session_ended"),
+    ((SubjectErased,), 410, "subject_erased"),
+    ((IdempotencyConflict,), 409, "idempotency_conflict"),
+    ((OutcomeUnknown,), 409, "outcome_unknown"),
+    ((ApprovalAnswered, ApprovalVoid), 409, "approval_closed"),
+    ((SessionBusy,), 409, "session_busy"),
+    ((TurnReplaced,), 409, "turn_replaced"),
+    ((InvalidLifecycle,), 409, "invalid_lifecycle"),
+    ((CallerError,), 400, "invalid_request"),
+    ((Overloaded,), 503, "overloaded"),
+    ((RuntimeClosed,), 503, "shutting_down"),
+    ((TurnTimeout,), 504, "turn_timeout"),
+    ((KitchenerError,), 500, "internal_error"),
+)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What a client is told of an error. A failure of the server is logged by its class, without its text."""
+    if isinstance(error, RequestRefused):
+        return Problem(error.status, error.code, str(error), error.retry_after_s)
+    if isinstance(error, HTTPException):
+        return Problem(
+            error.status_code, "no_such_route", "there is nothing at this path for this method; docs/server.md lists what is"
+        )
+    status, code = next(((status, code) for kinds, status, code in STATUS_CODES if isinstance(error, kinds)), INTERNAL)
+    if status == INTERNAL[0]:
+        _log.error("request failed", error=type(error).__name__, exc_info=error)
+        return Problem(status, code, "the server could not do this; its log says why")
+    return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
+
+
+_SAME_TEXTS: Final[Mapping[str, str]] = {"session_not_found": "there is no session of this id for this key"}
+"""Texts in place of those of errors whose difference would say whether something exists."""
+INTERNAL: Final = (500, "internal_error")
+
+
+def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer that is one JSON value."""
+    return Response(orjson.dumps(content), status, {**(headers or {}), "cache-control": "no-store"}, "application/json")

@@ -1,0 +1,190 @@
+"""What a user sees of the settings of `[serve]`: who is let in, as whom, how much of it, and what becomes of who goes away."""
+
+import os
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kitchener.config import ServeConfig
+from kitchener.errors import ConfigError
+from kitchener.serve.application import open_listener
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo
+from tests.actors.waiting import settle
+from tests.config.observed_turns import Gate, pass_time, until
+from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+
+KEY = "a-key-of-this-test"
+CLIENT = {"key": "env:SERVED_KEY", "subject": "ada"}
+
+
+async def client_asked(root: Path, key: str, value: Any, **others: Any) -> Hashable:
+    """Three requests of one configured client, and whose session it has then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        patch.setenv("OTHER_KEY", f"other-{KEY}")
+        settings = {"clients": {"desk": {**CLIENT, key: value, **others}}}
+        async with serving(root, serve=settings, agents={"OTHER": {}}) as client:
+            desk = client.with_headers(authorization=f"Bearer {KEY}", x_kitchener_subject="bob")
+            found = [await desk.chat("hello", model=each) for each in ("ADMIN", "OTHER", "ADMIN")]
+            sessions = await client.runtime.sessions()
+    return tuple(each.status for each in found), tuple(each.subject_id for each in sessions)
+
+
+async def client_crowded(root: Path, **settings: Any) -> Hashable:
+    """A request of a client while another one of it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        return await crowded(root, clients={"desk": {**CLIENT, **settings}})
+
+
+async def crowded(root: Path, **serve: Any) -> Hashable:
+    """A request while another one runs."""
+    gate = Gate("synthesize")
+    async with serving(root, ScriptedProvider(echo, gate=gate), serve=serve) as client, anyio.create_task_group() as tasks:
+        here = client.with_headers(authorization=f"Bearer {KEY}")
+        tasks.start_soon(here.chat, "wait")
+        await until(lambda: gate.arrived == 1)
+        status = (await here.ask("GET", "/v1/models")).status
+        gate.opened.set()
+    return status
+
+
+async def named(root: Path, **serve: Any) -> Hashable:
+    """Two messages that name the conversation and the host in ways that the settings may know."""
+    async with serving(root, serve=serve) as client:
+        headers = {"x_room": "r", "host": "chat.example"}
+        for messages in (("one",), ("one", "echo: one", "two")):
+            status = (await client.ask("POST", COMPLETIONS, chat_body(*messages, prompt_cache_key="k"), **headers)).status
+            if status != 200:
+                return status
+        found = await client.runtime.sessions()
+    return tuple((each.subject_id, each.turns) for each in found)
+
+
+async def named_here(root: Path, **serve: Any) -> Hashable:
+    """As `named`, by a name of this machine."""
+    return await named(root, allowed_hosts=("chat.example",), **serve)
+
+
+async def acted_for(root: Path, **serve: Any) -> Hashable:
+    """A message of a client that names the subject in one of two headers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        clients = {"desk": {"key": "env:SERVED_KEY", "rights": ("chat", "act_for")}}
+        async with serving(root, serve={"clients": clients, **serve}) as client:
+            here = client.with_headers(authorization=f"Bearer {KEY}", x_kitchener_subject="ada", x_person="bob")
+            await here.chat("hello")
+            return tuple(each.subject_id for each in await client.runtime.sessions())
+
+
+async def branched(root: Path, **serve: Any) -> Hashable:
+    """A conversation with two first messages, of which the older one goes on."""
+    async with serving(root, serve=serve) as client:
+        chat = client.with_headers(x_chat_id="c")
+        for messages in (("one",), ("uno",), ("one", "echo: one", "two")):
+            await chat.chat(*messages)
+        return len(await client.runtime.sessions())
+
+
+async def left(root: Path, **serve: Any) -> Hashable:
+    """The turn of a client that goes away."""
+    gate = Gate("synthesize")
+    async with serving(root, ScriptedProvider(echo, gate=gate), serve=serve) as client:
+        await _ask_and_leave(client, gate)
+        gate.opened.set()
+        await client.runtime.drain()
+        return (
+            await client.runtime.supervisor().session((await client.runtime.sessions())[0].session_id)
+        ).state.completed_turns
+
+
+async def _ask_and_leave(client: Client, gate: Gate) -> None:
+    asked = Asked()
+    asked.taking.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("wait"))
+        await until(lambda: gate.arrived == 1)
+        asked.gone.set()
+        await asked.done.wait()
+
+
+async def long_body(root: Path, **serve: Any) -> Hashable:
+    """A request of some two thousand bytes."""
+    async with serving(root, serve=serve) as client:
+        return (await client.chat("x" * 2_000)).status
+
+
+async def slow_body(root: Path, **serve: Any) -> Hashable:
+    """A client that sends nothing of its body for a while, and then goes away."""
+    async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:
+        asked = Asked()
+        asked.taking.set()
+        tasks.start_soon(run_request, client.server.app, asked, "POST", COMPLETIONS, [], {})
+        await settle()
+        await pass_time()
+        status = asked.status
+        asked.gone.set()
+    return status
+
+
+async def slow_reader(root: Path, **serve: Any) -> Hashable:
+    """A client that takes nothing of its stream for a while."""
+    async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:
+        asked = Asked()
+        tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("hello", stream=True))
+        await until(lambda: asked.status == 200)
+        await client.runtime.drain()
+        await pass_time()
+        cut_off = asked.done.is_set()
+        asked.taking.set()
+    return cut_off
+
+
+async def followed(root: Path, **serve: Any) -> Hashable:
+    """A stream of a session's events, in which something happens after a while."""
+    async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:
+        supervisor = client.runtime.supervisor()
+        session_id, asked = await supervisor.start_session(subject_id="local"), Asked()
+        asked.taking.set()
+        tasks.start_soon(client.run, asked, "GET", f"/v1/sessions/{session_id}/events")
+        await asked.arrived.wait()
+        await settle()
+        await supervisor.handle_turn("hello", session_id=session_id)
+        before = asked.body
+        await pass_time()
+        await client.runtime.drain()
+        seen = asked.body != before
+        asked.gone.set()
+    return seen
+
+
+async def silent_model(root: Path, **serve: Any) -> Hashable:
+    """A stream whose model takes a while."""
+    gate = Gate("synthesize")
+    async with serving(root, ScriptedProvider(echo, gate=gate), serve=serve) as client, anyio.create_task_group() as tasks:
+        asked = Asked()
+        asked.taking.set()
+        tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("hello", stream=True))
+        await until(lambda: gate.arrived == 1)
+        await until(lambda: asked.arrived.is_set())
+        await pass_time()
+        comments = asked.body.count(b": keep-alive")
+        gate.opened.set()
+    return comments
+
+
+async def listened(root: Path, key: str, value: Any) -> Hashable:
+    """Where a server listens, or why it does not."""
+    try:
+        with open_listener(ServeConfig(**{"port": 0, key: value})) as listener:
+            host, port = listener.getsockname()[:2]
+    except ConfigError as error:
+        return error.key
+    return str(host), port == value
+
+
+FREE_PORT = 20_000 + os.getpid() % 20_000

@@ -1,0 +1,236 @@
+"""Who gets in, and what is refused before anything is started (docs/server.md)."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig
+from kitchener.errors import ConfigError
+from kitchener.serve.callers import Callers
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import Hold, echo
+from tests.logs import captured_logs
+from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+
+ADAS, BOBS, DESKS = "key-of-ada-0123456789", "key-of-bob-0123456789", "key-of-desk-0123456789"
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Settings with two subjects' keys and a front end's."""
+    for name, key in (("ADA_KEY", ADAS), ("BOB_KEY", BOBS), ("DESK_KEY", DESKS)):
+        monkeypatch.setenv(name, key)
+    return {
+        "clients": {
+            "ada": ServeClientConfig(key="env:ADA_KEY", subject="ada"),
+            "bob": ServeClientConfig(key="env:BOB_KEY", subject="bob", agents=("OTHER",), rights=("read",)),
+            "desk": ServeClientConfig(key="env:DESK_KEY", rights=("chat", "act_for")),
+        }
+    }
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def subject_of(client: Client, session_id: str) -> str:
+    return (await client.runtime.supervisor().session(session_id)).subject_id
+
+
+async def test_without_clients_any_key_of_this_machine_is_the_one_local_subject(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+        for headers in ({}, bearer("whatever")):
+            found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **headers)
+            assert found.status == 200
+            assert await subject_of(client, found.headers["x-kitchener-session"]) == "local"
+
+
+async def test_a_key_reaches_its_own_subject_agents_and_rights(tmp_path: Path, keys: dict[str, object]) -> None:
+    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+        assert (await client.ask("GET", "/v1/models")).code == "invalid_api_key"
+        assert (await client.ask("GET", "/v1/models", authorization=ADAS)).status == 401
+        wrong = await client.ask("GET", "/v1/models", **bearer(f"{ADAS}x"))
+        assert (wrong.status, wrong.headers["www-authenticate"], ADAS in wrong.body.decode()) == (401, "Bearer", False)
+        found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **bearer(ADAS), x_kitchener_subject="bob")
+        assert await subject_of(client, found.headers["x-kitchener-session"]) == "ada"
+        models = await client.ask("GET", "/v1/models", **bearer(BOBS))
+        assert [each["id"] for each in models.json["data"]] == ["OTHER", "OTHER-utility"]
+        assert (await client.ask("GET", "/v1/models/ADMIN", **bearer(BOBS))).status == 404
+        refused = await client.ask("POST", COMPLETIONS, chat_body("hello", model="OTHER"), **bearer(BOBS))
+        assert (refused.status, refused.code) == (403, "right_missing")
+
+
+async def test_a_key_that_acts_for_others_names_the_subject_of_each_request(tmp_path: Path, keys: dict[str, object]) -> None:
+    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+        desk = client.with_headers(**bearer(DESKS))
+        assert (await desk.chat("hello")).code == "subject_missing"
+        for name in ("x_kitchener_subject", "x_openwebui_user_id"):
+            found = await desk.ask("POST", COMPLETIONS, chat_body("hello"), **{name: "cy"})
+            assert await subject_of(client, found.headers["x-kitchener-session"]) == "cy"
+        wrong = await desk.ask("POST", COMPLETIONS, chat_body("hello"), x_kitchener_subject="kitchener-operator")
+        assert (wrong.status, wrong.code) == (400, "subject_invalid")
+
+
+async def test_another_subjects_session_is_as_unknown_as_one_that_is_not_there(tmp_path: Path, keys: dict[str, object]) -> None:
+    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+        own = await client.ask("POST", COMPLETIONS, chat_body("hello"), **bearer(ADAS))
+        session_id = own.headers["x-kitchener-session"]
+        told = set()
+        for each in (session_id, "SES-00000000"):
+            headers = {**bearer(DESKS), "x-kitchener-subject": "cy", "x-kitchener-session": each}
+            found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **headers)
+            assert (found.status, found.code) == (404, "session_not_found")
+            told.add(found.body)
+            answer = await client.ask("POST", COMPLETIONS, chat_body(f"approve WO-{each}-001.1"), **bearer(ADAS))
+            assert answer.status == 404
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"host": "evil.example"}, 421, "wrong_host"),
+        ({"host": "evil.example:8321"}, 421, "wrong_host"),
+        ({"host": ""}, 421, "wrong_host"),
+        ({"origin": "https://evil.example"}, 403, "wrong_origin"),
+        ({"origin": "null"}, 403, "wrong_origin"),
+        ({"origin": "http://localhost:3000"}, 403, "wrong_origin"),
+        ({"content-type": "text/plain"}, 415, "not_json"),
+        ({"content-length": "999999999999999999999"}, 413, "request_too_large"),
+        ({"content-length": "-1"}, 413, "request_too_large"),
+    ],
+)
+async def test_a_request_that_a_foreign_page_could_send_is_refused(
+    tmp_path: Path, headers: dict[str, str], status: int, code: str
+) -> None:
+    async with serving(tmp_path / "root") as client:
+        found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **headers)
+        assert (found.status, found.code) == (status, code)
+        assert "access-control-allow-origin" not in found.headers
+        assert client.provider.requests == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8321", "[::1]:8321", "chat.example", "Chat.Example:443"])
+async def test_a_request_by_one_of_the_servers_names_is_taken(tmp_path: Path, host: str) -> None:
+    async with serving(tmp_path / "root", serve={"allowed_hosts": ("chat.example",)}) as client:
+        assert (await client.ask("GET", "/v1/models", host=host)).status == 200
+        assert (await client.ask("GET", "/v1/models", host=host, origin=f"https://{host}")).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b"null", b"[" * 100_000, b'{"model": 1, "messages": []}', b'{"model": "ADMIN", "messages": [{"role": "x"}]}'],
+)
+async def test_a_body_that_is_no_request_is_refused_and_not_repeated(tmp_path: Path, body: bytes) -> None:
+    async with serving(tmp_path / "root") as client:
+        found = await client.ask("POST", COMPLETIONS, body)
+        assert (found.status, found.json["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_a_body_that_grows_beyond_the_limit_is_refused_while_it_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root", serve={"max_request_bytes": 1_024}) as client:
+        asked = Asked()
+        asked.taking.set()
+        await run_request(client.server.app, asked, "POST", COMPLETIONS, [b"x" * 512] * 3, {})
+        assert (asked.status, asked.code) == (413, "request_too_large")
+
+
+async def test_a_client_that_goes_away_before_its_body_is_there_gets_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+        asked = Asked()
+        asked.gone.set()
+        await run_request(client.server.app, asked, "POST", COMPLETIONS, [], {})
+        assert asked.status == 0
+
+
+async def test_requests_beyond_the_keys_limits_are_told_when_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADA_KEY", ADAS)
+    monkeypatch.setenv("BOB_KEY", BOBS)
+    hold = Hold("wait", wo_type="synthesize")
+    clients = {
+        "ada": ServeClientConfig(key="env:ADA_KEY", subject="ada", requests_per_minute=20, max_requests=1),
+        "bob": ServeClientConfig(key="env:BOB_KEY", subject="bob"),
+    }
+    async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold), serve={"clients": clients}) as client:
+        ada = client.with_headers(**bearer(ADAS))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ada.chat, "wait")
+            await hold.arrived["wait"].wait()
+            busy = await ada.chat("hello")
+            assert (busy.status, busy.code, busy.headers["retry-after"]) == (429, "too_many_requests", "2")
+            assert (await client.with_headers(**bearer(BOBS)).chat("hello")).status == 200
+            hold.released["wait"].set()
+        found = [await ada.ask("GET", "/v1/models") for _ in range(2)]
+        assert [each.status for each in found] == [200, 429]
+        assert (found[1].code, 1 <= int(found[1].headers["retry-after"]) <= 60) == ("rate_limited", True)
+
+
+async def test_more_requests_than_the_server_takes_are_refused(tmp_path: Path) -> None:
+    hold = Hold("wait", wo_type="synthesize")
+    async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold), serve={"max_requests": 1}) as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.chat, "wait")
+            await hold.arrived["wait"].wait()
+            assert (await client.chat("hello")).code == "overloaded"
+            assert (await client.ask("GET", "/healthz")).status == 200
+            hold.released["wait"].set()
+        assert (await client.chat("hello")).status == 200
+
+
+async def test_an_unknown_path_and_method_have_the_form_of_all_errors(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+        for method, path in (("GET", "/"), ("GET", "/v1/../etc/passwd"), ("DELETE", "/v1/models"), ("OPTIONS", COMPLETIONS)):
+            found = await client.ask(method, path)
+            assert (found.status in (404, 405), found.code) == (True, "no_such_route")
+
+
+async def test_no_log_has_a_key_or_what_was_said(tmp_path: Path, keys: dict[str, object]) -> None:
+    def fail(request: object) -> BaseException:
+        return RuntimeError("the model is broken")
+
+    with captured_logs() as events:
+        async with serving(tmp_path / "root", ScriptedProvider(fail), serve=keys, agents={"OTHER": {}}) as client:
+            await client.ask("POST", COMPLETIONS, chat_body("my secret plan"), **bearer(ADAS))
+            await client.ask("POST", COMPLETIONS, chat_body("my secret plan"), **bearer("wrong-key-0123456789"))
+    told = repr(events)
+    assert not [each for each in (ADAS, "wrong-key", "secret plan") if each in told]
+
+
+def config_with(**serve: object) -> RuntimeConfig:
+    return RuntimeConfig(serve=ServeConfig(**serve))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("serve", "problem"),
+    [
+        ({"host": "0.0.0.0"}, "serve.host"),
+        ({"host": "example.org"}, "serve.host"),
+        ({"local_subject": "kitchener-operator"}, "serve.local_subject"),
+        ({"clients": {"a": ServeClientConfig(key="env:NO_SUCH_KEY", subject="a")}}, "serve.clients.a.key"),
+        ({"clients": {"a": ServeClientConfig(key="env:SHORT_KEY", subject="a")}}, "at least 16|fewer than 16"),
+        (
+            {"clients": {n: ServeClientConfig(key="env:LONG_KEY", subject=n) for n in ("a", "b")}},
+            "serve.clients.b.key: leads to a key that another",
+        ),
+        ({"clients": {"a": ServeClientConfig(key="env:LONG_KEY", subject="anon-SES-1")}}, "serve.clients.a.subject"),
+    ],
+)
+def test_keys_that_cannot_guard_the_server_are_refused_when_it_starts(
+    monkeypatch: pytest.MonkeyPatch, serve: dict[str, object], problem: str
+) -> None:
+    monkeypatch.setenv("SHORT_KEY", "tooshort")
+    monkeypatch.setenv("LONG_KEY", ADAS)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        Callers.load(config_with(**serve))
+    assert "tooshort" not in str(caught.value)
+    assert ADAS not in str(caught.value)
+
+
+def test_a_client_without_a_subject_must_say_that_it_acts_for_others() -> None:
+    with pytest.raises(ValueError, match="needs either `subject`"):
+        ServeClientConfig(key="env:LONG_KEY")
+    with pytest.raises(ValueError, match="must be a reference"):
+        ServeClientConfig(key=ADAS, subject="ada")

@@ -1,0 +1,67 @@
+"""What an operator reads of a server (docs/server.md)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kitchener.config import ServeClientConfig
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo
+from tests.serve.requests import Client, serving
+
+OPERATORS = "key-of-operator-0123456789"
+LINE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\})? [0-9.e+-]+')
+
+
+async def metrics(client: Client) -> dict[str, float]:
+    """The values by their names with labels."""
+    found = await client.ask("GET", "/metrics")
+    assert (found.status, found.headers["content-type"].startswith("text/plain")) == (200, True)
+    lines = [each for each in found.body.decode().splitlines() if not each.startswith("#")]
+    assert [each for each in lines if not LINE.fullmatch(each)] == []
+    return {name: float(value) for name, _, value in (each.rpartition(" ") for each in lines)}
+
+
+async def test_turns_answers_durations_and_queues_are_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+        before = await metrics(client)
+        await client.chat("hello")
+        await client.chat("hello", stream=True)
+        await client.chat("hello", model="NOBODY")
+        now = await metrics(client)
+        assert now['kitchener_served_turns_total{end="completed"}'] == 2
+        assert now['kitchener_answers_total{status="200"}'] == before.get('kitchener_answers_total{status="200"}', 0) + 3
+        assert now['kitchener_answers_total{status="404"}'] == 1
+        assert now["kitchener_turn_seconds_count"] == now['kitchener_turn_seconds_bucket{le="+Inf"}'] == 2
+        assert now["kitchener_first_text_seconds_count"] == 1
+        assert now["kitchener_requests_running"] == 1
+        assert now['kitchener_lane_running{mailbox="ADMIN",lane="interactive"}'] == 0
+
+
+async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root", ScriptedProvider([RuntimeError("broken")] * 9)) as client:
+        assert (await client.chat("hello")).status == 200
+        assert (await client.chat("x" * 200_000)).status == 400
+        now = await metrics(client)
+        ends = {
+            end: now[f'kitchener_served_turns_total{{end="{end}"}}'] for end in ("completed", "degraded", "failed", "stopped")
+        }
+        assert ends == {"completed": 0, "degraded": 1, "failed": 1, "stopped": 0}
+
+
+async def test_only_a_key_with_the_right_reads_them_and_it_needs_no_subject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPERATOR_KEY", OPERATORS)
+    monkeypatch.setenv("ADA_KEY", "key-of-ada-0123456789")
+    clients = {
+        "prometheus": ServeClientConfig(key="env:OPERATOR_KEY", rights=("operate",)),
+        "ada": ServeClientConfig(key="env:ADA_KEY", subject="ada"),
+    }
+    async with serving(tmp_path / "root", ScriptedProvider(echo), serve={"clients": clients}) as client:
+        operator = client.with_headers(authorization=f"Bearer {OPERATORS}")
+        assert await metrics(operator)
+        refused = await operator.with_headers(x_kitchener_subject="ada").chat("hello")
+        assert refused.code == "right_missing"
+        assert (await client.ask("GET", "/metrics", authorization="Bearer key-of-ada-0123456789")).code == "right_missing"

@@ -1,0 +1,63 @@
+"""Errors become the documented answers, and the page shows settings that work (docs/server.md)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kitchener import errors
+from kitchener.config import RuntimeConfig
+from kitchener.config.settings import parse_settings, read_settings_file
+from kitchener.errors import KitchenerError, LedgerWriteError, SessionMismatch, UnknownSession
+from kitchener.serve.problems import INTERNAL, STATUS_CODES, problem_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+
+
+def documented() -> dict[str, set[int]]:
+    """The codes of the page's table, with their statuses."""
+    found: dict[str, set[int]] = {}
+    for statuses, codes in re.findall(r"^\| ((?:\d{3}(?:, )?)+) \| (.*) \|$", PAGE, re.MULTILINE):
+        for code in re.findall(r"`(\w+)`", codes):
+            found.setdefault(code, set()).update(int(each) for each in statuses.split(", "))
+    return found
+
+
+def test_the_page_has_every_status_and_code_that_the_server_answers_with() -> None:
+    answered = {(code, status) for _, status, code in STATUS_CODES}
+    for path in (ROOT / "src" / "kitchener" / "serve").rglob("*.py"):
+        refused = re.findall(r'RequestRefused\(\s*(\d{3}),\s*"(\w+)"', path.read_text(encoding="utf-8"))
+        answered |= {(code, int(status)) for status, code in refused}
+    known = documented()
+    assert {each for each in answered if each[1] not in known.get(each[0], ())} == set()
+    assert known.keys() - {code for code, _ in answered} == {"no_such_route"}
+
+
+def test_every_error_of_a_caller_has_a_status_below_500() -> None:
+    for name, error in vars(errors).items():
+        if not (isinstance(error, type) and issubclass(error, errors.CallerError)):
+            continue
+        status = next(status for kinds, status, _ in STATUS_CODES if issubclass(error, kinds))
+        assert 400 <= status < 500, name
+
+
+@pytest.mark.parametrize("error", [LedgerWriteError("/srv/root/ho2m.jsonl", "disk full"), ZeroDivisionError("my secret")])
+def test_a_failure_of_the_server_is_not_repeated_to_the_client(error: Exception) -> None:
+    problem = problem_of(error)
+    assert (problem.status, problem.code) == INTERNAL
+    assert str(error) not in problem.message
+
+
+def test_a_session_of_somebody_else_looks_as_one_that_is_not_there() -> None:
+    found: list[KitchenerError] = [SessionMismatch("SES-0a1b2c3d", "subject", "ada"), UnknownSession("SES-0a1b2c3d", "ADMIN")]
+    first, second = map(problem_of, found)
+    assert first == second
+
+
+def test_the_settings_of_the_page_are_right(tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "kitchener.toml"
+    path.write_text(block, encoding="utf-8")
+    config = parse_settings(RuntimeConfig, read_settings_file(path), str(path))
+    assert config.serve.clients.keys() == {"ada", "front_end"}
