@@ -168,7 +168,7 @@ async def test_without_the_authority_earlier_images_are_mentioned_only(tmp_path:
         await runtime.supervisor().handle_turn("again", session_id=first.session_id)
     now, later = replies(provider)
     assert (shown(now), shown(later)) == ([png()], [])
-    assert "[image a.png, image/png, " in later.messages[-1].content
+    assert "[image a.png, image/png, " in later.messages[1].content
     assert (await replay_session(first.session_id, config=settings)).is_identical
 
 

@@ -194,7 +194,9 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.tool_limits.*.max_result_bytes": Seen(100, None, tool_limit("max_result_bytes")),
     "agents.*.approval.mcp_default": Seen("allow", "ask", with_settings(approval.of_a_server, "mcp_default")),
     "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
-    "agents.*.speaker_weight": Seen(1.0, 3.0, with_settings(turns.spoken, "speaker_weight", context_budget=120)),
+    "agents.*.speaker_weight": Seen(
+        1.0, 3.0, with_settings(turns.spoken, "speaker_weight", context_budget=120, prompt_layout="block")
+    ),
     "agents.*.recent_parts": Seen(0, 1, with_settings(turns.attached, "recent_parts", context_mode="enforce")),
     "agents.*.overlap_policy": Seen("queue", "reject", with_settings(turns.overlapping, "overlap_policy")),
     "agents.*.session_queue": Seen(1, 8, with_settings(turns.overlapping, "session_queue")),

@@ -6,6 +6,7 @@ marked as quoted; all other text stays unchanged. Pure. Explained in `docs/atten
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from kitchener.records.parts import StoredPart
@@ -96,3 +97,39 @@ def as_said(text: str) -> str:
 
 def _quote(found: re.Match[str]) -> str:
     return f"{found[0]}{QUOTED}"
+
+
+NO_MESSAGE: Final = "[no message]"
+"""Stands where a reply follows no message."""
+NO_REPLY: Final = "[no reply]"
+"""Stands where a message got no reply."""
+_REPLY_LINE: Final = f"\n{ASSISTANT_LABEL}"
+
+
+def spoken_in(text: str) -> tuple[tuple[bool, str], ...]:
+    """What the text of a turn, a message or a reply says: each part with whether it is a reply, without the labels."""
+    if text.startswith(ASSISTANT_LABEL):
+        return ((True, text.removeprefix(ASSISTANT_LABEL)),)
+    message, line, reply = text.removeprefix(USER_LABEL).partition(_REPLY_LINE)
+    return ((False, message), (True, reply)) if line else ((False, message),)
+
+
+def as_chat(said: Iterable[tuple[bool, str]]) -> list[str]:
+    """What was said as chat messages: the user's and the agent's in turn, the user's first, a reply last.
+
+    Of two messages in a row one is made, so that roles alternate as the templates of chat models require.
+
+    Args:
+        said: texts by age, each with whether it is a reply
+    """
+    messages: list[str] = []
+    for is_reply, text in said:
+        if is_reply == len(messages) % 2:
+            messages.append(text)
+        elif messages:
+            messages[-1] = f"{messages[-1]}\n\n{text}"
+        else:
+            messages += (NO_MESSAGE, text)
+    if len(messages) % 2:
+        messages.append(NO_REPLY)
+    return messages

@@ -39,7 +39,7 @@ async def check(root: Path, turn_id: str, **settings: Any) -> None:
     prompts = await read_prompts(turn_id, config=config)
     assert [each.is_verified for each in prompts.calls] == [True] * len(prompts.calls)
     assert sum(part.tokens for part in prompts.calls[-1].parts) == prompts.calls[-1].tokens
-    assert {"history", "message", "goals"} <= {part.name for part in prompts.calls[-1].parts}
+    assert {"history", "message", "context of the turn"} <= {part.name for part in prompts.calls[-1].parts}
 
 
 async def test_request_is_a_conversation_that_ends_with_the_message_as_it_was_written(tmp_path: Path) -> None:
@@ -50,7 +50,8 @@ async def test_request_is_a_conversation_that_ends_with_the_message_as_it_was_wr
         request = replies(ada)[-1]
     assert [each.role for each in request.messages] == ["system", *["user", "assistant"] * 2, "user"]
     system, first, first_reply, hostile, _, last = [each.content for each in request.messages]
-    assert system.rstrip().splitlines()[-2:][0].startswith("Goal: ")
+    assert "Goal: " not in system
+    assert "\nGoal: apples\n" in last
     assert (first.splitlines()[-1], first_reply) == ("apples", "echo: apples")
     assert last.endswith("\n\nand now?")
     assert "speech_act" not in as_sent(request), "the classification is for local providers"

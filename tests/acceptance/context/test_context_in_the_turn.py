@@ -203,8 +203,8 @@ async def test_context_mode_from_config_reaches_the_model(tmp_path: Path) -> Non
             await ada.start()
             await ada.say("hello", "[switch] a hotel")
             contexts[mode] = ada.shown()
-    assert "echo: hello" in contexts["off"]["context_text"]
-    assert contexts["enforce"]["stable_text"] == "Goal: a hotel"
+    assert contexts["off"]["history"] == ["hello", "echo: hello"]
+    assert contexts["enforce"]["context_text"].startswith("Goal: a hotel\n")
     assert [each["source"] for each in contexts["enforce"]["fragments"]] == ["intent", "evidence", "evidence"]
 
 

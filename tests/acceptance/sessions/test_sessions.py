@@ -120,7 +120,7 @@ async def test_a_session_resumes_after_a_restart_with_history_and_numbering(tmp_
         result = await stack.turn("three", session_id=session_id)
         assert result.turn_id.endswith("-000003")
         assert [wo["wo_id"][-3:] for wo in result.wo_chain_summary] == ["005", "006"]
-        assert "user: two\nassistant: re: two" in stack.executor.given[-1].input_context["assembled_context"]["context_text"]
+        assert stack.executor.given[-1].input_context["assembled_context"]["history"][2:] == ["two", "re: two"]
         assert (await stack.types()).count(events.SESSION_START) == 1
 
 

@@ -31,7 +31,6 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
         context_mode="enforce",
         intent_mode="classified",
         continue_after_close="reopen",
-        recent_turns=3,
         repeated_failure_policy="defer",
         approval=ApprovalConfig(after_untrusted="ask"),
     )

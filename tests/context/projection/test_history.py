@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.context import Item, Projection, Projector, Rendering, Ruleset, explain, fold, render, resolve_active
-from kitchener.context.fold.chat_messages import NO_MESSAGE, NO_REPLY, as_chat
 from kitchener.context.fold.excerpts import beginning
 from kitchener.context.fold.items import turn_of
 from kitchener.context.projection.window import Window, first_recent
+from kitchener.records.spoken import NO_MESSAGE, NO_REPLY, as_chat
 from tests.context.history import ESTIMATE, SESSION, History, hidden, shown
 from tests.context.projection.test_erased import SEALED
 from tests.context.projection.test_messages_and_replies import FILLER, TODAY, from_elsewhere

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
 from kitchener.actors.sessions.pending import ASKED_CHARS, DeferredWork, PendingApprovals
-from kitchener.context.fold.chat_messages import as_chat, spoken_in
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -33,7 +32,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import imported_text, turn_text
+from kitchener.records.spoken import as_chat, imported_text, spoken_in, turn_text
 from kitchener.records.tokens import estimate_tokens
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")

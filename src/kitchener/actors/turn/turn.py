@@ -363,7 +363,8 @@ class Turn:
             "instructions": instructions_of(constants.instructions, self._asked, acceptance),
             **constants.told_of_tools,
         }
-        prior = given_results(classification, results, inputs, is_chat=context.history is not None)
+        is_chat = context.history is not None and context.projection_ref is not None
+        prior = given_results(classification, results, inputs, is_chat=is_chat)
         rejected, parent, resumption = list[WorkOrder](), self._approval.resumed_id, self._approval.resumed
         while True:
             wo = await self._chain.dispatch(

@@ -4,19 +4,12 @@ A list of turns only grows, so each turn is read once, however many turns follow
 shown (`projection/window.py`).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from kitchener.context.fold.excerpts import beginning
 from kitchener.context.fold.items import Item
-from kitchener.records.spoken import ASSISTANT_LABEL, USER_LABEL
+from kitchener.records.spoken import ASSISTANT_LABEL, spoken_in
 from kitchener.records.tokens import Estimator
-
-NO_MESSAGE: Final = "[no message]"
-"""Stands where a reply follows no message."""
-NO_REPLY: Final = "[no reply]"
-"""Stands where a message got no reply."""
-_REPLY_LINE: Final = f"\n{ASSISTANT_LABEL}"
 
 
 class HistoryItems:
@@ -56,32 +49,3 @@ class HistoryItems:
 def spoken(item: Item) -> tuple[tuple[bool, str], ...]:
     """What an item of a turn says: each part with whether it is a reply, without the labels `user` and `assistant`."""
     return ((True, item.text.removeprefix(ASSISTANT_LABEL)),) if item.is_reply else spoken_in(item.text)
-
-
-def spoken_in(text: str) -> tuple[tuple[bool, str], ...]:
-    """The same of the text of a turn, a message or a reply, as `kitchener.records.spoken` makes it."""
-    if text.startswith(ASSISTANT_LABEL):
-        return ((True, text.removeprefix(ASSISTANT_LABEL)),)
-    message, line, reply = text.removeprefix(USER_LABEL).partition(_REPLY_LINE)
-    return ((False, message), (True, reply)) if line else ((False, message),)
-
-
-def as_chat(said: Iterable[tuple[bool, str]]) -> list[str]:
-    """What was said as chat messages: the user's and the agent's in turn, the user's first, a reply last.
-
-    Of two messages in a row one is made, so that roles alternate as the templates of chat models require.
-
-    Args:
-        said: texts by age, each with whether it is a reply
-    """
-    messages: list[str] = []
-    for is_reply, text in said:
-        if is_reply == len(messages) % 2:
-            messages.append(text)
-        elif messages:
-            messages[-1] = f"{messages[-1]}\n\n{text}"
-        else:
-            messages += (NO_MESSAGE, text)
-    if len(messages) % 2:
-        messages.append(NO_REPLY)
-    return messages

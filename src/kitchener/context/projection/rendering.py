@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.chat_messages import as_chat, spoken
+from kitchener.context.fold.chat_messages import spoken
 from kitchener.context.fold.items import LINE, SEPARATOR, Item, ItemKind
 from kitchener.context.projection.days import Day, day_of, heading, heading_of_today
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import Projection
 from kitchener.records.ref import Ref
+from kitchener.records.spoken import as_chat
 from kitchener.records.tokens import Estimator
 
 
