@@ -405,9 +405,19 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")
 
 
-def charge_caller(chain: WorkOrderChain, session: SessionManager, agent_class: str, spent: CostSummary) -> None:
-    """Adds a turn, and what it used, to the tool call that runs it, if one does and still waits."""
+def charge_caller(
+    chain: WorkOrderChain, session: SessionManager, agent_class: str, spent: CostSummary, *, shows_untrusted: bool
+) -> None:
+    """Adds a turn, and what it used, to the tool call that runs it, if one does and still waits.
+
+    Args:
+        chain: of the turn
+        session: the turn's session
+        agent_class: the class that ran it
+        spent: what it used
+        shows_untrusted: whether the session shows text of an untrusted source
+    """
     if (tool := calling_tool()) is not None:
         turn: NestedTurn = {"agent_class": agent_class, "session_id": session.session_id, "turn_id": chain.turn_id}
-        untrusted = session.results.has_untrusted or any(each.payload.get("untrusted") for each in chain.trace)
+        untrusted = shows_untrusted or any(each.payload.get("untrusted") for each in chain.trace)
         tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)

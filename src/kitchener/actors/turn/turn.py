@@ -218,9 +218,8 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        charge_caller(
-            self._chain, self._session, self._services.config.agent_class, total_cost(self._chain.work_orders.values())
-        )
+        cost, shows = total_cost(self._chain.work_orders.values()), self._approval.shows_untrusted
+        charge_caller(self._chain, self._session, self._services.config.agent_class, cost, shows_untrusted=shows)
         self._chain.close()
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
@@ -469,7 +468,8 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        charge_caller(self._chain, self._session, self._services.config.agent_class, cost)
+        shows = self._approval.shows_untrusted
+        charge_caller(self._chain, self._session, self._services.config.agent_class, cost, shows_untrusted=shows)
         self._chain.close()
         return TurnOutcome(result, gates)
 
