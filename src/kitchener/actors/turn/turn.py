@@ -16,7 +16,7 @@ from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
-from kitchener.actors.turn.chain import WorkOrderChain, charge_caller
+from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn.reply_check import apology_after, closing_tool, instructions_of, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
@@ -197,10 +197,8 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        charge_caller(
-            self._chain, self._session, self._services.config.agent_class, total_cost(self._chain.work_orders.values())
-        )
-        self._chain.close()
+        cost = total_cost(self._chain.work_orders.values())
+        self._chain.close(cost, shows_untrusted=self._approval.shows_untrusted)
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
@@ -448,8 +446,7 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        charge_caller(self._chain, self._session, self._services.config.agent_class, cost)
-        self._chain.close()
+        self._chain.close(cost, shows_untrusted=self._approval.shows_untrusted)
         return TurnOutcome(result, gates)
 
     @property
