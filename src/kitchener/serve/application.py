@@ -20,10 +20,14 @@ from kitchener.runtime import Runtime
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
+from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.guard import Guard
 from kitchener.serve.metrics import CONTENT_TYPE, exposition
+from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
+from kitchener.serve.responses.responses_api import response_operations
+from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
 
 
@@ -40,7 +44,8 @@ class KitchenerServer:
     def __init__(self, runtime: Runtime, callers: Callers, turns: ServedTurns, clock: Clock) -> None:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
-        chat = ChatDoor(runtime, config, turns, clock)
+        sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
+        chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         operations = [
             Served("GET", "/v1/models", "List the agents", chat.models),
@@ -55,7 +60,8 @@ class KitchenerServer:
                 errors=(409, 410, 502, 504),
                 streams=True,
             ),
-            *session_operations(runtime, config, turns, lambda: self._guard.is_draining),
+            *response_operations(ResponsesDoor(access, config, turns, clock, sessions)),
+            *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
         routes = [
             Route("/healthz", _healthy),

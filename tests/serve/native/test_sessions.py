@@ -154,17 +154,20 @@ class TestMessages:
             (request,) = [each for each in client.provider.requests if each.wo_type == "synthesize"]
             assert [part.data for each in request.messages for part in each.parts] == [b"some notes"]
 
-    async def test_a_stop_aborts_the_running_turn_and_its_client_is_told(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_a_stop_aborts_the_running_turn_and_its_client_is_told(self, tmp_path: Path, stream: bool) -> None:
         hold = Hold("wait", wo_type="synthesize")
         async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold)) as client:
             path, asked = await begun(client), Asked()
             asked.taking.set()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(client.run, asked, "POST", f"{path}/messages", {"message": "wait"})
+                tasks.start_soon(client.run, asked, "POST", f"{path}/messages", {"message": "wait", "stream": stream})
                 await hold.arrived["wait"].wait()
                 assert (await client.ask("GET", path)).json["running_turn"] is not None
                 assert (await client.ask("POST", f"{path}/stop")).json["stopped"] == 1
-            assert (asked.status, asked.code) == (409, "turn_stopped")
+                assert (await client.ask("GET", path)).json["running_turn"] is None
+            told = asked.events[-1]["error"]["code"] if stream else asked.code
+            assert (asked.status, told) == (200 if stream else 409, "turn_stopped")
             assert (await client.ask("POST", f"{path}/stop")).json["stopped"] == 0
             assert (await client.ask("POST", f"{path}/messages", {"message": "next"})).json["response"] == "echo: next"
 

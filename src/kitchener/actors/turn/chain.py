@@ -403,14 +403,15 @@ class WorkOrderChain:
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
-    """Returns `done` if it is this work order, completed with its output or failed.
+    """Returns `done` if it is this work order, completed with its output, failed, or deferred with what it asks.
 
     Raises:
         ExecutorError: the executor returned anything else
     """
     if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
         has_output = done.state == "completed" and done.output_result is not None
-        if has_output or done.state in ("failed", "deferred"):
+        is_asking = done.state == "deferred" and bool(done.requests)
+        if has_output or is_asking or done.state == "failed":
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")

@@ -17,7 +17,7 @@ from kitchener.serve.problems import RequestRefused
 
 UTILITY: Final = "-utility"
 """Ends the model that stands for an agent's plain model calls: titles, tags, suggestions."""
-_ATTACHED: Final = "(attached)"
+ATTACHED: Final = "(attached)"
 """The message where a client sends a file without a word."""
 
 
@@ -103,7 +103,7 @@ def read_request(body: ChatBody) -> ChatRequest:
     if last.role != "user":
         raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's")
     text, parts = _content(last)
-    return ChatRequest(body, text or _ATTACHED, parts, _pairs(body.messages[:-1]), _schema(body.response_format))
+    return ChatRequest(body, text or ATTACHED, parts, pairs_of(body.messages[:-1]), schema_of(body.response_format))
 
 
 def plain_messages(body: ChatBody) -> tuple[Message, ...]:
@@ -114,23 +114,24 @@ def plain_messages(body: ChatBody) -> tuple[Message, ...]:
         "user": "user",
         "assistant": "assistant",
     }
-    found = ((roles.get(each.role), _text(each)) for each in body.messages)
+    found = ((roles.get(each.role), message_text(each)) for each in body.messages)
     return tuple(Message(role, text) for role, text in found if role is not None and text)
 
 
-def _pairs(messages: Sequence[ChatMessage]) -> tuple[SaidPair, ...]:
+def pairs_of(messages: Sequence[ChatMessage]) -> tuple[SaidPair, ...]:
+    """The messages of the user that have a reply, each with its reply."""
     pairs, said = list[SaidPair](), ""
     for each in messages:
-        text = _text(each)
+        text = message_text(each)
         if each.role == "user":
-            said = text or _ATTACHED
+            said = text or ATTACHED
         elif each.role == "assistant" and text:
             pairs.append(SaidPair(said, text))
             said = ""
     return tuple(pairs)
 
 
-def _text(message: ChatMessage) -> str:
+def message_text(message: ChatMessage) -> str:
     """The text of a message, without its files."""
     if not isinstance(message.content, list):
         return (message.content or "").strip()
@@ -141,7 +142,7 @@ def _text(message: ChatMessage) -> str:
 def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
     """The text and the files of the message to answer."""
     if not isinstance(message.content, list):
-        return _text(message), ()
+        return message_text(message), ()
     parts = list[FilePart]()
     for number, each in enumerate(message.content, 1):
         kind = each.get("type")
@@ -149,16 +150,25 @@ def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
         if kind in ("text", "input_text"):
             continue
         if kind == "image_url" and isinstance(inner, dict):
-            parts.append(_file(inner.get("url"), None, number))
+            parts.append(attached_file(inner.get("url"), None, number))
         elif kind == "file" and isinstance(inner, dict):
-            parts.append(_file(inner.get("file_data"), inner.get("filename"), number))
+            parts.append(attached_file(inner.get("file_data"), inner.get("filename"), number))
         else:
             raise RequestRefused(400, "unsupported", f"part {number} of the message: expected text, image_url or file")
-    return _text(message), tuple(parts)
+    return message_text(message), tuple(parts)
 
 
-def _file(url: object, name: object, number: int) -> FilePart:
-    """A file that is in the request itself. The server fetches nothing for a client."""
+def attached_file(url: object, name: object, number: int) -> FilePart:
+    """A file that is in the request itself. The server fetches nothing for a client.
+
+    Args:
+        url: its `data:` URL
+        name: the name that the client gave it, if that is text
+        number: of the part within the message, for the error
+
+    Raises:
+        RequestRefused: the URL is none of this kind
+    """
     refused = RequestRefused(400, "unsupported", f"part {number} of the message: expected a `data:` URL in base64")
     if not isinstance(url, str) or not url.startswith("data:"):
         raise refused
@@ -172,8 +182,12 @@ def _file(url: object, name: object, number: int) -> FilePart:
     return FilePart(data, head.removeprefix("data:").partition(";")[0] or None, name if isinstance(name, str) else None)
 
 
-def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, object] | None:
-    """The object that `response_format` asks for; None: text."""
+def schema_of(wanted: Mapping[str, Any] | None) -> Mapping[str, object] | None:
+    """The JSON schema of the object that `response_format` asks for; None: text.
+
+    Raises:
+        RequestRefused: it asks for something else
+    """
     kind = wanted.get("type") if wanted is not None else "text"
     if wanted is None or kind == "text":
         return None
@@ -182,5 +196,7 @@ def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, object] | None:
     inner = wanted.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if kind != "json_schema" or not isinstance(schema, dict):
-        raise RequestRefused(400, "unsupported", "response_format: expected text, json_object, or json_schema with a `schema`")
+        raise RequestRefused(
+            400, "unsupported", "the format of the reply: expected text, json_object, or json_schema with a `schema`"
+        )
     return schema

@@ -12,26 +12,22 @@ from starlette.types import ASGIApp
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.errors import UnknownApproval, UnknownSession
-from kitchener.ids import split_approval_id
 from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TurnResult, TurnUpdate
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Caller
+from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
 from kitchener.serve.chat.chat_request import UTILITY, ChatBody, ChatRequest, read_body, read_request
 from kitchener.serve.chat.client_history import SpokenAnswer, spoken_answer
-from kitchener.serve.chat.session_finder import SessionFinder
-from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
+from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import json_response
 from kitchener.serve.request_names import SESSION_HEADER, named_session, named_subject
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
-_TASK_HEADER: Final = "x-openwebui-task"
-_BY_KEY: Final = "key:"
-"""Begins the name of a conversation that has none but the idempotency key of its message."""
 _STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
 _NO_COST: Final = CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0)
 
@@ -44,11 +40,14 @@ class ChatDoor:
         config: the settings of the server
         turns: runs the turns of requests
         clock: the time of day
+        sessions: finds the sessions
     """
 
-    def __init__(self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock) -> None:
+    def __init__(
+        self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock, sessions: SessionFinder
+    ) -> None:
         self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
-        self._sessions = SessionFinder(runtime, config, turns, clock)
+        self._sessions = sessions
         self._utility = UtilityCalls(runtime)
         self._numbers, self._began = count(1), clock.time_us()
 
@@ -70,7 +69,7 @@ class ChatDoor:
         caller = caller_of(request)
         body = read_body(await request.body())
         supervisor, subject_id = self._agent(caller, body.model), caller.subject(named_subject(request, self._config))
-        if body.model.endswith(UTILITY) or request.headers.get(_TASK_HEADER, "").strip():
+        if body.model.endswith(UTILITY) or request.headers.get(TASK_HEADER, "").strip():
             return await self._plain_call(request, body, supervisor, subject_id)
         asked = read_request(body)
         answer = spoken_answer(asked.message)
@@ -82,7 +81,7 @@ class ChatDoor:
             name = body.prompt_cache_key
         key = request.headers.get("idempotency-key")
         if name is None and key is not None:
-            name = f"{_BY_KEY}{key}"
+            name = f"{BY_KEY}{key}"
         async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
             turn = self._begin(supervisor, subject_id, session_id, asked, key)
         heading = self._heading(body, session_id)
@@ -115,18 +114,8 @@ class ChatDoor:
         self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer
     ) -> ASGIApp:
         """The reply of the turn that goes on after `approve WO-…` or `deny WO-…`."""
-        approval_id = answer.approval_id
-        session_id, _, _ = split_approval_id(approval_id)
-        try:
-            is_own = (await supervisor.session(session_id)).subject_id == subject_id
-        except UnknownSession:
-            is_own = False
-        if not is_own:
-            raise UnknownApproval(approval_id)
-        given = partial(supervisor.approve, approval_id, message=answer.reason or None)
-        if not answer.is_approved:
-            given = partial(supervisor.deny, approval_id, answer.reason or None)
-        turn = self._turns.begin_whole(session_id, partial(given, answered_by=subject_id))
+        session_id, given = await given_answer(supervisor, subject_id, answer)
+        turn = self._turns.begin_whole(session_id, given)
         result = await until_gone(request.receive, turn.result, turn.leave)
         heading = self._heading(body, session_id)
         if not body.stream:

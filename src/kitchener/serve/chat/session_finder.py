@@ -5,9 +5,11 @@ Explained in `docs/server.md`.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 
+from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import MAX_NAME
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, iso
@@ -21,6 +23,9 @@ from kitchener.serve.chat.chat_request import SaidPair
 from kitchener.serve.chat.client_history import Histories, as_sent
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.served_turns import ServedTurns
+
+BY_KEY: Final = "key:"
+"""Begins the name of a conversation that has none but the idempotency key of its message."""
 
 
 class SessionFinder:
@@ -40,7 +45,7 @@ class SessionFinder:
 
     @asynccontextmanager
     async def chosen(
-        self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair], key: str | None
+        self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair] | None, key: str | None
     ) -> AsyncIterator[str]:
         """The id of the session; the block begins the turn, and no other request for the conversation is served meanwhile.
 
@@ -48,7 +53,7 @@ class SessionFinder:
             supervisor: the agent
             subject_id: whose session it is
             name: the client's name of the conversation, or a session id; None: the client has none
-            claimed: what the client says was said before
+            claimed: what the client says was said before; None: it says nothing, and the newest session of the name goes on
             key: the idempotency key of the message, whose session goes on whatever is claimed; None: it has none
 
         Raises:
@@ -56,7 +61,7 @@ class SessionFinder:
             UnknownSession, SessionMismatch, SessionEnded: a session was named that cannot go on
         """
         if name is None:
-            yield await self._begun(supervisor, subject_id, None, claimed)
+            yield await self._begun(supervisor, subject_id, None, claimed or ())
             return
         if is_session_id(name):
             yield await self._named(supervisor, subject_id, name)
@@ -65,7 +70,42 @@ class SessionFinder:
             raise RequestRefused(400, "session_invalid", f"the session's name: expected 1 to {MAX_NAME} printable characters")
         async with self._alone((supervisor.agent_class, subject_id, name)):
             found = await self._found(supervisor, subject_id, name, claimed, key)
-            yield found if found is not None else await self._begun(supervisor, subject_id, name, claimed)
+            yield found if found is not None else await self._begun(supervisor, subject_id, name, claimed or ())
+
+    @asynccontextmanager
+    async def after(
+        self, supervisor: HO2Supervisor, session: SessionManager, turn_id: str, key: str | None
+    ) -> AsyncIterator[str]:
+        """The id of the session that goes on after one of its turns: its own, or another one if it has later turns.
+
+        Args:
+            supervisor: the agent
+            session: the session of the turn
+            turn_id: the turn
+            key: the idempotency key of the message, whose session goes on; None: it has none
+
+        Raises:
+            SessionEnded: the session has ended
+        """
+        session_id, ho2m = session.session_id, self._runtime.ledgers(supervisor.agent_class).ho2m
+        async with self._alone((supervisor.agent_class, session.subject_id, session_id)):
+            await self._caught_up(supervisor, session_id)
+            session.check_open()
+            if key is not None and await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
+                yield session_id
+                return
+            (start,) = await ho2m.last(key=events.turn_index_key(turn_id))
+            later = ho2m.read(session_id=session_id, entry_type=(events.TURN_COMPLETED,), after_seq=start.seq)
+            if not [each async for each in later if each.entity_id != turn_id]:
+                yield session_id
+                return
+            name = session.state.external_id if key is None else f"{BY_KEY}{key}"
+            found = None
+            if name is not None and key is not None:
+                found = await self._found(supervisor, session.subject_id, name, None, key)
+            if found is None:
+                found = await self._begun(supervisor, session.subject_id, name, await _said_until(session, turn_id))
+            yield found
 
     async def _named(self, supervisor: HO2Supervisor, subject_id: str, session_id: str) -> str:
         session = await supervisor.session(session_id)
@@ -75,7 +115,7 @@ class SessionFinder:
         return session_id
 
     async def _found(
-        self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair], key: str | None
+        self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair] | None, key: str | None
     ) -> str | None:
         """The session of the key, or the newest session of the conversation whose history is the claimed one."""
         if await supervisor.find_external(name, subject_id=subject_id) is None:  # opens the ledgers, too
@@ -88,18 +128,21 @@ class SessionFinder:
                 if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
                     return session_id
         for session_id in session_ids:
-            if supervisor.config.overlap_policy == "queue":
-                # What the running turn adds is part of the history.
-                for turn in self._turns.of_session(session_id):
-                    await turn.done.wait()
+            await self._caught_up(supervisor, session_id)
             try:
                 session = await supervisor.session(session_id)
                 session.check_open()
             except (SessionEnded, SubjectErased):
                 continue
-            if (await self.histories.of(session)).continues_as(claimed):
+            if claimed is None or (await self.histories.of(session)).continues_as(claimed):
                 return session_id
         return None
+
+    async def _caught_up(self, supervisor: HO2Supervisor, session_id: str) -> None:
+        """Waits for the turns that run in a session, because what they add is part of its history."""
+        if supervisor.config.overlap_policy == "queue":
+            for turn in self._turns.of_session(session_id):
+                await turn.done.wait()
 
     async def _begun(self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair]) -> str:
         """A new session, with what the client claims as imported messages."""
@@ -126,3 +169,10 @@ class SessionFinder:
             users.pop()
             if not users:
                 del self._locks[key]
+
+
+async def _said_until(session: SessionManager, turn_id: str) -> list[SaidPair]:
+    """What was said in a session up to a turn, with this turn."""
+    said = [(each.turn_id, SaidPair(each.user_message, each.response)) async for each in session.read_history()]
+    last = max((number for number, (each, _) in enumerate(said) if each == turn_id), default=-1)
+    return [pair for _, pair in said[: last + 1]]

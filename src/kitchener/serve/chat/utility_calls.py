@@ -17,6 +17,8 @@ from kitchener.serve.problems import RequestRefused
 
 TAG: Final = "utility"
 """Domain tag of these calls, by which `[router]` can send them to a smaller model."""
+TASK_HEADER: Final = "x-openwebui-task"
+"""A request that has it is such a call."""
 _MAX_TOKENS: Final = 1_000
 _TEMPERATURE: Final = 0.3
 

@@ -1,7 +1,8 @@
 """Finds the session that the path of a request names, for the subject of its key. Explained in `docs/server.md`."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import anyio
 from starlette.requests import Request
 
 from kitchener.actors.sessions.directory import SessionManager
@@ -13,6 +14,9 @@ from kitchener.runtime import Runtime
 from kitchener.serve.callers import Caller
 from kitchener.serve.guard import caller_of
 from kitchener.serve.request_names import named_subject
+
+_POLL_S: Final = 0.02
+"""An abort takes one commit."""
 
 
 class FoundSession(NamedTuple):
@@ -54,6 +58,12 @@ class SessionAccess:
             raise caller.unknown_agent(name)
         return self.runtime.supervisor(name)
 
+    async def wait_ended(self, session: SessionManager, turn_id: str) -> None:
+        """Returns when a turn that was stopped has ended on record, at the latest after `limits.abort_grace_s`."""
+        with anyio.move_on_after(self.runtime.config.limits.abort_grace_s):
+            while (turn := session.state.open_turn) is not None and turn.turn_id == turn_id:  # noqa: ASYNC110  a rare wait
+                await anyio.sleep(min(_POLL_S, self._config.poll_s))
+
     async def of(self, request: Request) -> FoundSession:
         """The session in the path.
 
@@ -61,7 +71,10 @@ class SessionAccess:
             CallerError: its id is none
             UnknownSession: there is none of this id, or it belongs to another subject or agent
         """
-        session_id: str = request.path_params["session_id"]
+        return await self.named(request, request.path_params["session_id"])
+
+    async def named(self, request: Request, session_id: str) -> FoundSession:
+        """A session of the request's subject; raises as `of`."""
         subject_id = self.subject(request)
         for agent_class in self.classes(caller_of(request)):
             supervisor = self.runtime.supervisor(agent_class)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final
 
 from kitchener.config import ServeConfig
-from kitchener.runtime import Runtime
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import EventFeed
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
@@ -32,17 +31,16 @@ _OF_TURN: Final = (409, 410, 504)
 
 
 def session_operations(
-    runtime: Runtime, config: ServeConfig, turns: ServedTurns, is_draining: Callable[[], bool]
+    access: SessionAccess, config: ServeConfig, turns: ServedTurns, is_draining: Callable[[], bool]
 ) -> list[Served]:
     """All operations about sessions.
 
     Args:
-        runtime: has the sessions
+        access: finds sessions
         config: the settings of the server
         turns: the turns that run for requests
         is_draining: whether the server shuts down
     """
-    access = SessionAccess(runtime, config)
     sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
     feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentRequests(access)
     answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"

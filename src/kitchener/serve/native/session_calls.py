@@ -84,12 +84,15 @@ class SessionCalls:
 
     async def stop(self, request: Request) -> Response:
         """Aborts the turns of a session that requests began, and returns when they have ended."""
-        session_id = (await self._access.of(request)).session.session_id
+        session = (await self._access.of(request)).session
+        session_id, open_turn = session.session_id, session.state.open_turn
         turns = self._turns.of_session(session_id)
         for each in turns:
             each.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is aborted on record"))
         for each in turns:
             await each.done.wait()
+        if turns and open_turn is not None:
+            await self._access.wait_ended(session, open_turn.turn_id)
         return json_response({"session_id": session_id, "stopped": len(turns)})
 
 

@@ -1,0 +1,34 @@
+"""Turns a client's answer about a tool call that waits into the turn that goes on after it."""
+
+from functools import partial
+
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.errors import UnknownApproval, UnknownSession
+from kitchener.ids import split_approval_id
+from kitchener.serve.chat.client_history import SpokenAnswer
+from kitchener.serve.served_turns import Whole
+
+
+async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, Whole]:
+    """The session of a call that waits, and what gives the answer and runs the turn.
+
+    Args:
+        supervisor: the agent
+        subject_id: who answers
+        answer: the answer
+
+    Raises:
+        UnknownApproval: there is no such call in a session of this subject
+        CallerError: the id of the call is none
+    """
+    approval_id = answer.approval_id
+    session_id, _, _ = split_approval_id(approval_id)
+    try:
+        is_own = (await supervisor.session(session_id)).subject_id == subject_id
+    except UnknownSession:
+        is_own = False
+    if not is_own:
+        raise UnknownApproval(approval_id)
+    if answer.is_approved:
+        return session_id, partial(supervisor.approve, approval_id, message=answer.reason or None, answered_by=subject_id)
+    return session_id, partial(supervisor.deny, approval_id, answer.reason or None, answered_by=subject_id)

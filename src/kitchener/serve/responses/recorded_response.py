@@ -1,0 +1,113 @@
+"""Reads responses from the ledger: every turn on record is one, whatever began it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from kitchener.ledger import ReadableLedger, StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import ApprovalRequestedPayload, payload_as
+from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
+from kitchener.serve.chat.chat_chunks import told_of
+from kitchener.serve.native.session_access import FoundSession
+from kitchener.serve.responses.response_objects import (
+    ResponseHead,
+    ResponseStatus,
+    approval_item,
+    message_item,
+    response_id_of,
+    unknown_response,
+)
+
+_STATUSES: Final[Mapping[str, ResponseStatus]] = {"cancelled": "cancelled", "shutdown": "cancelled"}
+"""The status of a response by why its turn was aborted; any other reason: `failed`."""
+STOPPED: Final = "the turn was stopped before it had a reply; it is aborted on record"
+
+
+class RecordedResponse(NamedTuple):
+    """A turn as its session has it on record."""
+
+    head: ResponseHead
+    status: ResponseStatus
+    result: TurnResult | None
+    """None: it has not completed."""
+    requests: list[dict[str, Any]]
+    """Items for the tool calls that it ended with."""
+    aborted: str | None
+    """Why it was aborted; None: it was not."""
+
+    def response(self) -> dict[str, Any]:
+        """The response as a JSON object."""
+        if self.result is None:
+            error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
+            return self.head.response(self.status, error=error)
+        output = [message_item(self.head.message_id, self.result.response), *self.requests]
+        return self.head.response("completed", output, cost=self.result.cost_summary, told=told_of(self.result))
+
+
+async def read_response(found: FoundSession, turn_id: str, servers: Mapping[str, object]) -> RecordedResponse:
+    """The response that a turn is.
+
+    Args:
+        found: its session
+        turn_id: the turn
+        servers: the configured MCP servers by their label
+
+    Raises:
+        RequestRefused: the session has no such turn
+    """
+    ho2m, session_id = found.ledgers.ho2m, found.session.session_id
+    head, start = await read_head(ho2m, turn_id, found.supervisor.agent_class)
+    ends = ho2m.read(session_id=session_id, entity_id=turn_id, entry_type=_ENDS, after_seq=start.seq)
+    end = next(iter([each async for each in ends]), None)
+    if end is None:
+        return RecordedResponse(head, "in_progress", None, [], None)
+    payload = events.read_payload(end.entry_type, end.payload)
+    if end.entry_type == events.TURN_ABORTED:
+        return RecordedResponse(head, _STATUSES.get(payload["reason"], "failed"), None, [], payload["reason"])
+    result = TurnResult.from_payload(payload)
+    return RecordedResponse(head, "completed", result, await read_requests(ho2m, result, servers), None)
+
+
+_ENDS: Final = (events.TURN_COMPLETED, events.TURN_ABORTED)
+
+
+async def read_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tuple[ResponseHead, StoredEntry]:
+    """What the response of a turn begins with, and the entry that began the turn; raises as `read_response`."""
+    starts = await ho2m.last(key=events.turn_index_key(turn_id))
+    if not starts:
+        raise unknown_response(response_id_of(turn_id))
+    (start,) = starts
+    began = events.read_payload(start.entry_type, start.payload)
+    created_at = int(datetime.fromisoformat(began["turn_ts"]).timestamp())
+    return ResponseHead(response_id_of(turn_id), created_at, agent_class, began["session_id"]), start
+
+
+async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Items for the tool calls that a turn ended with, in the order of the result."""
+    if not result.pending_approval:
+        return []
+    found = dict[str, dict[str, Any]]()
+    async for entry in ho2m.read(session_id=result.session_id, entry_type=events.APPROVAL_REQUESTED):
+        request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
+        if request["approval_id"] in result.pending_approval:
+            found[request["approval_id"]] = approval_item(request, servers)
+    return [found[each] for each in result.pending_approval if each in found]
+
+
+async def turn_of_update(ho2m: ReadableLedger, session_id: str, update: TurnUpdate, after_seq: int) -> str:
+    """The turn that an update is of.
+
+    Args:
+        ho2m: the ledger of its supervisor
+        session_id: its session
+        update: its first update
+        after_seq: the position of the ledger before the turn began
+    """
+    if isinstance(update, TurnCompleted):
+        return update.result.turn_id
+    planned = ho2m.read(
+        session_id=session_id, entity_id=update.wo_id, entry_type=events.WO_PLANNED, after_seq=after_seq, limit=1
+    )
+    (found,) = [str(each.payload["turn_id"]) async for each in planned]
+    return found

@@ -1,0 +1,162 @@
+"""The events of a response in their order and with their numbers, for any number of readers, each from where it wants.
+
+The log grows while the turn runs. It is kept for a while after, so that a client that was cut off gets exactly what it lacks.
+Explained in `docs/server.md`.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+
+from kitchener.serve.chat.chat_chunks import DONE
+from kitchener.serve.event_stream import event
+from kitchener.serve.responses.response_objects import ResponseHead, message_item, text_part
+from kitchener.serve.served_turns import ServedTurn
+
+_MAX_KEPT: Final = 256
+"""Logs of ended turns that are kept in memory, the newest."""
+
+
+class ResponseLog:
+    """The events of one response.
+
+    Args:
+        first: number of its first event
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.head: ResponseHead | None = None
+        """None: the turn has not begun."""
+        self.turn: ServedTurn | None = None
+        """The turn that runs; None: it has ended, or this log is read from the record."""
+        self.is_closed = False
+        self._first, self._events = first, list[bytes]()
+        self._grew = anyio.Event()
+        self._text = ""
+        """Of the message that is open."""
+        self._output_index, self._is_open = 0, False
+
+    async def wait_begun(self) -> None:
+        """Returns when the turn has begun; raises its error if it ended before that."""
+        while self.head is None:
+            if self.is_closed:
+                assert self.turn is not None
+                await self.turn.result()
+                return
+            await self._grew.wait()
+
+    async def after(self, number: int) -> AsyncGenerator[bytes, None]:
+        """The events after the one with this number (-1: all), until the response is complete."""
+        at = max(0, number + 1 - self._first)
+        while True:
+            while at < len(self._events):
+                yield self._events[at]
+                at += 1
+            if self.is_closed:
+                break
+            await self._grew.wait()
+        yield DONE
+
+    def begin(self, head: ResponseHead) -> None:
+        """The turn has begun."""
+        self.go_on(head)
+        self._add("response.created", response=head.response("in_progress"))
+        self._add("response.in_progress", response=head.response("in_progress"))
+
+    def go_on(self, head: ResponseHead) -> None:
+        """The reader knows that the turn has begun."""
+        self.head = head
+
+    def add_text(self, text: str) -> None:
+        """A piece of the reply."""
+        if not self._is_open:
+            self._is_open, self._text = True, ""
+            self._add_item("added", message_item(self._item_id, None, "in_progress"))
+            self._add_part("response.content_part.added", part=text_part(""))
+        self._text += text
+        self._add_part("response.output_text.delta", delta=text, logprobs=[])
+
+    def retract(self) -> None:
+        """Closes the message as incomplete. This API cannot take text back; another message follows."""
+        if self._is_open:
+            self._close_message("incomplete")
+
+    def complete(self, reply: str, requests: Sequence[Mapping[str, Any]], **made: Any) -> dict[str, Any]:
+        """The turn has completed. Returns the response.
+
+        Args:
+            reply: its whole reply
+            requests: items for the tool calls that wait
+            **made: further arguments of `ResponseHead.response`
+        """
+        assert self.head is not None
+        if not reply.startswith(self._text):
+            self.retract()
+        self.add_text(reply[len(self._text) :] if self._is_open else reply)
+        message = message_item(self._item_id, reply)
+        self._close_message("completed")
+        for each in requests:
+            self._add_item("added", each)
+            self._add_item("done", each)
+            self._output_index += 1
+        response = self.head.response("completed", [message, *requests], **made)
+        self._add("response.completed", response=response)
+        return response
+
+    def fail(self, response: Mapping[str, Any]) -> None:
+        """The turn has ended without a reply."""
+        self.retract()
+        self._add("response.failed", response=response)
+
+    def close(self) -> None:
+        """No event follows."""
+        self.is_closed = True
+        self._tell()
+
+    @property
+    def _item_id(self) -> str:
+        assert self.head is not None
+        return self.head.message_id + (f"_{self._output_index}" if self._output_index else "")
+
+    def _close_message(self, status: Any) -> None:
+        self._add_part("response.output_text.done", text=self._text, logprobs=[])
+        self._add_part("response.content_part.done", part=text_part(self._text))
+        self._add_item("done", message_item(self._item_id, self._text, status))
+        self._output_index, self._is_open, self._text = self._output_index + 1, False, ""
+
+    def _add_item(self, what: str, item: Mapping[str, Any]) -> None:
+        self._add(f"response.output_item.{what}", output_index=self._output_index, item=item)
+
+    def _add_part(self, name: str, **fields: Any) -> None:
+        self._add(name, item_id=self._item_id, output_index=self._output_index, content_index=0, **fields)
+
+    def _add(self, name: str, **fields: Any) -> None:
+        number = self._first + len(self._events)
+        self._events.append(event({"type": name, "sequence_number": number, **fields}, name=name))
+        self._tell()
+
+    def _tell(self) -> None:
+        self._grew.set()
+        self._grew = anyio.Event()
+
+
+class ResponseLogs:
+    """The logs of the turns that run, and of those that ended last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, ResponseLog] = OrderedDict()
+
+    def keep(self, log: ResponseLog) -> None:
+        """Keeps the log of a turn that has begun, unless there is one: a message may be sent again with its key."""
+        assert log.head is not None
+        self._kept.setdefault(log.head.response_id, log)
+        if len(self._kept) > _MAX_KEPT:
+            oldest = next((each for each, kept in self._kept.items() if kept.is_closed), None)
+            if oldest is not None:
+                del self._kept[oldest]
+
+    def of(self, response_id: str) -> ResponseLog | None:
+        """The log of a response; None: it is not kept any more."""
+        return self._kept.get(response_id)

@@ -1,0 +1,151 @@
+"""Writes turns in the form of the Responses API: the response, its items, its ids. Knows no connection and no ledger."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+from kitchener.ids import session_of_turn
+from kitchener.records.entries import ApprovalRequestedPayload, CostSummary, opened
+from kitchener.serve.problems import RequestRefused
+
+ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
+
+_RESPONSE = re.compile(r"resp_([0-9a-f]{8,32})_(\d{6,9})")
+_OWN_TOOLS: Final = "kitchener"
+"""The label of tools that are no MCP server's."""
+
+
+class ResponseHead(NamedTuple):
+    """What a response has from its beginning."""
+
+    response_id: str
+    created_at: int
+    """Seconds since 1970."""
+    model: str
+    session_id: str | None
+    """None: a plain model call, which has no session."""
+    previous_id: str | None = None
+    is_background: bool = False
+
+    @property
+    def message_id(self) -> str:
+        """The id of its message."""
+        return f"msg_{self.response_id.removeprefix('resp_')}"
+
+    def response(
+        self,
+        status: ResponseStatus,
+        output: Sequence[Mapping[str, Any]] = (),
+        *,
+        cost: CostSummary | None = None,
+        error: str | None = None,
+        told: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The response as a JSON object.
+
+        Args:
+            status: how far it is
+            output: its items
+            cost: what the turn cost; None: not known
+            error: why there is no reply; None: there is one, or may be
+            told: what this server adds; None: nothing
+        """
+        found: dict[str, Any] = {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": self.created_at,
+            "status": status,
+            "background": self.is_background,
+            "error": {"code": "server_error", "message": error} if error is not None else None,
+            "incomplete_details": None,
+            "instructions": None,
+            "max_output_tokens": None,
+            "metadata": {},
+            "model": self.model,
+            "output": list(output),
+            "parallel_tool_calls": True,
+            "previous_response_id": self.previous_id,
+            "store": True,
+            "temperature": None,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": None,
+            "truncation": "disabled",
+            "usage": _usage(cost) if cost is not None else None,
+            "conversation": {"id": self.session_id} if self.session_id is not None else None,
+        }
+        if told is not None:
+            found["kitchener"] = dict(told)
+        return found
+
+
+def response_id_of(turn_id: str) -> str:
+    """The id of the response that a turn is."""
+    return f"resp_{turn_id.removeprefix('T-').replace('-', '_')}"
+
+
+def turn_of_response(response_id: str) -> tuple[str, str]:
+    """The session and the turn of a response.
+
+    Raises:
+        RequestRefused: this is no id of a response
+    """
+    found = _RESPONSE.fullmatch(response_id)
+    turn_id = f"T-{found[1]}-{found[2]}" if found is not None else ""
+    session_id = session_of_turn(turn_id)
+    if session_id is None:
+        raise unknown_response(response_id)
+    return session_id, turn_id
+
+
+def unknown_response(response_id: str) -> RequestRefused:
+    """The error about a response that there is not, or not for this key."""
+    return RequestRefused(404, "response_not_found", f"there is no response {response_id[:80]!r} for this key")
+
+
+def message_item(
+    item_id: str, text: str | None, status: Literal["in_progress", "completed", "incomplete"] = "completed"
+) -> dict[str, Any]:
+    """A message of the agent; None: without its text yet."""
+    content = [] if text is None else [text_part(text)]
+    return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def text_part(text: str) -> dict[str, Any]:
+    """The text of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def approval_item(request: ApprovalRequestedPayload, servers: Mapping[str, object]) -> dict[str, Any]:
+    """A tool call that waits for a person.
+
+    Args:
+        request: its entry
+        servers: the configured MCP servers by their label
+    """
+    label, _, name = request["tool"].partition("__")
+    if label not in servers or not name:
+        label, name = _OWN_TOOLS, request["tool"]
+    arguments = orjson.dumps(opened(request["arguments"]) or {}).decode()
+    return {
+        "id": request["approval_id"],
+        "type": "mcp_approval_request",
+        "name": name,
+        "server_label": label,
+        "arguments": arguments,
+    }
+
+
+def _usage(cost: CostSummary) -> dict[str, Any]:
+    """Tokens as clients expect them."""
+    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": cost.get("cached_tokens", 0) or 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read + written,
+    }

@@ -1,0 +1,24 @@
+"""The operations of the Responses API."""
+
+from typing import Final
+
+from kitchener.serve.operations_table import Parameter, Served
+from kitchener.serve.responses.responses_door import ResponsesDoor
+from kitchener.serve.responses.responses_request import ResponsesBody
+
+_PATH: Final = "/v1/responses"
+_RESPONSE: Final = Parameter("response_id", "path", "a response of the subject")
+_STREAM: Final = Parameter("stream", "query", "`true`: as a stream of events", {"type": "string", "enum": ["true", "false"]})
+_AFTER: Final = Parameter(
+    "starting_after", "query", "number of the last event that the client has", {"type": "integer", "minimum": 0}
+)
+
+
+def response_operations(door: ResponsesDoor) -> list[Served]:
+    """All operations about responses."""
+    one, of_one = f"{_PATH}/{{response_id}}", (_RESPONSE, _STREAM, _AFTER)
+    return [
+        Served("POST", _PATH, "Respond", door.create, "chat", ResponsesBody, errors=(409, 410, 502, 504), streams=True),
+        Served("GET", one, "Retrieve a response", door.retrieve, "read", None, of_one, errors=(410,), streams=True),
+        Served("POST", f"{one}/cancel", "Abort its turn", door.cancel, "chat", None, (_RESPONSE,), errors=(409, 410)),
+    ]

@@ -1,0 +1,176 @@
+"""Turns the body of a request to `/v1/responses` into a message for an agent, or into answers about tool calls that wait.
+
+Knows no session and no runtime. What of a request counts, is ignored or is refused is in `docs/server.md`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kitchener.records.parts import FilePart
+from kitchener.serve.chat.chat_request import (
+    ATTACHED,
+    ChatBody,
+    ChatMessage,
+    SaidPair,
+    attached_file,
+    message_text,
+    pairs_of,
+    schema_of,
+)
+from kitchener.serve.chat.client_history import SpokenAnswer
+from kitchener.serve.operations_table import checked_body, read_json
+from kitchener.serve.problems import RequestRefused
+
+_MESSAGE: Final = "message"
+_ANSWER: Final = "mcp_approval_response"
+
+
+class ResponsesBody(BaseModel):
+    """The fields of a request that count."""
+
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    model: str | None = Field(None, max_length=256)
+    """The agent class. None: ADMIN, or the only one of this key."""
+    input: str | list[dict[str, Any]] = Field(min_length=1, max_length=16 * 1_048_576)  # items of any kind, narrowed when read
+    """The message, or items whose last one is the user's message or answers about tool calls."""
+    stream: bool | None = None
+    """Whether the answer is a stream of events."""
+    background: bool | None = None
+    """Whether the answer comes when the turn begins, and the reply is retrieved later."""
+    previous_response_id: str | None = Field(None, max_length=256)
+    """The response that the session goes on after."""
+    conversation: str | dict[str, Any] | None = None  # an id, or an object with `id`
+    """A session id, or any name of the conversation."""
+    text: dict[str, Any] | None = None  # has a JSON schema in it; checked by the agent
+    """`format`: the object that is wanted in place of text."""
+    tool_choice: str | dict[str, Any] | None = None  # refused unless it leaves the choice to the agent
+    """`auto` or `none`."""
+    prompt_cache_key: str | None = None
+    """Names the conversation, if the settings say so."""
+    instructions: str | None = None
+    """Ignored but for plain model calls: the agent has its own."""
+
+    @property
+    def conversation_name(self) -> str | None:
+        """The name of the conversation; None: it has none."""
+        named = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
+        if named is not None and not isinstance(named, str):
+            raise RequestRefused(400, "invalid_request", "conversation: expected its id, or an object with `id`")
+        return named
+
+
+class ResponsesRequest(NamedTuple):
+    """A request for a response."""
+
+    message: str
+    """"" if it brings answers."""
+    parts: tuple[FilePart, ...]
+    earlier: tuple[SaidPair, ...]
+    """What the client says was said before, oldest first. Messages without a reply are left out."""
+    output: Mapping[str, object] | None
+    """JSON schema of the object that is wanted; None: text."""
+    answers: tuple[SpokenAnswer, ...]
+    """Answers about tool calls that wait, in their order; (): it brings a message."""
+
+
+def read_responses_body(data: bytes) -> ResponsesBody:
+    """The body of a request.
+
+    Raises:
+        RequestRefused: it is no such body; the error repeats none of it
+    """
+    found = read_json(data)
+    if isinstance(found, dict) and "input" not in found and "messages" in found:
+        raise RequestRefused(
+            400, "wrong_api", "this body is for the Chat Completions API; send `input`, or send it to /v1/chat/completions"
+        )
+    return checked_body(ResponsesBody, found)
+
+
+def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
+    """What a body asks for.
+
+    Raises:
+        RequestRefused: it asks for what this server does not do
+    """
+    if body.tool_choice not in (None, "auto", "none"):
+        raise RequestRefused(400, "unsupported", "tool_choice: the agent has its own tools; it can be left to choose only")
+    if body.previous_response_id is not None and body.conversation is not None:
+        raise RequestRefused(400, "invalid_request", "previous_response_id and conversation: send one of the two")
+    output = schema_of(_chat_format(body.text))
+    if isinstance(body.input, str):
+        return ResponsesRequest(body.input, (), (), output, ())
+    items = body.input
+    if items[-1].get("type") == _ANSWER:
+        return ResponsesRequest("", (), (), output, tuple(_answers(items)))
+    last = items[-1]
+    if last.get("type", _MESSAGE) != _MESSAGE or last.get("role") != "user":
+        raise RequestRefused(
+            400, "invalid_request", f"input: the last item must be the user's message, or an item of type {_ANSWER}"
+        )
+    message = _message(last)
+    parts = tuple(_parts(last.get("content")))
+    return ResponsesRequest(message_text(message) or ATTACHED, parts, pairs_of(_messages(items[:-1])), output, ())
+
+
+def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
+    """The same request for a plain model call."""
+    items: Sequence[Mapping[str, Any]] = (
+        [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    )
+    told = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
+    return ChatBody(model=model, messages=[*told, *_messages(items)] or [ChatMessage(role="user")])
+
+
+def _answers(items: Sequence[Mapping[str, Any]]) -> list[SpokenAnswer]:
+    """The answers that the items end with."""
+    found = list[SpokenAnswer]()
+    for each in reversed(items):
+        if each.get("type") != _ANSWER:
+            break
+        approval_id, is_approved, reason = each.get("approval_request_id"), each.get("approve"), each.get("reason")
+        if not isinstance(approval_id, str) or not isinstance(is_approved, bool) or not isinstance(reason, str | None):
+            raise RequestRefused(400, "invalid_request", f"{_ANSWER}: expected approval_request_id, approve, and maybe reason")
+        found.append(SpokenAnswer(is_approved, approval_id, (reason or "").strip()))
+    return found[::-1]
+
+
+def _messages(items: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+    """The messages among items. Calls, results, reasoning and references are the agent's own business and left out."""
+    return [_message(each) for each in items if each.get("type", _MESSAGE) == _MESSAGE]
+
+
+def _message(item: Mapping[str, Any]) -> ChatMessage:
+    try:
+        return ChatMessage(role=item.get("role"), content=item.get("content"))  # type: ignore[arg-type]  # checked here
+    except ValidationError:
+        raise RequestRefused(
+            400, "invalid_request", "input: a message has a `role`, and `content` that is text or a list of parts"
+        ) from None
+
+
+def _parts(content: object) -> list[FilePart]:
+    """The files of a message."""
+    found = list[FilePart]()
+    for number, each in enumerate(content if isinstance(content, list) else (), 1):
+        kind = each.get("type")
+        if kind == "input_image":
+            found.append(attached_file(each.get("image_url"), None, number))
+        elif kind == "input_file":
+            found.append(attached_file(each.get("file_data"), each.get("filename"), number))
+        elif kind not in ("input_text", "text"):
+            raise RequestRefused(
+                400, "unsupported", f"part {number} of the message: expected input_text, input_image or input_file"
+            )
+    return found
+
+
+def _chat_format(text: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The wanted form of the reply as a request for a chat completion has it."""
+    wanted = text.get("format") if text is not None else None
+    if wanted is not None and not isinstance(wanted, dict):
+        raise RequestRefused(400, "invalid_request", "text.format: expected an object")
+    return {"type": wanted.get("type"), "json_schema": wanted} if wanted is not None else None
