@@ -24,7 +24,7 @@ from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.guard import Guard
 from kitchener.serve.metrics import CONTENT_TYPE, exposition
 from kitchener.serve.native.session_access import SessionAccess
-from kitchener.serve.native.session_api import session_operations
+from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
@@ -61,6 +61,7 @@ class KitchenerServer:
                 streams=True,
             ),
             *response_operations(ResponsesDoor(access, config, turns, clock, sessions)),
+            *subject_operations(access),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
         routes = [
