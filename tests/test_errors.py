@@ -55,13 +55,16 @@ def test_every_error_has_one_parent_and_says_what_it_is() -> None:
 
 
 def test_an_error_exported_by_the_package_is_one_of_the_tree() -> None:
-    for name in kitchener.__all__:
+    for name in set(kitchener.__all__) - {"ConfirmationRequired"}:  # no failure: a tool raises it to ask a person
         exported = getattr(kitchener, name)
         if inspect.isclass(exported) and issubclass(exported, Exception):
             assert defined()[name] is exported
 
 
 FACTS: dict[str, Any] = {
+    "result": None,
+    "approval_id": "WO-SES-0123abcd-002.1",
+    "decision": "denied",
     "intent_id": "INT-0123456789abcdef",
     "signal_id": "mood:sad",
     "artifact_id": "ART-0123456789ab",
@@ -130,7 +133,10 @@ def test_an_error_carries_its_facts_and_names_them(name: str) -> None:
     text = str(error)
     for fact, value in arguments(WITH_FACTS[name]).items():
         assert getattr(error, fact) == value
-        if fact not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind") or name == "LedgerDamaged":
+        if (
+            fact not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind", "result")
+            or name == "LedgerDamaged"
+        ):
             assert str(value) in text, fact
     assert "\n" not in text
 

@@ -174,6 +174,7 @@ class UnknownApproval(CallerError):
     """No tool call waits, or has waited, under this id."""
 
     def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
         super().__init__(f"approval {approval_id!r} is not on record; `kitchener approval list` shows what waits")
 
 

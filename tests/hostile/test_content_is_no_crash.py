@@ -318,7 +318,7 @@ BODIES: Mapping[str, Answer] = {
 
 @pytest.mark.parametrize("what", BODIES)
 async def test_a_body_of_any_depth_from_the_endpoint_stops_nobody(tmp_path: Path, what: str) -> None:
-    async with fake_server(*[BODIES[what]] * 40) as server:
+    async with fake_server(*[BODIES[what]] * 100) as server:
         remote = ProviderConfig(base_url=server.url, model="m")
         async with build_providers(RouterConfig(default_provider="remote", providers={"remote": remote})) as known:
             providers: Any = {"odd": Front(known["remote"])}

@@ -17,7 +17,7 @@ def _tests_of(path: Path) -> set[str]:
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    stories = {name for path in (ROOT / "tests" / "hostile").glob("test_*.py") for name in _tests_of(path)}
+    stories = {name for path in (ROOT / "tests").rglob("test_*.py") for name in _tests_of(path)}
     named = re.findall(r"`(?:(tests/[\w/]+\.py)(?:::)?)?(test_\w+)?`", PAGE)
     found = [(path, name) for path, name in named if path or name]
     assert len(found) > 40

@@ -1,6 +1,7 @@
 """A tool of a server asks a person, who answers later, also another process. See docs/mcp.md and docs/approval.md."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,12 +9,45 @@ from typing import Any
 
 import pytest
 
-from kitchener.config import McpServerConfig
+from kitchener.config import ApprovalConfig, McpServerConfig
 from kitchener.records import events
 from kitchener.replaying import replay_session
 from tests.mcp.servers import calls, faulty, faulty_over_http, open_desk, settings_of
 
 Opened = Callable[[Path, list[Any]], Any]
+
+
+LIBRARY = '''
+import sys
+from typing import Annotated
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.resolve import Elicit, Resolve
+from mcp.server.request_state import RequestStateSecurity
+from pydantic import BaseModel
+
+
+class Sure(BaseModel):
+    really: bool
+
+
+def sure(path: str) -> Elicit[Sure]:
+    return Elicit(f"Remove {path}?", Sure)
+
+
+kept = RequestStateSecurity(keys=[b"0" * 32]) if sys.argv[1:] == ["keeps"] else None
+server = MCPServer("desk", request_state_security=kept)
+
+
+@server.tool()
+def remove(path: str, answer: Annotated[Sure, Resolve(sure)]) -> str:
+    """Removes a file."""
+    return f"removed {path}" if answer.really else f"kept {path}"
+
+
+server.run()
+'''
+"""A server of the vendor's library. Without a key of its own it forgets its questions when it ends."""
 
 
 @contextmanager
@@ -82,3 +116,21 @@ async def test_a_server_that_has_forgotten_its_question_is_told_as_such(tmp_path
         assert done is not None
         assert "no longer takes the answer: Invalid or expired requestState (-32602); call the tool again" in done.response
     assert not (folder / "answers").exists()
+
+
+@pytest.mark.parametrize(("kind", "told"), [("keeps", "removed a.txt"), ("forgets", "no longer takes the answer")])
+async def test_a_server_of_the_library_takes_the_answer_in_another_process_if_its_key_lasts(
+    tmp_path: Path, kind: str, told: str
+) -> None:
+    """First a person allows the call, then its question is answered, each time by a server that was started anew."""
+    (tmp_path / "desk.py").write_text(LIBRARY)
+    desk = McpServerConfig(command=sys.executable, args=(str(tmp_path / "desk.py"), kind), connect_timeout_s=40.0)
+    async with open_desk(tmp_path, {"desk": desk}, approval=ApprovalConfig()) as (runtime, _):
+        waits = await runtime.supervisor().handle_turn('desk__remove {"path": "a.txt"}', subject_id="ada")
+        asks = await runtime.supervisor().approve(waits.pending_approval[0])
+        assert asks is not None
+        assert "Remove a.txt?" in asks.response
+    async with open_desk(tmp_path, {"desk": desk}, approval=ApprovalConfig()) as (runtime, _):
+        done = await runtime.supervisor().approve(asks.pending_approval[0], answer={"really": True})
+        assert done is not None
+        assert told in done.response

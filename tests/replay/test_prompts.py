@@ -132,6 +132,16 @@ async def test_without_the_key_of_the_sources_it_says_so(tmp_path: Path) -> None
     assert "is missing here and no erasure is on record: restore the keys" in str(found.problem)
 
 
+@pytest.mark.parametrize("name", ["nowhere.to_be_found:write", "given_by_a_program"])
+async def test_tools_that_are_not_here_keep_nobody_from_reading_what_was_asked(tmp_path: Path, name: str) -> None:
+    """Their definitions are on record. Settings may name modules of another folder, or functions that a program gives."""
+    config, (session_id,) = await record(tmp_path, ("tool please",))
+    settings = config.model_copy(update={"agents": {"ADMIN": OTHER.model_copy(update={"tools": (name,)})}})
+    found = await read_prompts(f"T-{session_id[4:]}-000001", config=settings)
+    assert [call.is_verified for call in found.calls] == [True, True, True]
+    assert found.problem is None
+
+
 async def test_a_cut_off_turn_shows_what_was_asked_until_then(tmp_path: Path) -> None:
     """Of a request without an answer no hash is on record, and that is said."""
     config, (session_id,) = await record(tmp_path, ("hello",))

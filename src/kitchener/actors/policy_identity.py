@@ -21,6 +21,7 @@ from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
 POLICY_PACKAGES: Final = ("kitchener.context",)
 """Packages whose modules all count as policy code."""
 POLICY_MODULES: Final = (
+    "kitchener.actors.approval.wording",
     "kitchener.actors.executor.answers",
     "kitchener.actors.work.budget",
     "kitchener.actors.work.plan",
@@ -28,11 +29,15 @@ POLICY_MODULES: Final = (
     "kitchener.actors.executor.packs",
     "kitchener.actors.work.quality",
     "kitchener.actors.authority.ranking",
+    "kitchener.actors.sessions.pending",
     "kitchener.actors.sessions.state",
+    "kitchener.actors.tools.approval_policy",
     "kitchener.canonical",
     "kitchener.criteria",
     "kitchener.gateway.routing",
     "kitchener.ids",
+    "kitchener.mcp.call_results",
+    "kitchener.mcp.definitions",
     "kitchener.media",
     "kitchener.memory.bias",
     "kitchener.memory.gate",

@@ -102,7 +102,6 @@ async def _write(process: Process, given: ObjectReceiveStream[Any], told: Object
 
 async def _end(process: Process) -> None:
     assert process.stdin is not None
-    assert process.stdout is not None
     with suppress(*_GONE):
         await process.stdin.aclose()
     if not await _has_ended(process):
@@ -110,8 +109,8 @@ async def _end(process: Process) -> None:
         await _has_ended(process)
     _signal(process, signal.SIGKILL)  # also what it has left behind
     await _has_ended(process)
-    with suppress(*_GONE):
-        await process.stdout.aclose()
+    with suppress(*_GONE), anyio.move_on_after(GRACE_S):
+        await process.aclose()
 
 
 async def _has_ended(process: Process) -> bool:

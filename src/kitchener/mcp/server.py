@@ -177,6 +177,10 @@ class McpServer:
                     problem = await self._use(connection, listed.ttl_s)
             except Exception as error:  # noqa: BLE001  of the library too, and in groups; it ends this connection only
                 problem = problem or words_of_first(error)
+            except BaseExceptionGroup as group:  # on trio, an error beside the cancellation of this task
+                _, cancelled = group.split(Exception)
+                assert cancelled is not None
+                raise cancelled from None
             finally:
                 self._connection = None
         if scope.cancelled_caught:

@@ -37,6 +37,7 @@ from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.session import Replays, replays_now
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
 from kitchener.replaying.turn_again import run_turn
+from kitchener.runtime.connected_servers import PREFIX as SERVER_PREFIX
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 from kitchener.runtime.sealed_root import why_unreadable
 
@@ -154,6 +155,13 @@ async def read_prompts(
     raise NotOnRecord(f"work order {turn_id!r} is not on record; `kitchener memory explain` shows what was learned")
 
 
+def _without_functions(recorded: RecordedLedgers) -> RecordedLedgers:
+    """The ledgers for a look at what is on record: the functions that the settings name may be gone, or need their program."""
+    tools = recorded.agent.tools
+    servers = None if tools is None else tuple(name for name in tools if name.startswith(SERVER_PREFIX))
+    return replace(recorded, agent=recorded.agent.model_copy(update={"tools": servers}))
+
+
 def _session_of(turn_id: str) -> str:
     session_id: str | None = session_of_turn(turn_id)
     if session_id is None and turn_id.startswith(f"{_WORK_ORDER}{PREFIX}"):
@@ -203,7 +211,7 @@ class _Rebuild:
                 problem=await why_unreadable(root, [each.payload for entries in turn.entries.values() for each in entries]),
             )
         try:
-            replays = await self._as_recorded(config_hash) or replays
+            replays = await self._as_recorded(config_hash) or await replays_now(self._settings, self._recorded, self._tools)
         except SourcesSealed as error:
             return replace(nothing, problem=str(error))
         self._tape.compares = False
@@ -215,7 +223,7 @@ class _Rebuild:
         before: RecordedLedgers | None = self._recorded
         while before is not None:
             self._recorded = before
-            replays = await replays_now(self._settings, self._recorded, self._tools)
+            replays = await replays_now(self._settings, _without_functions(self._recorded))
             if self._session_id.startswith(PREFIX):
                 tape: Tape = await replays.consolidation_tape(self._session_id)
             else:

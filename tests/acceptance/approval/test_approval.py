@@ -134,6 +134,8 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
         (approval_id,) = waiting.pending_approval
         with pytest.raises(CallerError, match="pin"):
             await runtime.supervisor().approve(approval_id, answer={"word": "yes"})
+        with pytest.raises(CallerError, match=f"so give an answer, or deny the call; `kitchener approval show {approval_id}`"):
+            await runtime.supervisor().approve(approval_id)
         result = await runtime.supervisor().approve(approval_id, answer={"pin": 1})
         assert result is not None
         assert result.response == "done: \"paid {'n': 5} with {'pin': 1}\" | \"saw x\""

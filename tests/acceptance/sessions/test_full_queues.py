@@ -82,7 +82,7 @@ def config_of(root: Path, slow: ProviderConfig, limits: dict[str, int]) -> Runti
         providers={"slow": slow, "fast": ProviderConfig(kind="offline")},
         domain_tag_routes={"fast": Route(provider_id="fast")},
     )
-    fast = {"domain_tags": ("fast",), "tools": ("*",)}
+    fast = {"domain_tags": ("fast",), "tools": ("*",), "reply_reserve_s": 0.0}
     return scripted_config(root, limits=limits, agents={FAST: fast}).model_copy(update={"router": router})
 
 

@@ -272,7 +272,7 @@ async def test_the_state_of_a_running_session_is_what_its_entries_add_up_to(tmp_
 
 
 async def test_a_session_out_of_budget_is_the_same_when_it_comes_back(tmp_path: Path) -> None:
-    async with open_scripted(tmp_path, budget_ceiling=2_500) as runtime:
+    async with open_scripted(tmp_path, budget_ceiling=2_500, recent_turns=1) as runtime:
         session_id = await runtime.supervisor().start_session()
         with anyio.fail_after(20):
             for _ in range(40):
@@ -283,7 +283,7 @@ async def test_a_session_out_of_budget_is_the_same_when_it_comes_back(tmp_path: 
         assert result.error is not None
         assert result.error.kind == "BUDGET"
         used = live.tokens_used
-    async with open_scripted(tmp_path, budget_ceiling=2_500) as runtime:
+    async with open_scripted(tmp_path, budget_ceiling=2_500, recent_turns=1) as runtime:
         assert (await check_state(runtime, session_id)).tokens_used == used
         again = await runtime.supervisor().handle_turn("hello", session_id=session_id)
         assert again.error is not None

@@ -29,6 +29,7 @@ def test_a_prompt_shares_what_it_begins_with_and_no_more() -> None:
         "mean_chars": second,
         "system_share": round(100 * system / second, 1),
         "cacheable_share": round(100 * (common + second) / (2 * second), 1),
+        "mean_uncached_chars": (second - common) // 2,
     }
 
 

@@ -310,6 +310,9 @@ class Approvals:
             raise CallerError(f"answer: {request['tool']!r} asks no question; approve or deny the call")
         if schema is not None:
             problem = JsonSchema(schema).problem(given.answer)
+            if problem is not None and given.answer is None:
+                wanted = f"`kitchener approval show {request['approval_id']}` says which is wanted"
+                raise CallerError(f"answer: the tool asks a question, so give an answer, or deny the call; {wanted}")
             if problem is not None:
                 raise CallerError(f"answer = {quoted(given.answer)}: {problem}")
 

@@ -75,7 +75,15 @@ class ApprovalInTurn:
         policy = self._policy
         if policy.after_untrusted == "allow":
             return policy.asking
-        return policy.held_back(shows_untrusted=self._is_after_untrusted or self._session.results.has_untrusted)
+        return policy.held_back(shows_untrusted=self._is_after_untrusted or self.shows_untrusted)
+
+    @property
+    def shows_untrusted(self) -> bool:
+        """Whether the session shows text of an untrusted source: a result, or a question that stands in an earlier reply."""
+        if self._session.results.has_untrusted:
+            return True
+        approvals = self._session.state.approvals
+        return approvals is not None and not approvals.asked_by.isdisjoint(self._policy.untrusted)
 
     def limits(self, constraints: Constraints, results: Sequence[Mapping[str, object]]) -> Constraints:
         """Returns the constraints of the reply.
@@ -84,7 +92,7 @@ class ApprovalInTurn:
             constraints: those of the agent class
             results: of the tools that ran before the reply; those of untrusted sources have a `source`
         """
-        untrusted = self._is_after_untrusted or self._session.results.has_untrusted
+        untrusted = self._is_after_untrusted or self.shows_untrusted
         approvals = self._session.state.approvals
         if results and not untrusted:
             untrusted = any("source" in each or each.get("tool_id") in self._policy.untrusted for each in results)

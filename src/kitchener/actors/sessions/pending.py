@@ -64,6 +64,8 @@ class PendingApprovals:
     """The deferred work orders, by id, in the order in which they were deferred."""
     grants: dict[str, Grant] = field(default_factory=dict)
     """The tools that were allowed for the session, by id."""
+    asked_by: set[str] = field(default_factory=set)
+    """The tools that asked a person something. Their words stand in replies, which later turns show."""
 
     @property
     def open(self) -> list[WaitingRequest]:
@@ -72,6 +74,8 @@ class PendingApprovals:
 
     def request(self, payload: ApprovalRequestedPayload) -> None:
         """Adds a request."""
+        if payload["reason"] != "tool_call":
+            self.asked_by.add(payload["tool"])
         work = self.deferred.get(payload["wo_id"])
         if work is not None:
             work.requests[payload["approval_id"]] = WaitingRequest(

@@ -121,8 +121,19 @@ class WorkOrderChain:
         budgeter.allocate(self._scope[:1], config.budget_ceiling, used=self._session.state.tokens_used)
         budgeter.allocate(self._scope, config.turn_budget)
 
-    def close(self) -> None:
-        """Releases the budgets of the turn and of an interrupted work order, and drops the chain's data."""
+    def close(self, spent: CostSummary, *, shows_untrusted: bool) -> None:
+        """Charges the tool call that runs the turn, if one does and still waits. Releases the budgets of the turn and of an
+        interrupted work order, and drops the chain's data.
+
+        Args:
+            spent: what the turn used
+            shows_untrusted: whether its session shows text of an untrusted source
+        """
+        if (tool := calling_tool()) is not None:
+            agent_class, session_id = self._services.config.agent_class, self._session.session_id
+            turn: NestedTurn = {"agent_class": agent_class, "session_id": session_id, "turn_id": self.turn_id}
+            untrusted = shows_untrusted or any(each.payload.get("untrusted") for each in self.trace)
+            tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._services.budgeter.release(scope)
         # Many turns may wait for a commit at the same time. Dropping the data now bounds the memory of these turns.
@@ -392,22 +403,15 @@ class WorkOrderChain:
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
-    """Returns `done` if it is this work order, completed with its output or failed.
+    """Returns `done` if it is this work order, completed with its output, failed, or deferred with what it asks.
 
     Raises:
         ExecutorError: the executor returned anything else
     """
     if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
         has_output = done.state == "completed" and done.output_result is not None
-        if has_output or done.state in ("failed", "deferred"):
+        is_asking = done.state == "deferred" and bool(done.requests)
+        if has_output or is_asking or done.state == "failed":
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")
-
-
-def charge_caller(chain: WorkOrderChain, session: SessionManager, agent_class: str, spent: CostSummary) -> None:
-    """Adds a turn, and what it used, to the tool call that runs it, if one does and still waits."""
-    if (tool := calling_tool()) is not None:
-        turn: NestedTurn = {"agent_class": agent_class, "session_id": session.session_id, "turn_id": chain.turn_id}
-        untrusted = session.results.has_untrusted or any(each.payload.get("untrusted") for each in chain.trace)
-        tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)

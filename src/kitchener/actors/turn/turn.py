@@ -16,10 +16,11 @@ from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
-from kitchener.actors.turn.chain import WorkOrderChain, charge_caller
+from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn.reply_check import apology_after, closing_tool, instructions_of, judge_reply, results_of
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.turn_start import start_fields, write_start
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
     CONTINUES,
@@ -36,7 +37,6 @@ from kitchener.actors.work.plan import (
     total_cost,
 )
 from kitchener.cancellation import is_own_failure
-from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -45,11 +45,9 @@ from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
     TurnCompletedPayload,
-    TurnStartedPayload,
 )
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import StoredPart
-from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text
 from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -129,44 +127,25 @@ class Turn:
 
         The write is refused unless the session's last entry is still the one that this process knows.
         """
-        constants, self._asked = self._services.constants, call.output
+        self._asked = call.output
         if call.output is not None:
             await self._services.record_output(call.output)
         self._positions = self._services.ledgers.positions()
         self._turn_ts = self._services.now()
         if not call.memory:
             self._memory = None
-        fields: TurnStartedPayload = {
-            "turn_ts": self._turn_ts,
-            "user_message": self._message,
-            "memory": call.memory,
-            "read_positions": self._positions,
-            "ruleset_hash": constants.ruleset_hash,
-            "config_hash": constants.config_hash,
-            "overlap": self._services.config.overlap_policy,
-        }
-        if constants.policy_version > 1:
-            fields["policy_version"] = constants.policy_version
-        if call.idempotency_key is not None:
-            fields["idempotency_key"] = call.idempotency_key
-            fields["idempotency_scope"] = "session" if call.session_id is not None else "subject"
+        fields = start_fields(call, self._services, self._message, self._turn_ts, self._positions)
         if call.speaker is not None:
-            fields["speaker"] = call.speaker
             self._said = message_text(self._message, call.speaker)
         if call.acceptance:
-            fields["acceptance"] = list(call.acceptance)
             self._acceptance = plan_acceptance(self._acceptance, call.acceptance)
-        if call.output is not None:
-            fields["output_schema"] = call.output.hash
         self._approval.note_caller(fields)
         if call.resumes is not None:
-            fields["resumes"] = call.resumes
             await self._approval.resume(call.resumes)
-        if call.tool_choice is not None:
-            fields["tool_choice"] = self._tool_choice = call.tool_choice
+        self._tool_choice = call.tool_choice
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
-        start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
+        start = await write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
         self._chain.message_ref = start.as_mapping()
         self._chain.open()
         if self._parts:
@@ -218,10 +197,8 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        charge_caller(
-            self._chain, self._session, self._services.config.agent_class, total_cost(self._chain.work_orders.values())
-        )
-        self._chain.close()
+        cost = total_cost(self._chain.work_orders.values())
+        self._chain.close(cost, shows_untrusted=self._approval.shows_untrusted)
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
@@ -469,8 +446,7 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        charge_caller(self._chain, self._session, self._services.config.agent_class, cost)
-        self._chain.close()
+        self._chain.close(cost, shows_untrusted=self._approval.shows_untrusted)
         return TurnOutcome(result, gates)
 
     @property
@@ -482,19 +458,3 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
-
-
-async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload, retries: int) -> Ref:
-    """Writes `TURN_STARTED` as the session's next entry, and tries again up to `retries` times.
-
-    While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
-    found another head than this process wrote met another writer.
-    """
-    while True:
-        head = session.state.head
-        try:
-            return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
-        except StaleHead:
-            if session.state.head == head or not retries:
-                raise
-            retries -= 1
