@@ -45,6 +45,7 @@ class KitchenerServer:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
+        responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         operations = [
@@ -60,8 +61,8 @@ class KitchenerServer:
                 errors=(409, 410, 502, 504),
                 streams=True,
             ),
-            *response_operations(ResponsesDoor(access, config, turns, clock, sessions)),
-            *subject_operations(access),
+            *response_operations(responses),
+            *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
         routes = [

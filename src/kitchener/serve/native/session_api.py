@@ -37,16 +37,21 @@ _FOLLOW: Final = Parameter(
 _OF_TURN: Final = (409, 410, 504)
 
 
-def subject_operations(access: SessionAccess) -> list[Served]:
-    """The operations about what is known of a subject: why a turn was shown what it was, memory, erasure."""
-    why, memory, erasure = ExplanationCalls(access), MemoryCalls(access), ErasureCalls(access)
+def subject_operations(access: SessionAccess, forget: Callable[[], object]) -> list[Served]:
+    """The operations about what is known of a subject: why a turn was shown what it was, memory, erasure.
+
+    Args:
+        access: finds sessions
+        forget: drops what the server itself keeps of what was said
+    """
+    why, memory, erasure = ExplanationCalls(access), MemoryCalls(access), ErasureCalls(access, forget)
     turn = f"{_ONE}/turns/{{turn_id}}"
-    forget = "/v1/memory/{artifact_id}/deactivate"
+    line = "/v1/memory/{artifact_id}/deactivate"
     return [
         Served("GET", f"{turn}/why", "Explain what a turn was shown", why.why, "read", None, (_SESSION, _TURN, _ENTRY)),
         Served("GET", f"{turn}/diff", "Compare two turns", why.diff, "read", None, (_SESSION, _TURN, _BEFORE)),
         Served("GET", "/v1/memory", "List what was learned", memory.show, "read", None, (_AGENT,)),
-        Served("POST", forget, "Forget a learned line", memory.deactivate, "chat", ForgottenLine, (_ARTIFACT,)),
+        Served("POST", line, "Forget a learned line", memory.deactivate, "chat", ForgottenLine, (_ARTIFACT,)),
         Served("POST", "/v1/memory/quarantine", "Forget a signal", memory.quarantine, "chat", ForgottenSignal),
         Served("POST", "/v1/subject/erase", "Erase the subject", erasure.erase, "erase", SubjectErasure, errors=(409,)),
     ]

@@ -1,5 +1,7 @@
 """Erases the subject of a request, for good. Explained in `docs/server.md`."""
 
+from collections.abc import Callable
+
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.types import ASGIApp
@@ -24,10 +26,11 @@ class ErasureCalls:
 
     Args:
         access: knows the subjects of requests
+        forget: drops what the server itself keeps of what was said
     """
 
-    def __init__(self, access: SessionAccess) -> None:
-        self._access = access
+    def __init__(self, access: SessionAccess, forget: Callable[[], object]) -> None:
+        self._access, self._forget = access, forget
 
     async def erase(self, request: Request) -> ASGIApp:
         """Erases the subject, and answers with the report. It goes on if the client goes away."""
@@ -40,4 +43,5 @@ class ErasureCalls:
             raise RequestRefused(
                 409, "not_sealed", "content is stored in plain text here, so there is no key to destroy; see docs/erasure.md"
             ) from None
+        self._forget()
         return json_response(report.as_json())
