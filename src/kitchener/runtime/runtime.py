@@ -250,6 +250,8 @@ class Runtime:
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
+            "usage_by_model": self._shared.gateway.usage_by_model(),
+            "open_circuits": self._shared.gateway.open_circuits(),
             "mcp_servers": self._shared.servers.statistics(),
         }
 

@@ -94,7 +94,8 @@ class KitchenerServer:
         return not waiting.cancelled_caught
 
     async def _metrics(self, _: Request) -> Response:
-        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running)
+        prices = self._runtime.config.router.prices
+        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running, prices)
         return Response(text, media_type=CONTENT_TYPE)
 
     async def _wait_idle(self) -> None:
