@@ -130,11 +130,19 @@ async def test_what_each_provider_was_sent_and_its_cache_served_is_counted() -> 
     """Of answers only, and of no built-in provider."""
     cached = {"prompt_tokens": 20, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 12}}
     uncached = {"prompt_tokens": 8, "completion_tokens": 1}
-    async with served(completion("a", usage=cached), error(400), completion("b", usage=uncached)) as (_, gateway):
+    async with served(
+        completion("a", usage=cached), error(400), completion("b", usage=uncached), completion("c", usage=uncached)
+    ) as (_, gateway):
         assert gateway.usage() == {}
         await gateway.complete(ask(), on_attempt=Told())
         with pytest.raises(ProviderError):
             await gateway.complete(ask(), on_attempt=Told())
         await gateway.complete(ask(), on_attempt=Told())
         await gateway.complete(ask(provider_id="offline"), on_attempt=Told())
-        assert gateway.usage() == {"local": ProviderUsage(calls=2, input_tokens=28, cached_tokens=12, output_tokens=6)}
+        used = ProviderUsage(calls=2, input_tokens=28, cached_tokens=12, output_tokens=6)
+        assert gateway.usage() == {"local": used}
+        ((provider, by_model),) = gateway.usage_by_model().items()
+        assert (provider, list(by_model.values())) == ("local", [used])
+        await gateway.complete(ask(model_id="other"), on_attempt=Told())
+        assert list(gateway.usage_by_model()["local"]) == [*by_model, "other"]
+        assert gateway.usage()["local"].calls == 3

@@ -45,7 +45,7 @@ from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
-from kitchener.cli.terminal.output import harmless, table_lines
+from kitchener.cli.terminal.output import table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, McpServerConfig, RouterConfig, RuntimeConfig, condition_terms, shown
 from kitchener.config.settings import meant_key, parse_settings
@@ -66,6 +66,7 @@ from kitchener.gateway.rules import relation, tool_choice
 from kitchener.gateway.rules.classification import classify, speech_act
 from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.vocabulary import words_of
+from kitchener.inspection.shown_text import harmless
 from kitchener.ledger.audit import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain

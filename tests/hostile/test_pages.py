@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.cli.terminal.output import harmless
+from kitchener.inspection.shown_text import harmless
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import open_scripted
 from tests.cli.conftest import Cli, cli, memory_root, taught  # noqa: F401  the fixtures

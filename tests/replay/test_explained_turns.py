@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.cli.context.recorded_turn import read_turn
-from kitchener.cli.options import LedgerPaths
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.replaying import open_replays
 from kitchener.runtime.ledger_paths import settings_of
 from tests.replay import corpus

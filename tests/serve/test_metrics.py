@@ -2,10 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kitchener.config import ServeClientConfig
+from kitchener.config import ModelPrice, ServeClientConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.attempts import ProviderUsage
+from kitchener.records.prompt import PromptRequest
+from kitchener.serve.metrics import ServerCounts, exposition
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.serve.requests import Client, serving
@@ -37,6 +42,34 @@ async def test_turns_answers_durations_and_queues_are_counted(tmp_path: Path) ->
         assert now["kitchener_first_text_seconds_count"] == 1
         assert now["kitchener_requests_running"] == 1
         assert now['kitchener_lane_running{mailbox="ADMIN",lane="interactive"}'] == 0
+
+
+async def test_calls_tokens_and_cost_are_told_by_model(tmp_path: Path) -> None:
+    """Models of the tests charge nothing and are not counted, so what a provider counted is put in their place."""
+    used = ProviderUsage(calls=1, input_tokens=1_000, output_tokens=100, cached_tokens=400, cache_write_tokens=200)
+    prices = {"near/m": ModelPrice(input_per_million=10.0, output_per_million=100.0, cached_per_million=1.0)}
+    async with serving(tmp_path / "root") as client:
+        told = {**client.runtime.statistics(), "usage_by_model": {"near": {"m": used}, "far": {"m": used}}}
+        lines = exposition(ServerCounts(), told, 0, prices).splitlines()
+        now = {name: float(value) for name, _, value in (each.rpartition(" ") for each in lines if each[0] != "#")}
+        near = 'provider="near",model="m"'
+        assert now[f"kitchener_model_calls_total{{{near}}}"] == 1
+        kinds = ("input", "output", "cached", "cache_write")
+        found = [now[f'kitchener_model_tokens_total{{{near},kind="{each}"}}'] for each in kinds]
+        assert found == [1_000, 100, 400, 200]
+        costs = {name: value for name, value in now.items() if name.startswith("kitchener_model_cost_total")}
+        assert costs == {f"kitchener_model_cost_total{{{near}}}": pytest.approx((600 * 10 + 400 * 1 + 100 * 100) / 1e6)}
+
+
+async def test_a_provider_that_is_not_called_is_told(tmp_path: Path) -> None:
+    def answer(request: PromptRequest) -> Any:
+        raise ProviderError("scripted", "server_error", "down")
+
+    lane, circuit = {"breaker_failures": 1, "max_retries": 0}, 'kitchener_circuit_open{provider="scripted"}'
+    async with serving(tmp_path / "root", ScriptedProvider(answer), lane=lane) as client:
+        assert (await metrics(client))[circuit] == 0
+        await client.chat("hello")
+        assert (await metrics(client))[circuit] == 1
 
 
 async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
-from kitchener.cli.spending import Spending, in_all
+from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import amount_of_money, print_json, print_table, print_text
+from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RouterConfig, described_key
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import amount_of_money
+from kitchener.inspection.spending import Spending, in_all
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL

@@ -14,10 +14,11 @@ from kitchener.actors.tools.named_tools import load_tools
 from kitchener.cli.exits import DIVERGED, OK
 from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import counted, print_json, print_text
+from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
+from kitchener.inspection.shown_text import counted
 from kitchener.replaying import ReplayReport, SourceChange, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 

@@ -7,9 +7,10 @@ from pydantic import Field, StringConstraints, model_validator
 from kitchener.config.settings import Name, Positive, Seconds, Settings
 from kitchener.config.shown import REFERENCE, is_reference
 
-ServeRight = Literal["chat", "read", "approve", "act_for", "operate"]
-"""What a key allows. `chat`: send messages. `read`: see sessions and events. `approve`: list and answer tool calls that wait.
-`act_for`: name the subject of each request, and so act for all of them. `operate`: read the metrics."""
+ServeRight = Literal["chat", "read", "approve", "act_for", "operate", "erase"]
+"""What a key allows. `chat`: send messages, and forget what was learned. `read`: see sessions and events. `approve`: list and
+answer tool calls that wait. `act_for`: name the subject of each request, and so act for all of them. `operate`: read the
+metrics. `erase`: erase the subject for good."""
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 """The name of an HTTP header."""
@@ -27,7 +28,7 @@ class ServeClientConfig(Settings):
     agents: tuple[Name, ...] = ("*",)
     """Agent classes that this key reaches. `*`: all."""
     rights: tuple[ServeRight, ...] = ("chat", "read", "approve")
-    """What this key allows: `chat`, `read`, `approve`, `act_for`, `operate`."""
+    """What this key allows: `chat`, `read`, `approve`, `act_for`, `operate`, `erase`."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 600
     """Requests a minute. One tenth of them may come at once; a further one is refused with 429."""
     max_requests: Positive = 64

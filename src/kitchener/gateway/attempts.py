@@ -40,7 +40,7 @@ _OF_THE_ANSWER: Final = ("malformed", "empty")
 
 @dataclass(slots=True)
 class ProviderUsage:
-    """What the answered calls of one provider used since the gateway began, as the provider counted it."""
+    """What the answered calls of a provider, or of one of its models, used since the gateway began, as the provider counted."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -48,6 +48,8 @@ class ProviderUsage:
     cached_tokens: int = 0
     """Sent tokens that the provider's cache served."""
     output_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Sent tokens that the provider wrote to its cache."""
 
     def add(self, usage: Usage) -> None:
         """Counts an answer."""
@@ -55,6 +57,7 @@ class ProviderUsage:
         self.input_tokens += usage.input_tokens
         self.cached_tokens += usage.cached_tokens or 0
         self.output_tokens += usage.output_tokens
+        self.cache_write_tokens += usage.cache_write_tokens or 0
 
 
 @dataclass(slots=True)
@@ -75,8 +78,8 @@ class GuardedProvider:
     """Types of images and files that it takes, by its settings or by itself."""
     has_opened: bool = False
     """Whether its circuit has opened since it last answered. Logged where it changes."""
-    used: ProviderUsage = field(default_factory=ProviderUsage)
-    """Nothing is counted of a built-in provider, which charges nothing."""
+    used: dict[str, ProviderUsage] = field(default_factory=dict)
+    """By model. Nothing is counted of a built-in provider, which charges nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,10 @@ class Attempts:
         if target.is_failing:
             _note_success(target)
         if not target.traits.built_in:
-            target.used.add(response.usage)
+            used = target.used.get(response.model_id)
+            if used is None:
+                used = target.used[response.model_id] = ProviderUsage()
+            used.add(response.usage)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         way = self._way
         if (

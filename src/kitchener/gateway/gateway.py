@@ -8,7 +8,7 @@ The gateway reports each attempt, but writes no ledger and holds no cognitive po
 import random  # noqa: TID251 - the one place where waits get their jitter; it never reaches a decision that is recorded
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -149,7 +149,18 @@ class LLMGateway:
 
     def usage(self) -> dict[str, ProviderUsage]:
         """What the calls of each provider used that has answered since the gateway began. Built-in ones are left out."""
-        return {each: replace(target.used) for each, target in self._rules.targets.items() if target.used.calls}
+        by_provider = self.usage_by_model().items()
+        return {each: ProviderUsage(*map(sum, zip(*map(astuple, used.values()), strict=True))) for each, used in by_provider}
+
+    def usage_by_model(self) -> dict[str, dict[str, ProviderUsage]]:
+        """The same by provider and model."""
+        targets = self._rules.targets.items()
+        return {name: {model: replace(each) for model, each in target.used.items()} for name, target in targets if target.used}
+
+    def open_circuits(self) -> dict[str, bool]:
+        """Whether the circuit of each provider is open, so that it is not called."""
+        now = self._rules.now()
+        return {name: target.breaker.is_open(now) for name, target in self._rules.targets.items()}
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer, after retries and fallbacks.

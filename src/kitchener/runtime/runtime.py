@@ -40,6 +40,7 @@ from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.admin.listener import AdminListener
+from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
@@ -83,6 +84,16 @@ class Runtime:
     def ledgers(self, agent_class: str = "ADMIN") -> Ledgers:
         """The ledgers of an agent class; open after the first call of its supervisor."""
         return self._agent(agent_class).ledgers
+
+    @property
+    def admin_root(self) -> AdminRoot:
+        """This root for operations of administration (`kitchener.runtime.admin.operations`)."""
+        return RunningRoot(
+            self._shared,
+            agent=lambda name, is_on_record: self._agent(name, is_on_record=is_on_record),
+            erase=self.erase_subject,
+            statistics=self.statistics,
+        )
 
     def memory(self, agent_class: str = "ADMIN") -> HO3Memory:
         """The long-term memory, with the thresholds of an agent class; namespaces are `agent_class/subject_id`.
@@ -239,6 +250,8 @@ class Runtime:
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
+            "usage_by_model": self._shared.gateway.usage_by_model(),
+            "open_circuits": self._shared.gateway.open_circuits(),
             "mcp_servers": self._shared.servers.statistics(),
         }
 
@@ -275,13 +288,7 @@ class Runtime:
 
     async def _listen(self) -> AdminListener:
         """Listens for the commands of this root."""
-        root = RunningRoot(
-            self._shared,
-            agent=lambda name, is_on_record: self._agent(name, is_on_record=is_on_record),
-            erase=self.erase_subject,
-            statistics=self.statistics,
-        )
-        listener = AdminListener(root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
+        listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
         await self._shared.tasks.start(listener.run)
         return listener
 

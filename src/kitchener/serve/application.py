@@ -24,7 +24,7 @@ from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.guard import Guard
 from kitchener.serve.metrics import CONTENT_TYPE, exposition
 from kitchener.serve.native.session_access import SessionAccess
-from kitchener.serve.native.session_api import session_operations
+from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
@@ -45,6 +45,7 @@ class KitchenerServer:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
+        responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         operations = [
@@ -60,7 +61,8 @@ class KitchenerServer:
                 errors=(409, 410, 502, 504),
                 streams=True,
             ),
-            *response_operations(ResponsesDoor(access, config, turns, clock, sessions)),
+            *response_operations(responses),
+            *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
         routes = [
@@ -92,7 +94,8 @@ class KitchenerServer:
         return not waiting.cancelled_caught
 
     async def _metrics(self, _: Request) -> Response:
-        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running)
+        prices = self._runtime.config.router.prices
+        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running, prices)
         return Response(text, media_type=CONTENT_TYPE)
 
     async def _wait_idle(self) -> None:

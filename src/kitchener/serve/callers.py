@@ -185,7 +185,7 @@ def _local_caller(serve: ServeConfig) -> Caller:
     settings = ServeClientConfig(
         key=f"env:{_LOCAL}",
         subject=serve.local_subject,
-        rights=("chat", "read", "approve", "operate"),
+        rights=("chat", "read", "approve", "operate", "erase"),
         max_requests=serve.max_requests,
     )
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)

@@ -28,6 +28,7 @@ from kitchener.errors import (
     TurnReplaced,
     TurnTimeout,
     UnknownApproval,
+    UnknownArtifact,
     UnknownSession,
     UnknownSubject,
 )
@@ -85,7 +86,7 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, str], ...
     # Whose session it is would say that it exists.
     ((UnknownSession, SessionMismatch), 404, "session_not_found"),
     ((UnknownApproval,), 404, "approval_not_found"),
-    ((UnknownSubject, NotOnRecord), 404, "not_found"),
+    ((UnknownSubject, UnknownArtifact, NotOnRecord), 404, "not_found"),
     ((SessionEnded,), 410, "session_ended"),
     ((SubjectErased,), 410, "subject_erased"),
     ((IdempotencyConflict,), 409, "idempotency_conflict"),

@@ -68,7 +68,8 @@ class TestSessions:
             reached = [each for each in description["paths"] if "{session_id}" in each]
             assert len(reached) >= 9
             for each in reached:
-                own = each.replace("/v1/sessions/{session_id}", path).format(approval_id="WO-SES-0-1.1", intent_id="INT-0")
+                names = {"approval_id": "WO-SES-0-1.1", "intent_id": "INT-0", "turn_id": f"T-{path[-8:]}-000001"}
+                own = each.replace("/v1/sessions/{session_id}", path).format(**names)
                 for method in description["paths"][each]:
                     body = None if method == "get" else {"message": "x", "objective": "x", "change": "keep"}
                     found = await bob.ask(method.upper(), own, _fitting(each, body))

@@ -418,3 +418,102 @@ def _one_card(request: PromptRequest) -> Any:
         return echo(request)
     outcomes = [each.content for each in request.messages if each.role == "tool"]
     return {"response_text": f"heard {outcomes}"} if outcomes else use_tool("send_card", to="ada")
+
+
+class TestAStreamThatIsCut:
+    async def test_text_that_the_gate_rejected_ends_as_an_incomplete_message(self, tmp_path: Path) -> None:
+        replies = iter(({"response_text": "bad"}, {"response_text": "good enough"}))
+
+        def answer(request: PromptRequest) -> Any:
+            return next(replies) if request.wo_type == "synthesize" else echo(request)
+
+        async with serving(tmp_path / "root", ScriptedProvider(answer), acceptance=("min_chars:5",)) as client:
+            events = told(await respond(client, "hello", stream=True))
+            done = [each["item"] for each in events if each["type"] == "response.output_item.done"]
+            assert [(each["status"], each["content"][0]["text"]) for each in done] == [
+                ("incomplete", "bad"),
+                ("completed", "good enough"),
+            ]
+            assert done[0]["id"] != done[1]["id"]
+            assert events[-1]["response"]["output"] == [done[1]]
+            assert [each["sequence_number"] for each in events] == list(range(len(events)))
+
+    @pytest.mark.parametrize(("gone", "status"), [("detach", "completed"), ("cancel", "cancelled")])
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_a_client_that_goes_away_finds_what_became_of_its_turn(
+        self, tmp_path: Path, gone: str, status: str, stream: bool
+    ) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        provider = ScriptedProvider(echo, gate=hold)
+        async with serving(tmp_path / "root", provider, serve={"client_gone": gone}) as client:
+            asked = Asked()
+            asked.taking.set()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.run, asked, "POST", PATH, {"input": "wait", "stream": stream})
+                await hold.arrived["wait"].wait()
+                asked.gone.set()
+                await asked.done.wait()
+            (session,) = await client.runtime.sessions()
+            path = f"{PATH}/resp_{session.session_id[4:]}_000001"
+            hold.released["wait"].set()
+            events = told(await client.ask("GET", f"{path}?stream=true"))
+            assert events[-1]["response"]["status"] == status
+            assert (text_of(events[-1]["response"]) == "echo: wait") == (status == "completed")
+
+    async def test_a_background_turn_has_no_client_to_lose(self, tmp_path: Path) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        provider = ScriptedProvider(echo, gate=hold)
+        async with serving(tmp_path / "root", provider, serve={"client_gone": "cancel"}) as client:
+            asked = Asked()
+            asked.taking.set()
+            async with anyio.create_task_group() as tasks:
+                body = {"input": "wait", "stream": True, "background": True}
+                tasks.start_soon(client.run, asked, "POST", PATH, body)
+                await asked.arrived.wait()
+                asked.gone.set()
+                await asked.done.wait()
+            path = f"{PATH}/{asked.events[0]['response']['id']}"
+            assert (await client.ask("GET", path)).json["status"] == "in_progress"
+            hold.released["wait"].set()
+            assert told(await client.ask("GET", f"{path}?stream=true"))[-1]["type"] == "response.completed"
+
+    async def test_a_server_that_shuts_down_tells_every_reader(self, tmp_path: Path) -> None:
+        hold, limits = Hold("wait", wo_type="synthesize"), {"shutdown_grace_s": 0.01}
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold), limits=limits) as client:
+            path = f"{PATH}/{(await respond(client, 'wait', background=True)).json['id']}"
+            await hold.arrived["wait"].wait()
+            asked = Asked()
+            asked.taking.set()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.run, asked, "GET", f"{path}?stream=true")
+                await asked.arrived.wait()
+                assert await client.server.drain() is False
+            assert (told(asked)[-1]["type"], told(asked)[-1]["response"]["status"]) == ("response.failed", "cancelled")
+        async with serving(tmp_path / "root") as client:
+            assert (await client.ask("GET", path)).json["status"] == "cancelled"
+
+    async def test_an_error_before_the_first_event_has_a_status_of_its_own(self, tmp_path: Path) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        provider = ScriptedProvider(echo, gate=hold)
+        async with serving(tmp_path / "root", provider, overlap_policy="reject") as client:
+            first = (await respond(client, "wait", background=True, conversation="c")).json
+            await hold.arrived["wait"].wait()
+            for stream in (False, True):
+                busy = await respond(client, "more", conversation=first["conversation"]["id"], stream=stream)
+                assert (busy.status, busy.code) == (409, "session_busy")
+            hold.released["wait"].set()
+            await client.ask("GET", f"{PATH}/{first['id']}?stream=true")
+
+    @pytest.mark.parametrize("by_request", [False, True])
+    async def test_an_erased_subject_has_no_responses(self, tmp_path: Path, by_request: bool) -> None:
+        async with serving(tmp_path / "root") as client:
+            made = (await respond(client, "my secret")).json
+            if by_request:
+                assert (await client.ask("POST", "/v1/subject/erase", {"subject_id": "local"})).status == 200
+            else:
+                await client.runtime.erase_subject("local")
+            for path in ("", "?stream=true"):
+                found = await client.ask("GET", f"{PATH}/{made['id']}{path}")
+                assert b"my secret" not in found.body
+            again = await respond(client, "hello", previous_response_id=made["id"])
+            assert (again.status, again.code) == (410, "subject_erased")

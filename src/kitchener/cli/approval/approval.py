@@ -10,15 +10,17 @@ import anyio
 import orjson
 from cyclopts import App, Parameter
 
-from kitchener.cli.approval.recorded_requests import arguments_text, details, read_requests, row
-from kitchener.cli.approval.turn_approvals import answer_words
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
+from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.account import account_name
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text, say, short_time
+from kitchener.cli.terminal.output import print_json, print_table, print_text, say
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.recorded_requests import arguments_text, details, read_requests, row
+from kitchener.inspection.shown_text import one_line, short_time
+from kitchener.inspection.turns.turn_approvals import answer_words
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
 from kitchener.runtime.administration import administer

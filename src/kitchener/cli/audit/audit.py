@@ -14,11 +14,13 @@ from cyclopts import App
 
 from kitchener.cli.audit.owners import NOBODY, Owned, Owners
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import counted, print_answer
+from kitchener.cli.terminal.output import print_answer
 from kitchener.cli.terminal.progress import Tally, progress_bar
 from kitchener.ids import OPERATOR, split_namespace
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import is_sealed

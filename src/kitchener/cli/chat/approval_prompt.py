@@ -6,11 +6,12 @@ from typing import Any, Final
 import orjson
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.approval.recorded_requests import arguments_text, read_requests
-from kitchener.cli.options import LedgerPaths
 from kitchener.cli.terminal.account import account_name
-from kitchener.cli.terminal.output import counted, one_line, print_text, say
+from kitchener.cli.terminal.output import print_text, say
 from kitchener.errors import ApprovalAnswered, ApprovalVoid, UnknownApproval
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.recorded_requests import arguments_text, read_requests
+from kitchener.inspection.shown_text import counted, one_line
 from kitchener.records.entries import ApprovalScope, opened
 from kitchener.records.turn import TurnResult
 from kitchener.runtime.approval_list import ApprovalInfo

@@ -19,11 +19,10 @@ from kitchener.cli.chat.approval_prompt import ApprovalPrompt
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import LedgerPaths, Options, SessionChoice, listens
-from kitchener.cli.spending import Spending, in_all, read_spending, used_text
+from kitchener.cli.options import Options, SessionChoice, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
-from kitchener.cli.terminal.output import counted, is_interactive, print_text, say
+from kitchener.cli.terminal.output import is_interactive, print_text, say
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock, iso
@@ -38,6 +37,9 @@ from kitchener.errors import (
     UnknownSession,
 )
 from kitchener.gateway.routing import plan_route
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted
+from kitchener.inspection.spending import Spending, in_all, read_spending, used_text
 from kitchener.plain_names import shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult

@@ -4,9 +4,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Final
 
-from kitchener.cli.terminal.output import harmless, print_text
+from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.word_wrap import WordWrap
+from kitchener.inspection.shown_text import harmless
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.turn import (
     TextDelta,

@@ -7,19 +7,19 @@ from typing import Final
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.context.asked import prompt_lines
-from kitchener.cli.context.recorded_session import fold_entries, read_past
-from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines
 from kitchener.cli.context.why import head_lines, nothing_lines
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.memory.view import gate_text, learned_views, signal_views
-from kitchener.cli.options import LedgerPaths
-from kitchener.cli.terminal.output import counted, one_line
 from kitchener.config import HO3MemoryConfig
 from kitchener.context import ContextState, Resolution, resolve_active
 from kitchener.context.fold.items import count_turns
 from kitchener.context.projection.explanation import closer_words
 from kitchener.errors import NotOnRecord
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.memory_views import gate_text, learned_views, signal_views
+from kitchener.inspection.shown_text import counted, one_line
+from kitchener.inspection.turns.recorded_session import fold_entries, read_past
+from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory

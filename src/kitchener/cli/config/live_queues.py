@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from kitchener.cli.terminal.output import counted
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
+from kitchener.inspection.shown_text import counted
 from kitchener.runtime.admin.asking import NobodyListens, ask
 from kitchener.runtime.admin.operations import ReadStatistics
 

@@ -13,17 +13,19 @@ from kitchener.cli.context.asked import prompt_lines, prompts_json
 from kitchener.cli.context.page.page_file import write_page
 from kitchener.cli.context.page.turn_page import read_page
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
-from kitchener.cli.context.recorded_session import find_past, read_past
-from kitchener.cli.context.recorded_turn import TurnView, read_turn
 from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
-from kitchener.cli.context.why import diff_json, diff_lines, entry_lines, turn_lines, view_json
+from kitchener.cli.context.why import diff_lines, entry_lines, turn_lines
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, SessionChoice, TurnArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import CallerError, LedgerLocked
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.recorded_session import find_past, read_past
+from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
+from kitchener.inspection.turns.turn_reasons import diff_json, view_json
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.replaying import read_prompts
 

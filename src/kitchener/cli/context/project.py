@@ -11,10 +11,7 @@ from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of, si
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
-from kitchener.cli.context.recorded_results import kept_results, result_items
-from kitchener.cli.context.recorded_session import RecordedSession, state_of
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.options import LedgerPaths
 from kitchener.clock import SystemClock, to_datetime
 from kitchener.config import HO2Config
 from kitchener.context import (
@@ -35,6 +32,9 @@ from kitchener.context import (
 from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.recorded_results import kept_results, result_items
+from kitchener.inspection.turns.recorded_session import RecordedSession, state_of
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory.bias import select_biases
 from kitchener.records import events

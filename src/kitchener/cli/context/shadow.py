@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
 
-from kitchener.cli.context.recorded_session import read_past
-from kitchener.cli.options import LedgerPaths
-from kitchener.cli.terminal.output import UNREADABLE, one_line
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import toml_key
 from kitchener.context import ProjectionLists, base_ref, read_chain, result_id
 from kitchener.errors import NotOnRecord
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import UNREADABLE, one_line
+from kitchener.inspection.turns.recorded_session import read_past
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (

@@ -5,11 +5,12 @@ from itertools import islice
 from typing import Final
 
 from kitchener.cli.context.project import ProjectionPreview
-from kitchener.cli.terminal.output import counted, one_line, short_time, table_lines
+from kitchener.cli.terminal.output import table_lines
 from kitchener.config import toml_key
 from kitchener.context import ContextState, Flag, PlacedItem, Projection
 from kitchener.context.fold.items import count_turns
 from kitchener.context.fold.lifecycle import IntentRecord
+from kitchener.inspection.shown_text import counted, one_line, short_time
 
 MOST: Final = 20
 """Rows of one table that are printed; `--json` has them all."""

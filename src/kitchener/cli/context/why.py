@@ -1,66 +1,22 @@
 """Explains what a turn was shown, and compares two turns: what, where, why, and what would change it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from kitchener.cli.context.asked import totals_line
-from kitchener.cli.context.recorded_turn import TurnView
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
-from kitchener.cli.prefix_breaks import break_text
-from kitchener.cli.terminal.output import one_line, short_time
-from kitchener.context import Explanation, diff_projections, make_event
+from kitchener.context import Explanation, make_event
 from kitchener.context.fold.events import Ended
 from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
-from kitchener.errors import CallerError, NotOnRecord
+from kitchener.inspection.prefix_breaks import break_text
+from kitchener.inspection.shown_text import one_line, short_time
+from kitchener.inspection.turns.recorded_turn import TurnView
+from kitchener.inspection.turns.turn_reasons import INEXACT, visibility_changes
 from kitchener.records import events
 
 _WIDTH: Final = 96
 _CONTEXT_LINES: Final = 4
-INEXACT: Final = "settings have changed since, or something cannot be read; what was shown is as recorded, sizes are today's"
-"""What a projection says that could not be made again as it was."""
-
-
-def explanation_json(found: Explanation) -> dict[str, object]:
-    """An explanation as JSON types."""
-    return {
-        "entity_id": found.entity_id,
-        "verdict": found.verdict,
-        "text": found.text,
-        "form": found.form,
-        "place": found.place,
-        "reasons": list(found.reasons),
-        "tokens": found.tokens,
-        "suppressed_by": found.suppressed_by,
-        "short_by": found.short_by,
-        "since": found.since.as_mapping() if found.since is not None else None,
-        "evidence_refs": [ref.as_mapping() for ref in found.evidence],
-    }
-
-
-def view_json(view: TurnView, found: Sequence[Explanation]) -> dict[str, object]:
-    """What `context explain --json` prints."""
-    projection = view.projection
-    return {
-        "turn_id": view.turn_id,
-        "session_id": view.past.session_id,
-        "mode": view.mode,
-        **{name: getattr(projection, name, None) for name in ("intent_id", "token_budget", "tokens_used", "ruleset_hash")},
-        "is_exact": view.is_exact,
-        "unreadable": view.past.unreadable or None,
-        "outcome": view.end.words,
-        "error": view.end.error,
-        "approvals": view.approvals.as_json(),
-        "waited_for": view.end.waited_for or None,
-        "why_nothing": view.why_nothing or None,
-        "gathered": list(view.gathered),
-        "calls": [each.as_json() for each in view.calls],
-        "usage": view.spent.as_json(),
-        "nested_turns": view.spent.nested_turns,
-        "prefix_break": view.breaks if view.breaks is None else list(view.breaks),
-        "flags": [{"kind": flag.get("kind"), "detail": flag.get("detail")} for flag in view.flags],
-        "explanations": [explanation_json(each) for each in found],
-    }
 
 
 def head_lines(view: TurnView) -> Iterator[str]:
@@ -209,18 +165,6 @@ def _ended_intent(view: TurnView, name: str) -> str | None:
     return turn.intent_id if turn is not None else None
 
 
-def diff_json(before: TurnView, after: TurnView) -> dict[str, object]:
-    """What `context diff --json` prints."""
-    came_in, went_out, notes = visibility_changes(before, after)
-    return {
-        "before": before.turn_id,
-        "after": after.turn_id,
-        "came_in": [_change_json(each, why) for each, why in came_in],
-        "went_out": [_change_json(each, why) for each, why in went_out],
-        "notes": notes,
-    }
-
-
 def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
     """The same for a reader."""
     for sign, view in (("-", before), ("+", after)):
@@ -239,38 +183,6 @@ def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
         yield f"also: {note}"
 
 
-def visibility_changes(
-    before: TurnView, after: TurnView
-) -> tuple[list[tuple[VisibilityChange, str]], list[tuple[VisibilityChange, str]], list[str]]:
-    """What came in and went out, each with what was or is the matter with it in the other turn."""
-    if before.past.session_id != after.past.session_id:
-        raise CallerError(
-            f"{before.turn_id} and {after.turn_id} belong to different sessions, whose contexts have nothing in common"
-        )
-    if before.projection is None or after.projection is None:
-        missing = before if before.projection is None else after
-        return [], [], [f"{missing.turn_id} cannot be compared: {missing.why_nothing}"]
-    found = diff_projections(before.projection, after.projection, state=after.state)
-    notes = [*found.notes]
-    if not (before.is_exact and after.is_exact):
-        notes.append(INEXACT)
-    came_in = [(each, f"before: {_why(before, each)}") for each in found.came_in]
-    went_out = [(each, f"after: {_why(after, each)}") for each in found.went_out]
-    return came_in, went_out, notes
-
-
-def _why(view: TurnView, change: VisibilityChange) -> str:
-    """What the other turn says about an item."""
-    try:
-        return view.explain(change.entity_id).text
-    except NotOnRecord:  # a rule, a learned line or a tool's result of one turn is nowhere on the other's record
-        return change.why
-
-
 def _lines(sign: str, change: VisibilityChange, why: str) -> Iterator[str]:
     yield f"  {sign} {change.entity_id} ({change.kind.replace('_', ' ')})"
     yield f"      {why}"
-
-
-def _change_json(change: VisibilityChange, why: str) -> dict[str, object]:
-    return {"entity_id": change.entity_id, "kind": change.kind, "why": why}

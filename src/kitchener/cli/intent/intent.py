@@ -12,16 +12,18 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.actors.authority.authority import ruleset_of
-from kitchener.cli.context.recorded_session import fold_entries, read_past, state_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, ReasonOption, SessionArgument, SessionChoice
+from kitchener.cli.options import JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import one_line, print_json, print_table, print_text
+from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
 from kitchener.context.fold.items import count_turns
 from kitchener.errors import InvalidLifecycle
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import one_line
+from kitchener.inspection.turns.recorded_session import fold_entries, read_past, state_of
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import IntentScope

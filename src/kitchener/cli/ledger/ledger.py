@@ -22,11 +22,13 @@ from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.content.content import content_lines
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice
+from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import json_text, one_line, print_json, print_text, say, say_instead
+from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock, iso
 from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, NotOnRecord
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.audit.accept_head import AcceptedHead
 from kitchener.ledger.audit.accept_head import accept_head as accept_head_of

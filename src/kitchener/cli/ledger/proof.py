@@ -13,13 +13,14 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, TurnArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
 from kitchener.context import base_ref
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import memory_namespace, session_of_turn
+from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
 from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle

@@ -11,11 +11,12 @@ from cyclopts import App, Parameter
 
 from kitchener.actors.sources import SourcesSealed
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.config import McpServerConfig, RuntimeConfig, described_key, described_names, shown_address
 from kitchener.errors import NotOnRecord
+from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.mcp.definitions import source_of
 from kitchener.mcp.server import ServerReport
 from kitchener.plain_names import shown_path

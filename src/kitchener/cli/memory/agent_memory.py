@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from kitchener.cli.options import LedgerPaths, Options
+from kitchener.cli.options import Options
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
+from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.memory import MemoryReader
 from kitchener.memory.signals import normalise
 from kitchener.records import events

@@ -9,13 +9,15 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, read_turn, told
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionChoice, TurnChoice
+from kitchener.cli.options import JsonFlag, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import counted, one_line, print_json, print_text, short_time
+from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_valid_turn
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted, one_line, short_time
 from kitchener.records import events
 from kitchener.replaying import open_replays
 from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect

@@ -6,8 +6,8 @@ from typing import Final
 
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
-from kitchener.cli.terminal.output import counted, one_line, short_time
 from kitchener.errors import ConfigError
+from kitchener.inspection.shown_text import counted, one_line, short_time
 from kitchener.memory import Overlay
 from kitchener.memory.signals import normalise
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget

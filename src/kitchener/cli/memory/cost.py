@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.memory.view import LineState, learned_views, line_text
-from kitchener.cli.terminal.output import counted, table_lines
+from kitchener.cli.terminal.output import table_lines
+from kitchener.inspection.memory_views import LineState, learned_views, line_text
+from kitchener.inspection.shown_text import counted
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.records import events

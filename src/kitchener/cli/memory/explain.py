@@ -6,9 +6,9 @@ from typing import Final, TypeVar
 
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.cost import LineCost, WorkOrderCosts, costs_of, learning_of
-from kitchener.cli.memory.view import LearnedView, learned_at, learned_view, line_text, where_it_speaks
-from kitchener.cli.terminal.output import UNREADABLE, counted, one_line, short_time
 from kitchener.errors import UnknownArtifact
+from kitchener.inspection.memory_views import LearnedView, learned_at, learned_view, line_text, where_it_speaks
+from kitchener.inspection.shown_text import UNREADABLE, counted, one_line, short_time
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.reader import record_facts

@@ -20,8 +20,9 @@ from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import open_view
 from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, ReasonOption
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import counted, print_answer, print_json, print_json_lines, print_table, print_text
+from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
+from kitchener.inspection.shown_text import counted
 
 app = App(name="memory", help="Show what was learned about subjects, and withdraw it.")
 app.command(tune)

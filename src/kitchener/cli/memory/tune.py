@@ -12,10 +12,11 @@ from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import counted, print_json, print_table, print_text
+from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
+from kitchener.inspection.shown_text import counted
 from kitchener.memory import MemoryReader
 from kitchener.tuning import GateOutcome, GateRecord, GateSetting, Spread, grid, read_gate_record, simulate
 

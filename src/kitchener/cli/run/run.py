@@ -17,14 +17,16 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, listens
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, listens
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
-from kitchener.cli.terminal.output import counted, print_json, print_text, say
+from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, InvalidOutput, KitchenerError, LedgerError, RuntimeClosed
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as

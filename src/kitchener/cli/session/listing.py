@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NotRequired, TypedDict
 
-from kitchener.cli.options import LedgerPaths, Options
-from kitchener.cli.terminal.output import counted, one_line, short_time
+from kitchener.cli.options import Options
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, InvalidTimestamp
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted, one_line, short_time
 from kitchener.ledger import LedgerReader
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events

@@ -8,11 +8,13 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, LedgerPaths, Options, SessionArgument
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import counted, print_json, print_text
+from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.errors import CallerError
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted
 from kitchener.runtime.admin.operations import ImportConversations, ImportSession
 from kitchener.runtime.administration import administer
 from kitchener.runtime.portable.conversations import ConversationsImport

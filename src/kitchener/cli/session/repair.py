@@ -6,14 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from kitchener.cli.context.recorded_session import RecordedSession, fold_entries, read_past
 from kitchener.cli.context.text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
+from kitchener.cli.options import JsonFlag, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.context.fold.lifecycle import InvalidEvent
 from kitchener.errors import CallerError, NotOnRecord
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.recorded_session import RecordedSession, fold_entries, read_past
 from kitchener.runtime.admin.operations import VoidedEntry, VoidEntries
 from kitchener.runtime.administration import administer
 

@@ -8,27 +8,20 @@ import anyio
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.approval.turn_approvals import TurnApprovals, approvals_of
-from kitchener.cli.context.asked import read_calls
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options, SessionArgument
-from kitchener.cli.prefix_breaks import break_text, read_breaks
+from kitchener.cli.options import JsonFlag, Options, SessionArgument
 from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
-from kitchener.cli.spending import Spending, in_all, read_spending
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import (
-    UNREADABLE,
-    counted,
-    print_answer,
-    print_json,
-    print_table,
-    print_text,
-    say,
-    short_time,
-)
+from kitchener.cli.terminal.output import print_answer, print_json, print_table, print_text, say
 from kitchener.errors import UnknownSession
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.prefix_breaks import break_text, read_breaks
+from kitchener.inspection.shown_text import UNREADABLE, counted, short_time
+from kitchener.inspection.spending import Spending, in_all, read_spending
+from kitchener.inspection.turns.answered_calls import read_calls
+from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (

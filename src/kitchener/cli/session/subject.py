@@ -8,12 +8,14 @@ from urllib.parse import unquote
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, LedgerPaths, Options
+from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import ask, counted, is_interactive, print_json, print_text, say, short_time
+from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text, say
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import counted, short_time
 from kitchener.runtime.admin.operations import EraseSubject
 from kitchener.runtime.administration import administer
 from kitchener.runtime.erasure import ErasureReport, keyring_of

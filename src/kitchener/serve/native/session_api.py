@@ -6,10 +6,13 @@ from typing import Final
 from kitchener.config import ServeConfig
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import EventFeed
+from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import NewSession, SessionCalls, SessionEnding
 from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
+from kitchener.serve.native.subject_erasure import ErasureCalls, SubjectErasure
+from kitchener.serve.native.turn_explanations import ExplanationCalls
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.served_turns import ServedTurns
 
@@ -17,6 +20,10 @@ _ONE: Final = "/v1/sessions/{session_id}"
 _SESSION: Final = Parameter("session_id", "path", "a session of the subject")
 _APPROVAL: Final = Parameter("approval_id", "path", "a request for approval of the session, or its work order")
 _INTENT: Final = Parameter("intent_id", "path", "an intent of the session")
+_TURN: Final = Parameter("turn_id", "path", "a turn of the session")
+_ENTRY: Final = Parameter("entry", "query", "only what became of this entry, intent, work order, turn or learned line")
+_BEFORE: Final = Parameter("before", "query", "the turn of the same session to compare with")
+_ARTIFACT: Final = Parameter("artifact_id", "path", "a learned line of the subject, `ART-…`")
 _KEY: Final = Parameter("Idempotency-Key", "header", "the same key with the same message gets the reply of its one turn")
 _AGENT: Final = Parameter("agent", "query", "the agent class; left out: ADMIN, or the only one of the key")
 _NUMBER: Final = {"type": "integer", "minimum": 0}
@@ -28,6 +35,26 @@ _FOLLOW: Final = Parameter(
     "follow", "query", "`false`: end with the newest event", {"type": "string", "enum": ["true", "false"]}
 )
 _OF_TURN: Final = (409, 410, 504)
+
+
+def subject_operations(access: SessionAccess, forget: Callable[[], object]) -> list[Served]:
+    """The operations about what is known of a subject: why a turn was shown what it was, memory, erasure.
+
+    Args:
+        access: finds sessions
+        forget: drops what the server itself keeps of what was said
+    """
+    why, memory, erasure = ExplanationCalls(access), MemoryCalls(access), ErasureCalls(access, forget)
+    turn = f"{_ONE}/turns/{{turn_id}}"
+    line = "/v1/memory/{artifact_id}/deactivate"
+    return [
+        Served("GET", f"{turn}/why", "Explain what a turn was shown", why.why, "read", None, (_SESSION, _TURN, _ENTRY)),
+        Served("GET", f"{turn}/diff", "Compare two turns", why.diff, "read", None, (_SESSION, _TURN, _BEFORE)),
+        Served("GET", "/v1/memory", "List what was learned", memory.show, "read", None, (_AGENT,)),
+        Served("POST", line, "Forget a learned line", memory.deactivate, "chat", ForgottenLine, (_ARTIFACT,)),
+        Served("POST", "/v1/memory/quarantine", "Forget a signal", memory.quarantine, "chat", ForgottenSignal),
+        Served("POST", "/v1/subject/erase", "Erase the subject", erasure.erase, "erase", SubjectErasure, errors=(409,)),
+    ]
 
 
 def session_operations(

@@ -157,6 +157,11 @@ class ResponseLogs:
             if oldest is not None:
                 del self._kept[oldest]
 
+    def forget_ended(self) -> None:
+        """Drops the logs of ended turns: somebody was erased, and what was said must not stay in memory."""
+        for response_id in [each for each, kept in self._kept.items() if kept.is_closed]:
+            del self._kept[response_id]
+
     def of(self, response_id: str) -> ResponseLog | None:
         """The log of a response; None: it is not kept any more."""
         return self._kept.get(response_id)

@@ -66,6 +66,8 @@ class ResponsesDoor:
     ) -> None:
         self._access, self._config, self._turns, self._clock = access, config, turns, clock
         self._sessions, self._logs = sessions, ResponseLogs()
+        self.forget_ended = self._logs.forget_ended
+        """Drops what is kept of ended turns, because a subject was erased."""
         self._utility = UtilityCalls(access.runtime)
         self._servers = access.runtime.config.mcp
 
@@ -108,7 +110,7 @@ class ResponsesDoor:
             return await self._recorded(request, response_id)
         after = number(request, "starting_after", -1, most=_LAST_NUMBER)
         found, turn_id = await self._turn(request, response_id)
-        log = self._logs.of(response_id)
+        log = self._log(found, response_id)
         if log is None:
             for each in self._turns.of_session(found.session.session_id):  # another operation began it
                 await until_gone(request.receive, each.done.wait, _nobody)
@@ -119,7 +121,7 @@ class ResponsesDoor:
         """The response, whose turn is aborted if it runs."""
         response_id: str = request.path_params["response_id"]
         found, turn_id = await self._turn(request, response_id)
-        log = self._logs.of(response_id)
+        log = self._log(found, response_id)
         turn = log.turn if log is not None else None
         if turn is not None:
             turn.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is aborted on record"))
@@ -274,7 +276,7 @@ class ResponsesDoor:
 
     async def _recorded(self, request: Request, response_id: str) -> ASGIApp:
         found, turn_id = await self._turn(request, response_id)
-        recorded, log = await read_response(found, turn_id, self._servers), self._logs.of(response_id)
+        recorded, log = await read_response(found, turn_id, self._servers), self._log(found, response_id)
         if log is not None and log.head is not None:
             recorded = recorded._replace(head=log.head)
         return _answer(recorded)
@@ -286,6 +288,12 @@ class ResponsesDoor:
             return await self._access.named(request, session_id), turn_id
         except UnknownSession:
             raise unknown_response(response_id) from None
+
+    def _log(self, found: FoundSession, response_id: str) -> ResponseLog | None:
+        """The kept events of a response; None: the record has to do, also where its subject was erased meanwhile."""
+        if found.session.state.is_erased:
+            self._logs.forget_ended()
+        return self._logs.of(response_id)
 
     async def _requests(self, supervisor: HO2Supervisor, result: TurnResult) -> list[dict[str, Any]]:
         ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from kitchener.cli.terminal.output import counted, one_line
+from kitchener.inspection.shown_text import counted, one_line
 
 _COLOURS: Final = 8
 _OPEN_CHARS: Final = 600

@@ -15,8 +15,8 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from kitchener.cli.context.page.sections import sections_of
 from kitchener.cli.context.page.turn_page import TurnPage
-from kitchener.cli.terminal.output import harmless
 from kitchener.cli.terminal.written_files import write_whole
+from kitchener.inspection.shown_text import harmless
 
 _ASSETS: Final = files("kitchener.cli.context.page")
 _POLICY: Final = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"

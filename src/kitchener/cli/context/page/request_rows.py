@@ -18,7 +18,7 @@ from kitchener.cli.context.asked import (
     usage_words,
 )
 from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
-from kitchener.cli.terminal.output import UNREADABLE
+from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import ModelAnswer, opened
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import RecordedPrompt

@@ -11,11 +11,12 @@ from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.request_rows import changed_requests, request_rows
 from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage
 from kitchener.cli.context.text import intent_words, reason_words
-from kitchener.cli.context.turn_end import current
-from kitchener.cli.context.why import doubts, nothing_lines, visibility_changes
-from kitchener.cli.terminal.output import UNREADABLE, counted, short_time
+from kitchener.cli.context.why import doubts, nothing_lines
 from kitchener.context import Explanation, PlacedItem, Projection
 from kitchener.context.fold import items
+from kitchener.inspection.shown_text import UNREADABLE, counted, short_time
+from kitchener.inspection.turns.turn_end import current
+from kitchener.inspection.turns.turn_reasons import visibility_changes
 from kitchener.records import events
 from kitchener.records.entries import TurnCompletedPayload, is_sealed
 

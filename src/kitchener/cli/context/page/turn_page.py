@@ -6,10 +6,10 @@ All of it is what `context explain`, `--prompt` and `context diff` print. `secti
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kitchener.cli.context.recorded_turn import TurnView, read_turn
-from kitchener.cli.context.turn_end import current
-from kitchener.cli.options import LedgerPaths
 from kitchener.errors import KitchenerError, LedgerError
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
+from kitchener.inspection.turns.turn_end import current
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.replaying import TurnPrompts, read_prompts

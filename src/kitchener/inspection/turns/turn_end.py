@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kitchener.cli.terminal.output import UNREADABLE
+from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnAbortedPayload, TurnCompletedPayload, TurnErrorMapping, opened, payload_as

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from kitchener.cli.approval.recorded_requests import arguments_text, details
-from kitchener.cli.terminal.output import one_line, short_time
 from kitchener.clock import SystemClock, iso
+from kitchener.inspection.recorded_requests import arguments_text, details
+from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ResumesMapping

@@ -10,16 +10,6 @@ from typing import Literal, NamedTuple
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
-from kitchener.cli.approval.turn_approvals import TurnApprovals, approvals_of
-from kitchener.cli.context.asked import AnsweredCall, read_calls, spent_on
-from kitchener.cli.context.recorded_results import kept_results, read_results, result_items
-from kitchener.cli.context.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
-from kitchener.cli.context.remade_projection import rebuild
-from kitchener.cli.context.turn_end import NOT_ENDED, TurnEnd, end_of
-from kitchener.cli.options import LedgerPaths
-from kitchener.cli.prefix_breaks import read_breaks
-from kitchener.cli.spending import Spending, read_spending
-from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.context import (
     ContextState,
     Explanation,
@@ -40,6 +30,16 @@ from kitchener.context.fold.items import LINE, OF_MESSAGE, said_item
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.prefix_breaks import read_breaks
+from kitchener.inspection.shown_text import UNREADABLE
+from kitchener.inspection.spending import Spending, read_spending
+from kitchener.inspection.turns.answered_calls import AnsweredCall, read_calls, spent_on
+from kitchener.inspection.turns.recorded_results import kept_results, read_results, result_items
+from kitchener.inspection.turns.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
+from kitchener.inspection.turns.remade_projection import rebuild
+from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turns.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay

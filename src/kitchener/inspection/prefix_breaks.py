@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kitchener.cli.options import LedgerPaths
+from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.runtime.ledger_paths import open_readers
 from kitchener.tuning import BreakCause, read_prefixes, session_breaks
 from kitchener.tuning.prompt_prefixes import causes_text

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from kitchener.actors.authority.authority import SessionThread, read_thread, ruleset_of
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.cli.options import LedgerPaths
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
+from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, is_sealed

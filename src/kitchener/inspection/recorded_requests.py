@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import orjson
 
-from kitchener.cli.options import LedgerPaths
-from kitchener.cli.terminal.output import UNREADABLE
 from kitchener.clock import SystemClock, iso
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import opened
 from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kitchener.cli.options import LedgerPaths
-from kitchener.cli.terminal.output import amount_of_money, counted, one_line
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import amount_of_money, counted, one_line
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL

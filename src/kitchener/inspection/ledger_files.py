@@ -1,0 +1,125 @@
+"""Finds the ledgers of a configuration, and reads them without a lock: agent classes, sessions, the newest turn."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import unquote
+
+from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.errors import NotOnRecord
+from kitchener.ids import is_agent_class
+from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import CommonPayload, payload_as
+from kitchener.runtime.ledger_paths import (
+    LedgerName,
+    agent_of,
+    class_of,
+    ledger_paths,
+    open_reader,
+    sealer_of,
+)
+from kitchener.runtime.memories import memory_config
+from kitchener.sealing import Sealer
+
+DEFAULT_AGENT: Final = "ADMIN"
+"""The agent class that is meant where none is named."""
+_WINDOWS: Final = (64, 4_096)
+"""Newest entries of a ledger that are searched for a turn, before all of them are."""
+LAST: Final = "last"
+"""Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPaths:
+    """The paths of a configuration's ledgers. Reading them takes no lock."""
+
+    config: RuntimeConfig
+    root: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.config.plane_root))
+
+    def ledger(self, agent_class: str, name: LedgerName) -> Path:
+        """The file of one ledger, whether it exists or not."""
+        return ledger_paths(self.config, agent_class)[name]
+
+    def agent(self, agent_class: str) -> HO2Config:
+        """The settings of an agent class; one that is not configured has the defaults."""
+        return agent_of(self.config, agent_class)
+
+    def memory_config(self, agent_class: str) -> HO3MemoryConfig:
+        """The settings of the memory as an agent class uses it."""
+        return memory_config(self.config.memory, self.agent(agent_class))
+
+    def sealer(self) -> Sealer | None:
+        """Encrypts and decrypts what subjects said; None: it is stored in plain text."""
+        return sealer_of(self.config)
+
+    @asynccontextmanager
+    async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
+        """A reader of one ledger, or None where there is no such ledger yet. It takes no lock."""
+        if not self.ledger(agent_class, name).exists():
+            yield None
+            return
+        async with open_reader(self.config, agent_class, name, sealer=self.sealer()) as reader:
+            yield reader
+
+    def agent_classes(self) -> list[str]:
+        """Every class that is configured or has a ledger, in order."""
+        found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
+        return sorted({*self.config.classes, *filter(is_agent_class, found)})
+
+    def ledgers(self) -> Iterator[Path]:
+        """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
+        found = set(self.root.rglob("*.jsonl"))
+        for agent_class in ("ADMIN", *self.config.classes):
+            found.update(ledger_paths(self.config, agent_class).values())
+        return (path for path in sorted(found) if path.exists())
+
+    async def class_of(self, session_id: str, preferred: str) -> str:
+        """The agent class in whose ledger the session stands.
+
+        Args:
+            session_id: which session
+            preferred: the class to look at first, and the one that the error names
+
+        Raises:
+            CallerError: the id has not the form of a session id
+            UnknownSession: no class has it
+        """
+        others = (name for name in self.agent_classes() if name != preferred)
+        return await class_of(self.config, session_id, (preferred, *others))
+
+    async def newest(self, what: Literal["session", "turn"], agent_class: str | None) -> str:
+        """The id of the session that spoke or began last, or of the turn that began last.
+
+        Args:
+            what: what is wanted
+            agent_class: of which agent class; None: of all
+
+        Raises:
+            NotOnRecord: there is none yet
+        """
+        kinds = (events.TURN_STARTED,) if what == "turn" else (events.TURN_STARTED, events.SESSION_START)
+        found: list[StoredEntry] = []
+        for name in {DEFAULT_AGENT, *self.agent_classes()} if agent_class is None else [agent_class]:
+            async with self.reader(name) as reader:
+                entry = None if reader is None else await _newest(reader, kinds)
+                found += [entry] if entry is not None else []
+        if not found:
+            whose = "" if agent_class is None else f" of {agent_class}"
+            raise NotOnRecord(f"{LAST}: no {what}{whose} is on record yet; `kitchener chat` begins one")
+        newest = max(found, key=lambda each: (each.timestamp, each.entity_id))
+        return newest.entity_id if what == "turn" else payload_as(CommonPayload, newest.payload)["session_id"]
+
+
+async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry | None:
+    """The newest entry of these types."""
+    for count in (*_WINDOWS, max(1, reader.position)):
+        for entry in reversed(await reader.last(limit=count)):
+            if entry.entry_type in kinds:
+                return entry
+    return None

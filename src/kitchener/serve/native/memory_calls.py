@@ -1,0 +1,104 @@
+"""What was learned about a subject: list it, and forget it. Explained in `docs/server.md`."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from kitchener.errors import CallerError
+from kitchener.ids import memory_namespace
+from kitchener.inspection.memory_views import learned_views, signal_views
+from kitchener.memory.timestamps import iso_of
+from kitchener.runtime.admin.operation import Operation
+from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget, SubjectMemoryChange
+from kitchener.serve.guard import caller_of
+from kitchener.serve.native.session_access import SessionAccess
+from kitchener.serve.operations_table import read_model
+from kitchener.serve.problems import json_response
+
+ForgettingReason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000)]
+
+
+class ForgottenLine(BaseModel):
+    """A learned line that is not to be used any more."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    agent: str | None = Field(None, max_length=128)
+    """The agent class that learned it. None: ADMIN, or the only one of this key."""
+    reason: ForgettingReason = "by request"
+    """Why; it is recorded."""
+    block: bool = False
+    """Whether its signal is also kept from being learned from again."""
+
+
+class ForgottenSignal(BaseModel):
+    """A signal or an event that is not to count any more."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    agent: str | None = Field(None, max_length=128)
+    """The agent class whose memory it is in. None: ADMIN, or the only one of this key."""
+    target: str = Field(min_length=1, max_length=1_024)
+    """A signal id, or `EVT-…`."""
+    reason: ForgettingReason = "by request"
+    """Why; it is recorded."""
+
+
+class MemoryCalls:
+    """Answers requests about the memory of a subject.
+
+    Args:
+        access: knows the subjects and agent classes of requests
+    """
+
+    def __init__(self, access: SessionAccess) -> None:
+        self._access = access
+
+    async def show(self, request: Request) -> ASGIApp:
+        """The learned lines and the signals of the subject."""
+        agent, subject_id = self._agent(request, request.query_params.get("agent")), self._access.subject(request)
+        told: dict[str, object] = {"agent": agent, "subject_id": subject_id}
+        try:
+            memory = self._access.runtime.memory(agent)
+        except CallerError:
+            return json_response({**told, "enabled": False, "as_of": None, "learned": [], "signals": []})
+        subject, cut = await memory.snapshot(namespace=memory_namespace(agent, subject_id))
+        learned = [each.as_json() for each in learned_views(subject, cut, memory.config)]
+        signals = [each.as_json() for each in signal_views(subject, cut, memory.config)]
+        as_of = iso_of(cut.as_of_us)
+        return json_response({**told, "enabled": True, "as_of": as_of, "learned": learned, "signals": signals})
+
+    async def deactivate(self, request: Request) -> ASGIApp:
+        """Takes a learned line out of use."""
+        body = read_model(ForgottenLine, await request.body() or b"{}")
+        operation = DeactivateArtifact(
+            agent_class=self._agent(request, body.agent),
+            subject_id=self._access.subject(request),
+            artifact_id=request.path_params["artifact_id"],
+            reason=body.reason,
+            block=body.block,
+        )
+        return await self._changed(operation)
+
+    async def quarantine(self, request: Request) -> ASGIApp:
+        """Keeps a signal or an event from counting, and takes out of use what loses its support by that."""
+        body = read_model(ForgottenSignal, await request.body())
+        operation = QuarantineTarget(
+            agent_class=self._agent(request, body.agent),
+            subject_id=self._access.subject(request),
+            target=body.target,
+            reason=body.reason,
+        )
+        return await self._changed(operation)
+
+    async def _changed(self, operation: Operation[SubjectMemoryChange]) -> ASGIApp:
+        change = await operation.run(self._access.runtime.admin_root)
+        withdrawn = [
+            {"artifact_id": each.artifact_id, "signal_id": each.signal_id, "line": each.line} for each in change.withdrawn
+        ]
+        return json_response({"target": change.target, "written": change.is_written, "withdrawn": withdrawn})
+
+    def _agent(self, request: Request, named: str | None) -> str:
+        return self._access.supervisor(caller_of(request), named).agent_class

@@ -1,0 +1,47 @@
+"""Erases the subject of a request, for good. Explained in `docs/server.md`."""
+
+from collections.abc import Callable
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from kitchener.errors import ConfigError
+from kitchener.serve.native.session_access import SessionAccess
+from kitchener.serve.operations_table import read_model
+from kitchener.serve.problems import RequestRefused, json_response
+
+
+class SubjectErasure(BaseModel):
+    """The confirmation of an erasure."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    subject_id: str
+    """The subject once more, because nothing can restore it."""
+
+
+class ErasureCalls:
+    """Answers requests to erase a subject.
+
+    Args:
+        access: knows the subjects of requests
+        forget: drops what the server itself keeps of what was said
+    """
+
+    def __init__(self, access: SessionAccess, forget: Callable[[], object]) -> None:
+        self._access, self._forget = access, forget
+
+    async def erase(self, request: Request) -> ASGIApp:
+        """Erases the subject, and answers with the report. It goes on if the client goes away."""
+        body, subject_id = read_model(SubjectErasure, await request.body()), self._access.subject(request)
+        if body.subject_id != subject_id:
+            raise RequestRefused(400, "invalid_request", "subject_id: expected the subject of this request, as confirmation")
+        try:
+            report = await self._access.runtime.erase_subject(subject_id)
+        except ConfigError:
+            raise RequestRefused(
+                409, "not_sealed", "content is stored in plain text here, so there is no key to destroy; see docs/erasure.md"
+            ) from None
+        self._forget()
+        return json_response(report.as_json())
