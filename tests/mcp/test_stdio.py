@@ -49,6 +49,20 @@ async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_pat
     assert "notifications/cancelled" in (folder / "notes").read_text()
 
 
+async def test_a_cancelled_turn_cancels_its_call_and_the_server_is_told(tmp_path: Path) -> None:
+    """Its place is free again, and the server answers others."""
+    folder = tmp_path / "fs"
+    async with open_desk(tmp_path, {"fs": faulty(folder, ["hold", "echo"], max_calls=1)}) as (runtime, _):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(say, runtime, "fs__hold")
+            await until(lambda: calls(folder) == ["hold"])
+            tasks.cancel_scope.cancel()
+        assert runtime.statistics()["mcp_servers"]["fs"]["running"] == 0
+        assert await say(runtime, 'fs__echo {"text": "still here"}') == '"still here"'
+        assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
+    assert "notifications/cancelled" in (folder / "notes").read_text()
+
+
 async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
     replies: list[str] = []
 

@@ -27,6 +27,7 @@ def entry_of(number: int, kind: str, wo: int, what: str) -> Entry:
         "ask": {
             "approval_id": f"{wo_id}.1",
             "wo_id": wo_id,
+            "reason": "tool_call",
             "tool": f"tool{wo}",
             "tool_hash": "h",
             "expires_at": "2026-01-02",

@@ -6,6 +6,7 @@
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
+from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.requests import fits_entry
@@ -121,18 +122,18 @@ class WorkOrderChain:
         budgeter.allocate(self._scope[:1], config.budget_ceiling, used=self._session.state.tokens_used)
         budgeter.allocate(self._scope, config.turn_budget)
 
-    def close(self, spent: CostSummary, *, shows_untrusted: bool) -> None:
+    def close(self, spent: CostSummary, approval: ApprovalInTurn) -> None:
         """Charges the tool call that runs the turn, if one does and still waits. Releases the budgets of the turn and of an
         interrupted work order, and drops the chain's data.
 
         Args:
             spent: what the turn used
-            shows_untrusted: whether its session shows text of an untrusted source
+            approval: knows whether the turn's session shows text of an untrusted source
         """
         if (tool := calling_tool()) is not None:
             agent_class, session_id = self._services.config.agent_class, self._session.session_id
             turn: NestedTurn = {"agent_class": agent_class, "session_id": session_id, "turn_id": self.turn_id}
-            untrusted = shows_untrusted or any(each.payload.get("untrusted") for each in self.trace)
+            untrusted = approval.shows_untrusted or any(each.payload.get("untrusted") for each in self.trace)
             tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._services.budgeter.release(scope)

@@ -197,8 +197,7 @@ class Turn:
         if self._chain.message_ref is None or self._is_over:
             return
         self._is_over = True
-        cost = total_cost(self._chain.work_orders.values())
-        self._chain.close(cost, shows_untrusted=self._approval.shows_untrusted)
+        self._chain.close(total_cost(self._chain.work_orders.values()), self._approval)
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
@@ -446,7 +445,7 @@ class Turn:
         if authority is not None:
             authority.completed()
         self._is_over = True
-        self._chain.close(cost, shows_untrusted=self._approval.shows_untrusted)
+        self._chain.close(cost, self._approval)
         return TurnOutcome(result, gates)
 
     @property
