@@ -116,6 +116,9 @@ class TestMemory:
             assert (await bob.ask("POST", "/v1/memory/quarantine", body)).status == 400
             done = (await ada.ask("POST", "/v1/memory/quarantine", body)).json
             assert [each["artifact_id"] for each in done["withdrawn"]] == [artifact_id]
+            again = (await ada.ask("POST", "/v1/memory/quarantine", {"target": "tool:read file"})).json
+            assert (again["target"], again["written"]) == ("tool:read_file", False)
+            assert (await ada.ask("POST", "/v1/memory/quarantine", {"target": "nonsense"})).code == "invalid_request"
             (signal,) = (await ada.ask("GET", "/v1/memory")).json["signals"]
             assert signal["gate"]["state"] == "quarantined"
 

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from kitchener.errors import CallerError
 from kitchener.ids import memory_namespace
 from kitchener.inspection.memory_views import learned_views, signal_views
+from kitchener.memory.signals import normalise
 from kitchener.memory.timestamps import iso_of
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget, SubjectMemoryChange
@@ -85,10 +86,13 @@ class MemoryCalls:
     async def quarantine(self, request: Request) -> ASGIApp:
         """Keeps a signal or an event from counting, and takes out of use what loses its support by that."""
         body = read_model(ForgottenSignal, await request.body())
+        agent, target = self._agent(request, body.agent), body.target
+        if not target.startswith("EVT-"):
+            target = normalise(target, self._access.runtime.memory(agent).kinds)
         operation = QuarantineTarget(
-            agent_class=self._agent(request, body.agent),
+            agent_class=agent,
             subject_id=self._access.subject(request),
-            target=body.target,
+            target=target,
             reason=body.reason,
         )
         return await self._changed(operation)

@@ -228,7 +228,8 @@ class ResponsesDoor:
     ) -> ResponseHead:
         turn_id = await turn_of_update(ledgers.ho2m, session_id, update, before)
         head, _ = await read_head(ledgers.ho2m, turn_id, supervisor.agent_class)
-        await ledgers.commit()  # a crash must not take back a response whose id a client was told
+        if body.stream or body.background:
+            await ledgers.commit()  # a crash must not take back a response whose id a client was told
         return head._replace(previous_id=body.previous_response_id, is_background=bool(body.background))
 
     async def _answered(
