@@ -70,6 +70,10 @@ async def test_it_never_quotes_itself_so_quotes_do_not_nest() -> None:
     assert reply.count("From our conversation") == 1
 
 
+async def test_it_quotes_no_goal_which_repeats_the_message() -> None:
+    assert "From our conversation" not in await reply_to("I like trains", context="Goal: I like trains")
+
+
 async def test_of_equally_fitting_lines_the_latest_is_quoted_and_a_long_one_is_shortened() -> None:
     assert "“my city is Oslo”" in await reply_to("which city?", context="my city is Rome\nmy city is Oslo")
     assert "From our conversation" not in await reply_to("which city?", context="nothing of that kind")

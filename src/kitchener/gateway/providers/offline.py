@@ -28,6 +28,8 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 _SELF = "I am Kitchener's offline model: fixed rules, no language model. Configure a provider for real answers."
 _QUOTES = "From our conversation: "
 _KEEPS = "I keep in mind: "
+_GOALS = ("Goal: ", "Wider goal: ")
+"""Begin lines of intents, whose words are those of the messages that began them."""
 _SOCIAL = {"greeting": f"Hello! {_SELF}", "thanks": "You are welcome.", "farewell": "Goodbye!", "statement": "All right."}
 _LESSONS = {
     "domain": ("topic_affinity", "Often talks about {}."),
@@ -136,12 +138,13 @@ def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]])
 
 
 def _quote(message: str, context_text: str) -> str:
-    """The latest line that shares most words with the message, without questions and own replies; "" if none shares any."""
+    """The latest said line that shares most words with the message, without questions and own replies; "" if none does."""
     wanted = content_stems(words_of(message[-MAX_READ_CHARS:]))
     best, most = "", 1
     for line in context_text[-MAX_CONTEXT_CHARS:].splitlines() if wanted else ():
         shared = len(wanted & content_stems(words_of(line)))
-        if shared >= most and not line.rstrip().endswith("?") and not any(own in line for own in (_SELF, _QUOTES, _KEEPS)):
+        is_said = not line.startswith(_GOALS) and not any(own in line for own in (_SELF, _QUOTES, _KEEPS))
+        if shared >= most and is_said and not line.rstrip().endswith("?"):
             best, most = line, shared
     return _shortened(best.strip().rstrip("."), MAX_QUOTE_CHARS)
 
