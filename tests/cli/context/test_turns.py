@@ -185,7 +185,7 @@ class TestDiff:
         found = cli("context", "diff", turn(session, 3), turn(session, 5), "--json").json
         assert (found["before"], found["after"]) == (turn(session, 3), turn(session, 5))
         assert [each["entity_id"] for each in found["came_in"]] == [second, *both(turn(session, 4))]
-        assert [each["entity_id"] for each in found["went_out"]] == [first, turn(session, 1), *both(turn(session, 2))]
+        assert [each["entity_id"] for each in found["went_out"]] == [first, *both(turn(session, 1)), *both(turn(session, 2))]
         assert all("was not there yet" in each["why"] for each in found["came_in"])
         gone = [each["why"] for each in found["went_out"] if each["entity_id"] != turn(session, 1)]
         assert [why for why in gone if first not in why or "not live" not in why] == []
