@@ -83,6 +83,8 @@ from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
 from kitchener.schema_steps import steps
+from kitchener.serve.problems import RequestRefused
+from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire
 
 _REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
@@ -180,6 +182,12 @@ class Scan:
 def _as_jpeg(text: str) -> bytes:
     """An image of as many segments of two bytes as the text has characters."""
     return b"\xff\xd8" + b"\xff\xe0\x00\x02" * len(text)
+
+
+def _asked_response(text: str) -> None:
+    """No id of a response is that long, and saying so reads all of it."""
+    with contextlib.suppress(RequestRefused):
+        turn_of_response(f"resp_{text}")
 
 
 def _served(text: str) -> object:
@@ -411,6 +419,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a page of a result", lambda text: page_of(text, "WO-1.1", len(text) // 2, 2_000)),
         Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
         Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
+        Scan("a response of the server", _asked_response),
         Scan("a tool of a server", _served),
         Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
