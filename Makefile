@@ -90,7 +90,8 @@ lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer
 		--output-file requirements/run.txt $(ARGS)
 	@UV_PYTHON_DOWNLOADS=never $(LOCK) pyproject.toml --all-extras --group dev --constraint requirements/run.txt \
 		--output-file requirements/dev.txt $(ARGS)
-	@UV_PYTHON_DOWNLOADS=never $(LOCK) --group pyproject.toml:peers --output-file requirements/peers.txt $(ARGS)
+	@for each in doors gateways peers; do \
+		UV_PYTHON_DOWNLOADS=never $(LOCK) --group pyproject.toml:$$each --output-file requirements/$$each.txt $(ARGS) || exit 1; done
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
