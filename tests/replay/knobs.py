@@ -80,7 +80,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.request_timeout_s": _SERVED,
     "serve.write_timeout_s": _SERVED,
     "serve.keep_alive_s": _SERVED,
-    "serve.poll_s": _SERVED,
+    "serve.text_interval_s": _SERVED,
     "serve.max_requests": _SERVED,
     "serve.max_branches": _SERVED,
     "serve.clients.*.key": _SERVED,

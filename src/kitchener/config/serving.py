@@ -74,8 +74,9 @@ class ServeConfig(Settings):
     """How long a client may leave a piece of a stream untaken before it counts as gone, seconds."""
     keep_alive_s: Seconds = 15.0
     """After this silence a stream sends a comment, so that proxies keep the connection open, seconds."""
-    poll_s: Seconds = 0.25
-    """How often the event stream of a session looks for new events, seconds."""
+    text_interval_s: Annotated[float, Field(ge=0, le=10)] = 0.03
+    """How long text of a stream may wait to be sent with the text that follows, seconds. The first text of a reply never
+    waits. With more than 24 turns at once the time grows in proportion, to half a second. 0: text never waits."""
     max_requests: Positive = 1_024
     """Requests at the same time, of all keys together. A further one is refused with 503."""
     max_branches: Annotated[int, Field(ge=1, le=1_000)] = 16

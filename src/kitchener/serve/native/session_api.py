@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kitchener.config import ServeConfig
+from kitchener.serve.guard import Draining
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import EventFeed
 from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
@@ -57,19 +58,17 @@ def subject_operations(access: SessionAccess, forget: Callable[[], object]) -> l
     ]
 
 
-def session_operations(
-    access: SessionAccess, config: ServeConfig, turns: ServedTurns, is_draining: Callable[[], bool]
-) -> list[Served]:
+def session_operations(access: SessionAccess, config: ServeConfig, turns: ServedTurns, draining: Draining) -> list[Served]:
     """All operations about sessions.
 
     Args:
         access: finds sessions
         config: the settings of the server
         turns: the turns that run for requests
-        is_draining: whether the server shuts down
+        draining: whether the server shuts down
     """
     sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
-    feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentRequests(access)
+    feed, approvals, intents = EventFeed(access, config, draining), ApprovalCalls(access, turns), IntentRequests(access)
     answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"
     of_session, of_approval = (_SESSION,), (_SESSION, _APPROVAL)
     return [
