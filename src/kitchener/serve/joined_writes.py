@@ -31,18 +31,19 @@ class JoinedWrites:
     def write(self, data: bytes) -> None:
         """Writes at the end of the step."""
         if not self._waiting:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._waiting.append(data)
         self._bytes += len(data)
         if self._bytes > _MOST_BYTES:
-            self._flush()
+            self.flush()
 
     def close(self) -> None:
         """Writes what waits, and closes."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes what waits."""
         if self._waiting:
             data = b"".join(self._waiting)
             self._waiting, self._bytes = [], 0
@@ -55,4 +56,10 @@ class JoiningProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client has connected."""
-        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+        self._joined = JoinedWrites(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._joined))
+
+    def eof_received(self) -> None:
+        """A client will send no more. The connection closes with the end of this call."""
+        self._joined.flush()
+        super().eof_received()
