@@ -6,10 +6,10 @@
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
+from kitchener.actors.admission.requests import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.last_call import Room
 from kitchener.actors.turn.reply import APOLOGY, Reply
@@ -26,7 +26,6 @@ from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
-from kitchener.records.deferred_loop import Resumption
 from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,
@@ -48,6 +47,7 @@ from kitchener.records.entries import (
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import said_by
 from kitchener.records.tokens import tokens_of_bytes
+from kitchener.records.tools.deferred_loop import Resumption
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 

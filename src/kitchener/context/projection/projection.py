@@ -34,7 +34,7 @@ from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, 
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
-from kitchener.media import accepts
+from kitchener.media.media_types import accepts
 from kitchener.records.entries import ProjectionMode, SuppressReason
 from kitchener.records.tokens import Estimator
 
