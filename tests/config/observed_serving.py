@@ -45,6 +45,17 @@ async def client_crowded(root: Path, **settings: Any) -> Hashable:
         return await crowded(root, clients={"desk": {**CLIENT, **settings}})
 
 
+async def guessed(root: Path, **serve: Any) -> Hashable:
+    """Wrong keys from what is, or is said to be, two addresses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        settings = {"wrong_keys_per_minute": 1, "clients": {"desk": CLIENT}, **serve}
+        async with serving(root, serve=settings) as client:
+            guess = {"authorization": f"Bearer wrong-{KEY}"}
+            asked = [await client.ask("GET", "/v1/models", **guess, x_forwarded_for=f"192.0.2.{each}") for each in (1, 2, 1)]
+    return tuple(each.status for each in asked)
+
+
 async def crowded(root: Path, **serve: Any) -> Hashable:
     """A request while another one runs."""
     gate = Gate("synthesize")

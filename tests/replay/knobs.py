@@ -81,6 +81,8 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.write_timeout_s": _SERVED,
     "serve.keep_alive_s": _SERVED,
     "serve.text_interval_s": _SERVED,
+    "serve.wrong_keys_per_minute": _SERVED,
+    "serve.trusted_proxies": _SERVED,
     "serve.max_requests": _SERVED,
     "serve.max_branches": _SERVED,
     "serve.clients.*.key": _SERVED,

@@ -66,6 +66,12 @@ class ServeConfig(Settings):
     client_gone: Literal["detach", "cancel"] = "detach"
     """What becomes of a turn whose client goes away. `detach`: it goes on, and its reply is in the session. `cancel`: it is
     aborted."""
+    wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
+    """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
+    before."""
+    trusted_proxies: tuple[Name, ...] = ()
+    """Addresses of reverse proxies, such as `127.0.0.1`. What they say in X-Forwarded-For is the address that wrong keys count
+    for. Nobody else is believed."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
     """Largest body of a request, bytes. A larger one is refused with 413."""
     request_timeout_s: Seconds = 30.0

@@ -19,6 +19,7 @@ from kitchener.serve.callers import Caller, Callers, is_loopback
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
+from kitchener.serve.wrong_keys import address_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
@@ -85,7 +86,9 @@ class Guard:
         answer = _Answer(send, self._counts)
         try:
             self._check(scope)
-            caller = self._callers.of(Headers(scope=scope).get("authorization"))
+            caller = self._callers.of(
+                Headers(scope=scope).get("authorization"), address_of(scope, self._config.trusted_proxies)
+            )
             caller.enter()
         except RequestRefused as error:
             await problem_of(error).response()(scope, receive, answer.send)
