@@ -9,7 +9,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -108,9 +108,14 @@ def body(data: bytes, content_type: str = "application/json", path: str = "/v1/c
 
 def chunked(data: bytes, times: int) -> bytes:
     """A request of Eve in chunks, without a length."""
+    return in_chunks([data] * times)
+
+
+def in_chunks(pieces: Sequence[bytes]) -> bytes:
+    """A request of Eve with this body, without a length."""
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: {_EVE['authorization']}\r\n"
-    pieces = b"%x\r\n%b\r\n" % (len(data), data) * times
-    return f"{head}content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n".encode() + pieces + b"0\r\n\r\n"
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces)
+    return f"{head}content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n".encode() + chunks + b"0\r\n\r\n"
 
 
 _SAID: Final = [{"role": "user", "content": "hello"}]
@@ -301,7 +306,8 @@ async def well_behaved(port: int, attack_name: str, done: asyncio.Event, found: 
     connection.close()
 
 
-async def _under(attack: Attack, port: int, connections: int, said: list[str]) -> list[str]:
+async def under(attack: Attack, port: int, connections: int, said: list[str]) -> list[str]:
+    """Runs an attack with a well-behaved client beside it, whose messages are added to `said`. Returns what went wrong."""
     done, problems = asyncio.Event(), list[str]()
 
     async def talk() -> None:
@@ -331,7 +337,7 @@ async def attack(folder: Path, connections: int) -> dict[str, Any]:
     wrong, said, all_of = list[str](), list[str](), attacks()
     with served(folder, SETTINGS, KEYS) as server:
         for one in all_of:
-            wrong += await _under(one, server.port, connections, said)
+            wrong += await under(one, server.port, connections, said)
         memory, files, code = server.rss_mib(), server.open_files(), server.process.poll()
     if code is not None:
         wrong.append(f"the server ended with {code}")
