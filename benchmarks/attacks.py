@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -190,10 +191,10 @@ async def pipelined(port: int, connections: int) -> list[int]:
     return [status for found in await asyncio.gather(*(one() for _ in range(max(1, connections // 20)))) for status in found]
 
 
-async def slow_readers(port: int, connections: int) -> list[int]:
-    """Clients that ask for a long stream and read nothing."""
+async def slow_readers(port: int, connections: int, for_s: float = 4.0) -> list[int]:
+    """Clients that ask for a long stream and read nothing for so long."""
     said = [{"role": "user", "content": "say " + "very long words " * 3_000}]
-    return await asyncio.gather(*(sent(port, chat(said, **_EVE), hangs_up_after_s=4.0) for _ in range(connections)))
+    return await asyncio.gather(*(sent(port, chat(said, **_EVE), hangs_up_after_s=for_s) for _ in range(connections)))
 
 
 async def forged(port: int, connections: int) -> list[int]:
@@ -251,8 +252,8 @@ async def idle(port: int, connections: int) -> list[int]:
     return await asyncio.gather(*(sent(port, b"G" * (number % 2)) for number in range(connections * 15)))
 
 
-def attacks() -> list[Attack]:
-    """All of them."""
+def attacks(unread_s: float = 4.0) -> list[Attack]:
+    """All of them; slow readers read nothing for so long."""
     gone: tuple[tuple[str, bytes, float], ...] = (
         ("before the body", _TALK[: _TALK.index(b"\r\n\r\n") + 4], 0.0),
         ("in the body", _TALK[:-20], 0.0),
@@ -278,7 +279,7 @@ def attacks() -> list[Attack]:
         Attack("pipelining", frozenset({200}), pipelined),
         Attack("heads a byte at a time", frozenset({_CLOSED, 408}), trickled(_TALK, 1)),
         Attack("bodies a byte at a time", frozenset({_CLOSED, 408}), _slow_body),
-        Attack("slow readers", frozenset({_CLOSED}), slow_readers),
+        Attack("slow readers", frozenset({_CLOSED}), partial(slow_readers, for_s=unread_s)),
         *(Attack(f"gone {phase}", frozenset({_CLOSED}), each(data, hangs_up_after_s=after)) for phase, data, after in gone),
         Attack("idle connections", frozenset({_CLOSED, 408, 503}), idle),
         Attack("wrong keys", frozenset({401, 429}), guessed),

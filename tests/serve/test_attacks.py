@@ -50,7 +50,7 @@ async def test_each_attack_gets_what_it_may_get_and_others_are_served(tmp_path: 
     said, wrong = list[str](), list[str]()
     with captured_logs() as logged:
         async with listening(tmp_path / "root", serve=SERVE) as real:
-            for each in attacks.attacks():
+            for each in attacks.attacks(unread_s=0.6):
                 with anyio.fail_after(60):
                     wrong += await attacks.under(each, port_of(real), 3, said)
                 assert each.replies > 0

@@ -108,7 +108,7 @@ class _Connection(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             if self._head_timer is None:
                 self._await_head()
-        else:
+        elif self.cycle is None or not self.cycle.response_complete:
             self.stop_waiting()
 
     def eof_received(self) -> None:
