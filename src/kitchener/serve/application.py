@@ -17,6 +17,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import Runtime
+from kitchener.serve.agui.agui_door import AguiDoor
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
@@ -62,6 +63,7 @@ class KitchenerServer:
                 streams=True,
             ),
             *response_operations(responses),
+            *AguiDoor(access, config, turns, clock, sessions).operations(),
             *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
-from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.metrics import ServedEnd, ServerCounts
 
 _log = get_logger(__name__)
@@ -23,6 +23,8 @@ Updates = Callable[[], AsyncGenerator[TurnUpdate, None]]
 """Starts a turn, and gives its updates; the last one is `TurnCompleted`."""
 Whole = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn, and gives its result; None: there is no turn yet."""
+Told = Callable[[UpdateListener], Awaitable[TurnResult | None]]
+"""Runs a turn, and gives its updates to the listener and then its result; None: there is no turn yet."""
 
 
 class ServedTurn:
@@ -89,17 +91,24 @@ class ServedTurn:
 
     async def run_updates(self, begin: Updates) -> None:
         """Runs the turn, and hands its updates to the reader while there is one."""
-        assert self._stream is not None
         async with aclosing(begin()) as updates:
             async for update in updates:
-                if isinstance(update, TextDelta) and not self._has_text:
-                    self._has_text = True
-                    self._counts.first_text_s.add(anyio.current_time() - self._began)
                 if isinstance(update, TurnCompleted):
                     self._results.append(update.result)
-                if self._has_reader:
-                    with suppress(anyio.BrokenResourceError):  # the reader went meanwhile, see `leave`
-                        await self._stream[0].send(update)
+                await self._tell(update)
+
+    async def run_told(self, begin: Told) -> None:
+        """Runs the turn, whose updates come by a listener."""
+        self._results.append(await begin(self._tell))
+
+    async def _tell(self, update: TurnUpdate) -> None:
+        assert self._stream is not None
+        if isinstance(update, TextDelta) and not self._has_text:
+            self._has_text = True
+            self._counts.first_text_s.add(anyio.current_time() - self._began)
+        if self._has_reader:
+            with suppress(anyio.BrokenResourceError):  # the reader went meanwhile, see `leave`
+                await self._stream[0].send(update)
 
     async def run_whole(self, begin: Whole) -> None:
         """Runs the turn without updates."""
@@ -153,6 +162,11 @@ class ServedTurns:
         """Begins a turn whose updates somebody reads."""
         turn = ServedTurn(session_id, self._capacity, self.counts, cancels=self._cancels)
         return self._start(turn, lambda: turn.run_updates(begin))
+
+    def begin_told(self, session_id: str, begin: Told) -> ServedTurn:
+        """Begins a turn whose updates come by a listener, and are read."""
+        turn = ServedTurn(session_id, self._capacity, self.counts, cancels=self._cancels)
+        return self._start(turn, lambda: turn.run_told(begin))
 
     def begin_whole(self, session_id: str, begin: Whole) -> ServedTurn:
         """Begins a turn of which only the result is wanted."""
