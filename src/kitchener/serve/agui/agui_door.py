@@ -114,7 +114,6 @@ class AguiDoor:
 
         Raises:
             UnknownApproval: the subject's thread has no such session
-            CallerError: the id of the interrupt is none
         """
         answers, thread_id = asked.body.resume or [], asked.body.thread_id
         session_id = session_of(answers)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from kitchener.actors.approval.answering import GivenAnswer
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.errors import UnknownApproval
+from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
@@ -85,13 +85,13 @@ def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalI
         by: who answers
 
     Raises:
-        UnknownApproval: the session has no such request
+        UnknownApproval: the session has no such request, or an earlier answer of the list is about it
         RequestRefused: the payload is no answer to it
     """
     known = {each.approval_id: each for each in requested}
     found = list[tuple[str, GivenAnswer]]()
     for each in answers:
-        request = known.get(each.interrupt_id)
+        request = known.pop(each.interrupt_id, None)
         if request is None:
             raise UnknownApproval(each.interrupt_id)
         found.append((request.approval_id, _given(each, request, by)))
@@ -99,8 +99,11 @@ def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalI
 
 
 def session_of(answers: Sequence[ResumeAnswer]) -> str:
-    """The session that the first answer is about. Raises CallerError if the interrupt's id cannot be one."""
-    return split_approval_id(answers[0].interrupt_id)[0]
+    """The session that the first answer is about. Raises UnknownApproval if the interrupt's id cannot be one."""
+    try:
+        return split_approval_id(answers[0].interrupt_id)[0]
+    except CallerError:
+        raise UnknownApproval(answers[0].interrupt_id) from None
 
 
 def _given(answer: ResumeAnswer, request: ApprovalInfo, by: str) -> GivenAnswer:

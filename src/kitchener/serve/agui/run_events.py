@@ -184,7 +184,12 @@ class RunEvents:
     def _snapshot(self) -> bytes:
         # Activities and reasoning are the client's own: a snapshot without any leaves them as they are.
         shown = [each for each in self._asked.shown if each.get("role") not in ("activity", "reasoning")]
-        return event({"type": "MESSAGES_SNAPSHOT", "messages": [*shown, *self._made, *self._unfinished()]})
+        told: dict[str, Any] = {"type": "MESSAGES_SNAPSHOT", "messages": [*shown, *self._made, *self._unfinished()]}
+        try:
+            return event(told)
+        except TypeError:  # more can be read than written: what is nested too deeply cannot be told again
+            told["messages"] = [each for each in told["messages"] if _can_be_sent(each)]
+            return event(told)
 
     def _unfinished(self) -> list[dict[str, Any]]:
         if self._open is None:
@@ -301,7 +306,15 @@ def _json(value: object) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(value, default=str).encode() if not isinstance(value, str) else orjson.dumps(_plain(value))
+        return json.dumps(value).encode() if not isinstance(value, str) else orjson.dumps(_plain(value))
+
+
+def _can_be_sent(message: Mapping[str, Any]) -> bool:
+    try:
+        orjson.dumps(message)
+    except TypeError:
+        return False
+    return True
 
 
 def _plain(text: str) -> str:
