@@ -127,6 +127,7 @@ class FrontEnd:
                 self._replace(each["messages"])
             elif kind == "RUN_FINISHED":
                 self.interrupts = each["outcome"].get("interrupts", [])
+        assert len({each["id"] for each in self.messages}) == len(self.messages)
 
     def _call(self, call_id: str) -> dict[str, Any] | None:
         calls: list[dict[str, Any]] = [call for each in self.messages for call in each.get("toolCalls", ())]

@@ -232,9 +232,10 @@ class TestInterrupts:
             assert front.arguments == {waits["id"]: '{"to":"ada"}'}
             assert (events[-1]["outcome"], "sent to bob" in front.said[-1]) == ({"type": "success"}, True)
             said = list(front.said)
-            again = FrontEnd(client, messages=front.messages[:3], runs=1)
-            await again.resume({"interruptId": waits["id"], "status": "resolved", "payload": payload})
-            assert again.said == said
+            for shown in (front.messages[:3], front.messages):  # what a cut stream left is replaced
+                again = FrontEnd(client, messages=[*shown], runs=1)
+                await again.resume({"interruptId": waits["id"], "status": "resolved", "payload": payload})
+                assert again.said == said
             first = front.session
             await front.say("thanks")
             assert (front.session, front.said[-1]) == (first, "echo: thanks")
@@ -287,6 +288,22 @@ class TestInterrupts:
             assert (front.interrupts, front.results) == ([bob], {})
             await front.resume({"interruptId": ada["id"], **allowed}, {"interruptId": bob["id"], **allowed})
             assert front.results == {ada["id"]: "sent to ada", bob["id"]: "sent to bob"}
+
+    async def test_a_thread_goes_on_after_an_interrupt_that_was_answered_elsewhere(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (waits,) = front.interrupts
+            path, session = f"/v1/sessions/{front.session}/approvals/{waits['id']}/approve", front.session
+            assert (await client.ask("POST", path)).status == 200
+            given = {"interruptId": waits["id"], "status": "resolved", "payload": {"approved": False}}
+            assert await front.resume(given) == []
+            assert (front.last.status, front.last.code) == (409, "approval_closed")
+            cancelled = {"interruptId": waits["id"], "status": "cancelled"}
+            assert kinds(await front.resume(cancelled)) == ["RUN_STARTED", "RUN_FINISHED"]
+            assert front.interrupts == []
+            await front.say("and?", resume=[cancelled])
+            assert (front.said[-1], front.session) == ("echo: and?", session)
 
     @pytest.mark.parametrize(
         ("wrong", "status"),

@@ -64,8 +64,10 @@ class AguiDoor:
         subject_id = self._access.subject(request)
         if asked.body.resume:
             caller.check("approve")
-            return await self._resumed(request, supervisor, subject_id, asked)
-        if not asked.body.messages:
+            resumed = await self._resumed(request, supervisor, subject_id, asked)
+            if resumed is not None:
+                return resumed
+        elif not asked.body.messages:
             caller.check("read")
             return await self._told(supervisor, subject_id, asked)
         run_id = asked.body.run_id
@@ -94,12 +96,14 @@ class AguiDoor:
         ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
         return bool(await ho2m.last(key=events.idempotency_index_key("session", session_id, run_id)))
 
-    async def _resumed(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
-        """The run that goes on after answers. All of them are checked before the first one is given."""
+    async def _resumed(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
+        """The run that goes on after answers, all of which are checked first; None: there is only a message to reply to."""
         answers = asked.body.resume or []
         session = await self._asking(supervisor, subject_id, asked)
         requested = await read_requested(self._access.runtime.ledgers(supervisor.agent_class).ho2m, session)
         given = given_answers(answers, requested, subject_id)
+        if not given:
+            return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
         turn = self._turns.begin_told(session.session_id, partial(_answer_all, supervisor, given))

@@ -14,7 +14,7 @@ from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
-from kitchener.runtime.approval_list import ApprovalInfo, approvals_in
+from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
 from kitchener.serve.agui.run_events import RequestedCall
 from kitchener.serve.agui.run_input import ResumeAnswer
 from kitchener.serve.operations_table import checked_body
@@ -79,6 +79,8 @@ def waiting_calls(requested: Iterable[ApprovalInfo]) -> list[RequestedCall]:
 def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalInfo], by: str) -> list[tuple[str, GivenAnswer]]:
     """The answers that a run brings, each with its request.
 
+    Left out are interrupts that the client cancels and that are over: it must name them to go on with its thread.
+
     Args:
         answers: of the run
         requested: the requests of the session
@@ -94,7 +96,9 @@ def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalI
         request = known.pop(each.interrupt_id, None)
         if request is None:
             raise UnknownApproval(each.interrupt_id)
-        found.append((request.approval_id, _given(each, request, by)))
+        answer = _given(each, request, by)
+        if each.status != "cancelled" or not _is_over(request, answer):
+            found.append((request.approval_id, answer))
     return found
 
 
@@ -115,6 +119,12 @@ def _given(answer: ResumeAnswer, request: ApprovalInfo, by: str) -> GivenAnswer:
     if not read.approved:
         return GivenAnswer(decision="denied", message=read.message, answered_by=by)
     return GivenAnswer(decision="approved", arguments=read.edited_args, scope=read.scope, message=read.message, answered_by=by)
+
+
+def _is_over(request: ApprovalInfo, answer: GivenAnswer) -> bool:
+    """Whether a request has expired, is void, or has another answer."""
+    is_other = request.resolved is not None and not answer.is_same(request.resolved)
+    return is_other or request.status in ("expired", "void")
 
 
 def _declines(payload: object, schema: Mapping[str, object]) -> bool:

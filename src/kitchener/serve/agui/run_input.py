@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kitchener.actors.sessions.requests import MAX_NAME
+from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.records.parts import FilePart
 from kitchener.serve.chat.chat_request import ATTACHED, SaidPair, attached_file
 from kitchener.serve.operations_table import checked_body, read_json
@@ -32,6 +32,8 @@ class RunMessage(BaseModel):
     """Text, or parts; of an activity an object."""
     tool_calls: list[dict[str, Any]] | None = Field(None, alias="toolCalls")  # only their ids are read
     """Tool calls of the assistant."""
+    tool_call_id: str | None = Field(None, alias="toolCallId")
+    """The call whose result this is."""
 
 
 class ResumeAnswer(BaseModel):
@@ -61,7 +63,7 @@ class RunInput(BaseModel):
     messages: list[RunMessage] = Field(max_length=20_000)
     """The conversation. The last message of the user is the one to reply to. Without messages the answer tells the thread's."""
     resume: list[ResumeAnswer] | None = Field(None, max_length=1_000)
-    """Answers to interrupts. With them, messages do not count."""
+    """Answers to interrupts. With an answer to one that is open, messages do not count."""
 
 
 class AskedRun(NamedTuple):
@@ -69,7 +71,7 @@ class AskedRun(NamedTuple):
 
     body: RunInput
     message: str
-    """"" if it brings answers, or asks for what was said."""
+    """"" if there is none: it only brings answers, or asks for what was said."""
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
     """What the client says was said before, oldest first. Messages without a reply are left out."""
@@ -106,16 +108,30 @@ def read_run(data: bytes) -> AskedRun:
     raw: list[dict[str, Any]] = found["messages"]
     end = max((number for number, each in enumerate(body.messages, 1) if each.role == "user"), default=0)
     calls = frozenset(call["id"] for each in body.messages for call in each.tool_calls or () if isinstance(call.get("id"), str))
-    if body.resume or not body.messages:
-        return AskedRun(body, "", (), (), raw, False, calls, ())
+    answers = _only_answers(body, raw, calls)
+    if not body.messages:
+        return answers
     left = [each for each in body.messages[end:] if each.role not in ("activity", "reasoning")]
     own = f"{body.run_id}:"
     if not end or any(not (each.id.startswith(own) or each.role == "tool" or each.tool_calls) for each in left):
+        if body.resume:
+            return answers
         raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's")
     last = body.messages[end - 1]
     text, parts, skipped = _content(last)
     earlier = tuple(_pairs(body.messages[: end - 1]))
     return AskedRun(body, text or ATTACHED, parts, earlier, raw[:end], bool(left), calls, skipped)
+
+
+def _only_answers(body: RunInput, raw: Sequence[Mapping[str, Any]], calls: frozenset[str]) -> AskedRun:
+    """A run without a message."""
+    own, answered = f"{body.run_id}:", {each.interrupt_id for each in body.resume or ()}
+    shown = [
+        told
+        for told, each in zip(raw, body.messages, strict=True)
+        if not each.id.startswith(own) and each.tool_call_id not in answered
+    ]
+    return AskedRun(body, "", (), (), shown, len(shown) < len(raw), calls, ())
 
 
 def _pairs(messages: Sequence[RunMessage]) -> Iterator[SaidPair]:
