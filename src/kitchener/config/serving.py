@@ -63,6 +63,8 @@ class ServeConfig(Settings):
     """Headers that name the subject, first match first, for keys with the right `act_for`."""
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
+    page: bool = True
+    """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
     """What becomes of a turn whose client goes away. `detach`: it goes on, and its reply is in the session. `cancel`: it is
     aborted."""

@@ -27,6 +27,7 @@ from kitchener.serve.metrics import CONTENT_TYPE, exposition
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
+from kitchener.serve.page.page_files import page_routes
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
@@ -67,14 +68,17 @@ class KitchenerServer:
             *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
+        page = page_routes() if config.page else []
         routes = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
             *(each.route() for each in operations),
+            *page,
             Served("GET", "/metrics", "Counts for Prometheus", self._metrics, "operate").route(),
             Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
         ]
-        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts)
+        public = [each.path for each in page]
+        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, public)
         self.app: ASGIApp = self._guard
         """The ASGI application."""
 

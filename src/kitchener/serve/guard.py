@@ -5,6 +5,7 @@ ends here. Explained in `docs/server.md`.
 """
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any, Final
 
 import anyio
@@ -13,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
-from kitchener.serve.callers import Caller, Callers, is_loopback
+from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
 from kitchener.serve.metrics import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
 
@@ -32,10 +33,14 @@ class Guard:
         callers: whose keys count
         config: the settings of the server
         counts: counts the answers
+        public: paths that need no key
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, config: ServeConfig, counts: ServerCounts) -> None:
+    def __init__(
+        self, app: ASGIApp, callers: Callers, config: ServeConfig, counts: ServerCounts, public: Collection[str] = ()
+    ) -> None:
         self._app, self._callers, self._config = app, callers, config
+        self._public, self._anybody = frozenset(public), anybody(config)
         self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
         self._counts = counts
         self.is_draining = False
@@ -59,7 +64,8 @@ class Guard:
         answer = _Answer(send, self._counts)
         try:
             self._check(scope)
-            caller = self._callers.of(Headers(scope=scope).get("authorization"))
+            is_public = scope["path"] in self._public
+            caller = self._anybody if is_public else self._callers.of(Headers(scope=scope).get("authorization"))
             caller.enter()
         except RequestRefused as error:
             await problem_of(error).response()(scope, receive, answer.send)

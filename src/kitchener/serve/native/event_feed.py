@@ -23,7 +23,7 @@ TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SESSION_START: ("session_started", ("agent_class", "external_id")),
     events.SESSION_END: ("session_ended", ("reason",)),
     events.MESSAGE_IMPORTED: ("message_imported", ("turn_id", "role", "text", "speaker", "said_at")),
-    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts")),
+    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts", "resumes")),
     events.TURN_COMPLETED: (
         "turn_completed",
         ("turn_id", "response", "degraded", "error", "pending_approval", "quality_gate_passed", "cost_summary", "intent_id"),

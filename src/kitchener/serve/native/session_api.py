@@ -8,6 +8,7 @@ from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denia
 from kitchener.serve.native.event_feed import EventFeed
 from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
+from kitchener.serve.native.own_rights import OwnRights
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import NewSession, SessionCalls, SessionEnding
 from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
@@ -48,6 +49,7 @@ def subject_operations(access: SessionAccess, forget: Callable[[], object]) -> l
     turn = f"{_ONE}/turns/{{turn_id}}"
     line = "/v1/memory/{artifact_id}/deactivate"
     return [
+        Served("GET", "/v1/me", "Show what the key allows", OwnRights(access).show),
         Served("GET", f"{turn}/why", "Explain what a turn was shown", why.why, "read", None, (_SESSION, _TURN, _ENTRY)),
         Served("GET", f"{turn}/diff", "Compare two turns", why.diff, "read", None, (_SESSION, _TURN, _BEFORE)),
         Served("GET", "/v1/memory", "List what was learned", memory.show, "read", None, (_AGENT,)),
