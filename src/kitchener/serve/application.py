@@ -17,6 +17,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import Runtime
+from kitchener.serve.caller_trace import traced_by
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
@@ -73,7 +74,7 @@ class KitchenerServer:
             Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
         ]
         self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts)
-        self.app: ASGIApp = self._guard
+        self.app: ASGIApp = traced_by(runtime.telemetry, self._guard)
         """The ASGI application."""
 
     async def drain(self) -> bool:
