@@ -1,4 +1,4 @@
-"""The names of spans, attributes and metrics are those of the reference implementation, and the bounds of buckets are its too."""
+"""The names of spans, attributes and metrics, and the bounds of buckets, are those of the reference implementation."""
 
 import inspect
 import re
