@@ -21,7 +21,7 @@ from kitchener.actors.turn_memory import TurnMemory
 from kitchener.lanes.askers import ids_of_turn
 from kitchener.ledger import LateLedgers, LedgerClient
 from kitchener.memory.overlays import Overlay
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder
 from kitchener.telemetry import names
