@@ -18,6 +18,7 @@ from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import Runtime
 from kitchener.serve.agui.agui_door import AguiDoor
+from kitchener.serve.caller_trace import traced_by
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
@@ -79,7 +80,7 @@ class KitchenerServer:
         ]
         public = [each.path for each in page]
         self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, public)
-        self.app: ASGIApp = self._guard
+        self.app: ASGIApp = traced_by(runtime.telemetry, self._guard)
         """The ASGI application."""
 
     async def drain(self) -> bool:
