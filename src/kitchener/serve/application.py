@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
@@ -22,7 +23,9 @@ from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.guard import Guard
-from kitchener.serve.metrics import CONTENT_TYPE, exposition
+from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
+from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
+from kitchener.serve.metrics.process_metrics import process_families
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
@@ -44,6 +47,7 @@ class KitchenerServer:
     def __init__(self, runtime: Runtime, callers: Callers, turns: ServedTurns, clock: Clock) -> None:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
+        self._approvals = ApprovalBacklog(runtime, clock)
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
@@ -94,9 +98,16 @@ class KitchenerServer:
         return not waiting.cancelled_caught
 
     async def _metrics(self, _: Request) -> Response:
-        prices = self._runtime.config.router.prices
-        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running, prices)
-        return Response(text, media_type=CONTENT_TYPE)
+        began = anyio.current_time()
+        await anyio.lowlevel.checkpoint()
+        lag_s, found = anyio.current_time() - began, self._runtime.statistics()
+        waiting = await self._approvals.count(found["commits"])
+        families = [
+            *server_families(self._turns.counts, running_requests=self._guard.running, loop_lag_s=lag_s),
+            *runtime_families(found, waiting_approvals=waiting, prices=self._runtime.config.router.prices),
+            *await anyio.to_thread.run_sync(lambda: list(process_families())),
+        ]
+        return Response(exposition(families), media_type=CONTENT_TYPE)
 
     async def _wait_idle(self) -> None:
         await self._turns.wait_idle()
