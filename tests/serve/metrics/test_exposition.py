@@ -14,7 +14,7 @@ from kitchener.serve.metrics.exposition import exposition, runtime_families
 from kitchener.serve.metrics.metric_family import MetricFamily
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
-from tests.serve.metrics_text import read_metrics
+from tests.serve.metrics.metrics_text import read_metrics
 from tests.serve.native.test_sessions import asking_model, send_letter
 from tests.serve.requests import Client, serving
 
@@ -123,7 +123,7 @@ async def test_every_metric_is_documented_and_names_nobody(tmp_path: Path, monke
 
 def documented_metrics() -> set[str]:
     """The names in the table of `docs/server.md`."""
-    section = (Path(__file__).parents[2] / "docs/server.md").read_text().partition("## Metrics")[2].partition("\n## ")[0]
+    section = (Path(__file__).parents[3] / "docs/server.md").read_text().partition("## Metrics")[2].partition("\n## ")[0]
     return {
         name
         for line in section.splitlines()
