@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
+from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
@@ -32,6 +33,8 @@ from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
+
+_log = get_logger(__name__)
 
 
 class KitchenerServer:
@@ -92,6 +95,7 @@ class KitchenerServer:
         with anyio.move_on_after(self._limits.shutdown_grace_s) as waiting:
             await self._wait_idle()
         if waiting.cancelled_caught:
+            _log.warning("turns aborted on record after the grace time", turns=len(self._turns))
             self._turns.stop_all()
             with anyio.move_on_after(self._limits.abort_grace_s):
                 await self._wait_idle()
