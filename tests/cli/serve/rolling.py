@@ -18,7 +18,7 @@ from tests.cli.commands import environment
 _LAUNCH: Final = """
 import os, sys
 os.dup2(int(sys.argv.pop(1)), 3)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=sys.argv.pop(1))
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
 from kitchener.cli.main import main
 main()
 """
@@ -26,10 +26,10 @@ LIMIT_S: Final = 60.0
 """Longest wait for anything, seconds."""
 
 
-def serve_on(listener: socket.socket, cwd: Path, *arguments: str, count: int = 1, **env: str) -> "subprocess.Popen[str]":
+def serve_on(listener: socket.socket, cwd: Path, **env: str) -> "subprocess.Popen[str]":
     """`kitchener serve` in a process that is handed this socket, as systemd does it."""
     return subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, str(listener.fileno()), str(count), "serve", *arguments],
+        [sys.executable, "-c", _LAUNCH, str(listener.fileno()), "serve"],
         cwd=cwd,
         env=environment(**env),
         pass_fds=[listener.fileno()],

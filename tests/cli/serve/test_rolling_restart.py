@@ -98,30 +98,6 @@ async def check(root: Path, acknowledged: dict[str, tuple[str, str]]) -> None:
     assert all(each == list(range(1, len(each) + 1)) for each in numbers.values())
 
 
-class TestHandedOverSockets:
-    """A socket that cannot be served is refused at once, in one line."""
-
-    def outcome(self, listener: socket.socket, cwd: Path, *arguments: str, count: int = 1) -> tuple[int, str]:
-        process = serve_on(listener, cwd, *arguments, count=count)
-        _, err = process.communicate(timeout=LIMIT_S)
-        return process.returncode, err
-
-    def test_several_are_refused(self, tmp_path: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            code, err = self.outcome(listener, tmp_path, count=2)
-        assert (code, len(err.splitlines()), "LISTEN_FDS" in err) == (2, 1, True)
-
-    def test_one_that_others_reach_needs_keys(self, tmp_path: Path) -> None:
-        with socket.create_server(("0.0.0.0", 0)) as listener:
-            code, err = self.outcome(listener, tmp_path)
-        assert (code, len(err.splitlines()), "serve.clients" in err) == (2, 1, True)
-
-    def test_one_that_does_not_listen_is_refused(self, tmp_path: Path) -> None:
-        with socket.socket() as listener:
-            code, err = self.outcome(listener, tmp_path)
-        assert (code, len(err.splitlines()), "listening" in err) == (2, 1, True)
-
-
 def test_the_service_manager_hears_when_it_is_ready_and_when_it_stops(tmp_path: Path) -> None:
     place = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard, socket.create_server(("127.0.0.1", 0)) as listener:

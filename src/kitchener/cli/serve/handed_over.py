@@ -12,11 +12,10 @@ from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.serve.callers import is_loopback
 
-_FIRST: Final = 3
 _SOURCE: Final = "the handed-over socket"
 
 
-def take_listener(config: ServeConfig, environ: MutableMapping[str, str]) -> socket.socket | None:
+def take_listener(config: ServeConfig, environ: MutableMapping[str, str], *, first: int = 3) -> socket.socket | None:
     """The socket that was handed over to this process; None: there is none. The caller closes it.
 
     Removes the variables, so that programs which this process starts do not take the socket for theirs.
@@ -24,6 +23,7 @@ def take_listener(config: ServeConfig, environ: MutableMapping[str, str]) -> soc
     Args:
         config: whether it has clients; without any the socket listens on a loopback address
         environ: the environment of this process
+        first: the descriptor of the first socket; the protocol says 3
 
     Raises:
         ConfigError: several were handed over, it is no listening TCP socket, or its address needs keys
@@ -35,7 +35,7 @@ def take_listener(config: ServeConfig, environ: MutableMapping[str, str]) -> soc
     if count != "1":
         raise ConfigError(_SOURCE, "LISTEN_FDS", repr(count), "expected one socket; a .socket unit has one ListenStream")
     try:
-        found = socket.socket(fileno=_FIRST)
+        found = socket.socket(fileno=first)
     except OSError as error:
         raise ConfigError(_SOURCE, "LISTEN_FDS", repr(count), f"no socket is there: {error.strerror}") from None
     try:

@@ -11,7 +11,7 @@ from kitchener.clock import Clock, iso
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import Runtime
-from kitchener.runtime.approval_list import approvals_in
+from kitchener.runtime.queries.approval_list import approvals_in
 
 
 class ApprovalBacklog:
