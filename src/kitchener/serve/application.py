@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
+from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
 from kitchener.serve.agui.agui_door import AguiDoor
 from kitchener.serve.caller_trace import traced_by
@@ -24,7 +26,9 @@ from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.guard import Guard
-from kitchener.serve.metrics import CONTENT_TYPE, exposition
+from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
+from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
+from kitchener.serve.metrics.process_metrics import process_families
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
@@ -32,6 +36,8 @@ from kitchener.serve.page.page_files import page_routes
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
+
+_log = get_logger(__name__)
 
 
 class KitchenerServer:
@@ -47,6 +53,7 @@ class KitchenerServer:
     def __init__(self, runtime: Runtime, callers: Callers, turns: ServedTurns, clock: Clock) -> None:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
+        self._approvals = ApprovalBacklog(runtime, clock)
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
@@ -95,15 +102,23 @@ class KitchenerServer:
         with anyio.move_on_after(self._limits.shutdown_grace_s) as waiting:
             await self._wait_idle()
         if waiting.cancelled_caught:
+            _log.warning("turns aborted on record after the grace time", turns=len(self._turns))
             self._turns.stop_all()
             with anyio.move_on_after(self._limits.abort_grace_s):
                 await self._wait_idle()
         return not waiting.cancelled_caught
 
     async def _metrics(self, _: Request) -> Response:
-        prices = self._runtime.config.router.prices
-        text = exposition(self._turns.counts, self._runtime.statistics(), self._guard.running, prices)
-        return Response(text, media_type=CONTENT_TYPE)
+        began = anyio.current_time()
+        await anyio.lowlevel.checkpoint()
+        lag_s, found = anyio.current_time() - began, self._runtime.statistics()
+        waiting = await self._approvals.count(found["commits"])
+        families = [
+            *server_families(self._turns.counts, running_requests=self._guard.running, loop_lag_s=lag_s),
+            *runtime_families(found, waiting_approvals=waiting, prices=self._runtime.config.router.prices),
+            *await anyio.to_thread.run_sync(lambda: list(process_families())),
+        ]
+        return Response(exposition(families), media_type=CONTENT_TYPE)
 
     async def _wait_idle(self) -> None:
         await self._turns.wait_idle()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
 from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
-from kitchener.serve.metrics import ServerCounts
+from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.metrics import ServedEnd, ServerCounts
+from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
 _log = get_logger(__name__)
 
