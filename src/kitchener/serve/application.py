@@ -26,6 +26,7 @@ from kitchener.serve.metrics import CONTENT_TYPE, exposition
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
+from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
@@ -61,7 +62,7 @@ class KitchenerServer:
                 errors=(409, 410, 502, 504),
                 streams=True,
             ),
-            *response_operations(responses),
+            *response_operations(responses, InputItems(access)),
             *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]

@@ -96,13 +96,13 @@ class SessionCalls:
         return json_response({"session_id": session_id, "stopped": len(turns)})
 
 
-def number(request: Request, name: str, default: int, *, most: int) -> int:
-    """A number in the query. Raises RequestRefused unless it is one from 0 to `most`."""
+def number(request: Request, name: str, default: int, *, most: int, least: int = 0) -> int:
+    """A number in the query. Raises RequestRefused unless it is one from `least` to `most`."""
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
-        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from 0 to {most}")
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from {least} to {most}")
     return int(text)
 
 
