@@ -6,6 +6,7 @@ Explained in `docs/server.md`.
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import Runtime
+from kitchener.serve.answers.chat_answers import ChatAnswer, ModelAnswer, ModelListAnswer
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
@@ -49,9 +51,9 @@ class KitchenerServer:
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
-        operations = [
-            Served("GET", "/v1/models", "List the agents", chat.models),
-            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,)),
+        self.operations: Final = [
+            Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ModelAnswer),
             Served(
                 "POST",
                 "/v1/chat/completions",
@@ -61,17 +63,19 @@ class KitchenerServer:
                 ChatBody,
                 errors=(409, 410, 502, 504),
                 streams=True,
+                gives=ChatAnswer,
             ),
             *response_operations(responses, InputItems(access)),
             *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
+        """Everything that `/openapi.json` describes."""
         routes = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
-            *(each.route() for each in operations),
+            *(each.route() for each in self.operations),
             Served("GET", "/metrics", "Counts for Prometheus", self._metrics, "operate").route(),
-            Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
+            Served("GET", "/openapi.json", "This description", described_by(self.operations)).route(),
         ]
         self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts)
         self.app: ASGIApp = self._guard

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from kitchener.serve.answers.response_answers import ItemListAnswer, ResponseAnswer
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.responses.input_items import MAX_LISTED, InputItems
 from kitchener.serve.responses.responses_door import ResponsesDoor
@@ -22,13 +23,60 @@ def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
     """All operations about responses."""
     one, of_one, of_items = f"{_PATH}/{{response_id}}", (_RESPONSE, _STREAM, _AFTER), (_RESPONSE, _LIMIT, _ORDER, _ITEM)
     return [
-        Served("POST", _PATH, "Respond", door.create, "chat", ResponsesBody, errors=(409, 410, 502, 504), streams=True),
-        Served("GET", one, "Retrieve a response", door.retrieve, "read", None, of_one, errors=(410,), streams=True),
         Served(
-            "DELETE", one, "Is refused: a record keeps its turns", door.delete, "chat", None, (_RESPONSE,), errors=(405, 410)
+            "POST",
+            _PATH,
+            "Respond",
+            door.create,
+            "chat",
+            ResponsesBody,
+            errors=(409, 410, 502, 504),
+            streams=True,
+            gives=ResponseAnswer,
         ),
         Served(
-            "GET", f"{one}/input_items", "List what it was made from", items.list_all, "read", None, of_items, errors=(410,)
+            "GET",
+            one,
+            "Retrieve a response",
+            door.retrieve,
+            "read",
+            None,
+            of_one,
+            errors=(410,),
+            streams=True,
+            gives=ResponseAnswer,
         ),
-        Served("POST", f"{one}/cancel", "Abort its turn", door.cancel, "chat", None, (_RESPONSE,), errors=(409, 410)),
+        Served(
+            "DELETE",
+            one,
+            "Is refused: a record keeps its turns",
+            door.delete,
+            "chat",
+            None,
+            (_RESPONSE,),
+            status=405,
+            errors=(405, 410),
+        ),
+        Served(
+            "GET",
+            f"{one}/input_items",
+            "List what it was made from",
+            items.list_all,
+            "read",
+            None,
+            of_items,
+            errors=(410,),
+            gives=ItemListAnswer,
+        ),
+        Served(
+            "POST",
+            f"{one}/cancel",
+            "Abort its turn",
+            door.cancel,
+            "chat",
+            None,
+            (_RESPONSE,),
+            errors=(409, 410),
+            gives=ResponseAnswer,
+        ),
     ]
