@@ -22,9 +22,9 @@ from kitchener.mcp.server import ServerReport
 from kitchener.plain_names import shown_path
 from kitchener.records import events
 from kitchener.records.entries import SourceRecordedPayload, payload_as
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.replaying.recorded.sources import read_sources
-from kitchener.runtime.connected_servers import look_at_servers
+from kitchener.runtime.tools.connected_servers import look_at_servers
 
 app = App(name="mcp", help="List MCP servers and their tools, and check what changed.")
 

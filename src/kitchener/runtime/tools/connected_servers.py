@@ -22,8 +22,8 @@ from kitchener.logs import get_logger
 from kitchener.mcp.connection import Secrets, library_of_protocol
 from kitchener.mcp.definitions import source_of
 from kitchener.mcp.server import McpServer, ServerReport
-from kitchener.records.server_tools import ServerTool
-from kitchener.records.tools import ToolSource
+from kitchener.records.tools.runnable_tool import ToolSource
+from kitchener.records.tools.server_tools import ServerTool
 
 _log = get_logger(__name__)
 
