@@ -65,7 +65,7 @@ class Served(NamedTuple):
         elif not self.streams:
             content["application/json"] = {"schema": {"type": "object"}}
         if self.streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {"schema": _EVENT}
         answers: dict[str, Any] = {str(self.status): {"description": HTTPStatus(self.status).phrase, "content": content}}
         for each in sorted({*_ALWAYS, *self.errors}):
             answers[str(each)] = {"description": HTTPStatus(each).phrase, "content": _ERROR}
@@ -85,6 +85,12 @@ class Served(NamedTuple):
         return found
 
 
+_EVENT: Final = {
+    "description": "One event of the stream. `data` is JSON, or `[DONE]` at the end of a stream of the OpenAI API.",
+    "type": "object",
+    "required": ["data"],
+    "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
+}
 _PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
 _ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}{ProblemAnswer.__name__}"}}}
 

@@ -21,7 +21,7 @@ from kitchener.serve.answers.turn_answers import (
     TurnReasonsAnswer,
 )
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
-from kitchener.serve.native.event_feed import EventFeed
+from kitchener.serve.native.event_feed import LAST_NUMBER, EventFeed
 from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
 from kitchener.serve.native.session_access import SessionAccess
@@ -33,7 +33,9 @@ from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.served_turns import ServedTurns
 
 _ONE: Final = "/v1/sessions/{session_id}"
-_SESSION: Final = Parameter("session_id", "path", "a session of the subject")
+_SESSION: Final = Parameter(
+    "session_id", "path", "a session of the subject", {"type": "string", "pattern": "^SES-[0-9a-f]{8,32}$"}
+)
 _APPROVAL: Final = Parameter("approval_id", "path", "a request for approval of the session, or its work order")
 _INTENT: Final = Parameter("intent_id", "path", "an intent of the session")
 _TURN: Final = Parameter("turn_id", "path", "a turn of the session")
@@ -45,7 +47,10 @@ _AGENT: Final = Parameter("agent", "query", "the agent class; left out: ADMIN, o
 _NUMBER: Final = {"type": "integer", "minimum": 0}
 _LIMIT: Final = Parameter("limit", "query", "most of them, the newest", {**_NUMBER, "maximum": MAX_LISTED})
 _AFTER: Final = Parameter(
-    "after", "query", "number of the last event that the client has; also as header Last-Event-ID", _NUMBER
+    "after",
+    "query",
+    "number of the last event that the client has; also as header Last-Event-ID",
+    {**_NUMBER, "maximum": LAST_NUMBER},
 )
 _FOLLOW: Final = Parameter(
     "follow", "query", "`false`: end with the newest event", {"type": "string", "enum": ["true", "false"]}

@@ -106,6 +106,14 @@ def number(request: Request, name: str, default: int, *, most: int, least: int =
     return int(text)
 
 
+def flag(request: Request, name: str, *, default: bool) -> bool:
+    """A yes or no in the query. Raises RequestRefused unless it is `true` or `false`."""
+    text = request.query_params.get(name, str(default)).casefold()
+    if text not in ("true", "false"):
+        raise RequestRefused(400, "invalid_request", f"{name}: expected true or false")
+    return text == "true"
+
+
 def _shown(session: SessionManager, agent_class: str) -> dict[str, Any]:
     state = session.state
     waiting = state.approvals.open if state.approvals is not None else []

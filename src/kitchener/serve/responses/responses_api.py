@@ -3,6 +3,7 @@
 from typing import Final
 
 from kitchener.serve.answers.response_answers import ItemListAnswer, ResponseAnswer
+from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.responses.input_items import MAX_LISTED, InputItems
 from kitchener.serve.responses.responses_door import ResponsesDoor
@@ -12,7 +13,10 @@ _PATH: Final = "/v1/responses"
 _RESPONSE: Final = Parameter("response_id", "path", "a response of the subject")
 _STREAM: Final = Parameter("stream", "query", "`true`: as a stream of events", {"type": "string", "enum": ["true", "false"]})
 _AFTER: Final = Parameter(
-    "starting_after", "query", "number of the last event that the client has", {"type": "integer", "minimum": 0}
+    "starting_after",
+    "query",
+    "number of the last event that the client has",
+    {"type": "integer", "minimum": 0, "maximum": LAST_NUMBER},
 )
 _LIMIT: Final = Parameter("limit", "query", "most of them", {"type": "integer", "minimum": 1, "maximum": MAX_LISTED})
 _ORDER: Final = Parameter("order", "query", "`desc`: the newest first", {"type": "string", "enum": ["asc", "desc"]})

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import anyio
 from starlette.requests import Request
@@ -22,8 +22,9 @@ from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.guard import caller_of
+from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
-from kitchener.serve.native.session_calls import number
+from kitchener.serve.native.session_calls import flag, number
 from kitchener.serve.problems import RequestRefused, json_response, problem_of
 from kitchener.serve.request_names import SESSION_HEADER, named_session
 from kitchener.serve.responses.recorded_response import (
@@ -45,8 +46,6 @@ from kitchener.serve.responses.responses_request import (
     read_responses_request,
 )
 from kitchener.serve.served_turns import ServedTurns
-
-_LAST_NUMBER: Final = 2**53
 
 
 class ResponsesDoor:
@@ -103,9 +102,9 @@ class ResponsesDoor:
     async def retrieve(self, request: Request) -> ASGIApp:
         """A response, or its events after a number."""
         response_id: str = request.path_params["response_id"]
-        if request.query_params.get("stream", "false").casefold() != "true":
+        after = number(request, "starting_after", -1, most=LAST_NUMBER)
+        if not flag(request, "stream", default=False):
             return await self._recorded(request, response_id)
-        after = number(request, "starting_after", -1, most=_LAST_NUMBER)
         found, turn_id = await named_response(self._access, request, response_id)
         log = self._log(found, response_id)
         if log is None:
