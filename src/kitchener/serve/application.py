@@ -6,6 +6,7 @@ Explained in `docs/server.md`.
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +21,7 @@ from kitchener.errors import ConfigError
 from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
 from kitchener.serve.agui.agui_door import AguiDoor
+from kitchener.serve.answers.chat_answers import ChatAnswer, ModelAnswer, ModelListAnswer
 from kitchener.serve.caller_trace import traced_by
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
@@ -33,6 +35,7 @@ from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.page.page_files import page_routes
+from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
@@ -58,9 +61,9 @@ class KitchenerServer:
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
-        operations = [
-            Served("GET", "/v1/models", "List the agents", chat.models),
-            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,)),
+        self.operations: Final = [
+            Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ModelAnswer),
             Served(
                 "POST",
                 "/v1/chat/completions",
@@ -70,20 +73,22 @@ class KitchenerServer:
                 ChatBody,
                 errors=(409, 410, 502, 504),
                 streams=True,
+                gives=ChatAnswer,
             ),
-            *response_operations(responses),
+            *response_operations(responses, InputItems(access)),
             *AguiDoor(access, config, turns, clock, sessions).operations(),
             *subject_operations(access, responses.forget_ended),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
+        """Everything that `/openapi.json` describes."""
         page = page_routes() if config.page else []
         routes = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
-            *(each.route() for each in operations),
+            *(each.route() for each in self.operations),
             *page,
             Served("GET", "/metrics", "Counts for Prometheus", self._metrics, "operate").route(),
-            Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
+            Served("GET", "/openapi.json", "This description", described_by(self.operations)).route(),
         ]
         public = [each.path for each in page]
         self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, public)

@@ -17,7 +17,7 @@ from kitchener.records import events
 from kitchener.records.entries import opened
 from kitchener.serve.event_stream import EventStream, event
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
-from kitchener.serve.native.session_calls import number
+from kitchener.serve.native.session_calls import flag, number
 
 TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SESSION_START: ("session_started", ("agent_class", "external_id")),
@@ -48,7 +48,8 @@ TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SUBJECT_ERASED: ("subject_erased", ()),
 }
 """The name and the fields of an event by the type of its entry. Entries of other types are for operators."""
-_LAST_NUMBER: Final = 2**53
+LAST_NUMBER: Final = 2**53
+"""Highest number of an event."""
 
 
 class EventFeed:
@@ -67,9 +68,9 @@ class EventFeed:
         """The events of a session after a number, and those to come."""
         found = await self._access.of(request)
         last = request.headers.get("last-event-id", "")
-        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(_LAST_NUMBER)) else 0
-        after = number(request, "after", default, most=_LAST_NUMBER)
-        follows = request.query_params.get("follow", "true") != "false"
+        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(LAST_NUMBER)) else 0
+        after = number(request, "after", default, most=LAST_NUMBER)
+        follows = flag(request, "follow", default=True)
         return EventStream(self._events(found, after, follows=follows), self._config, lambda: None)
 
     async def _events(self, found: FoundSession, after: int, *, follows: bool) -> AsyncGenerator[bytes, None]:
