@@ -27,7 +27,7 @@ from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.chat.session_finder import SessionFinder
-from kitchener.serve.guard import Guard
+from kitchener.serve.guard import Draining, Guard
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
 from kitchener.serve.metrics.process_metrics import process_families
@@ -57,6 +57,7 @@ class KitchenerServer:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         self._approvals = ApprovalBacklog(runtime, clock)
+        self._open, self._draining = anyio.CancelScope(), Draining()
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
@@ -78,7 +79,7 @@ class KitchenerServer:
             *response_operations(responses, InputItems(access)),
             *AguiDoor(access, config, turns, clock, sessions).operations(),
             *subject_operations(access, responses.forget_ended),
-            *session_operations(access, config, turns, lambda: self._guard.is_draining),
+            *session_operations(access, config, turns, self._draining),
         ]
         """Everything that `/openapi.json` describes."""
         page = page_routes() if config.page else []
@@ -91,9 +92,19 @@ class KitchenerServer:
             Served("GET", "/openapi.json", "This description", described_by(self.operations)).route(),
         ]
         public = [each.path for each in page]
-        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, public)
+        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, self._draining, public)
         self.app: ASGIApp = traced_by(runtime.telemetry, self._guard)
         """The ASGI application."""
+
+    async def look_after(self) -> None:
+        """Looks after the open streams until `close`."""
+        with self._open:
+            await self._guard.streams.run()
+
+    def close(self) -> None:
+        """Cancels what still runs."""
+        self._turns.stop_all()
+        self._open.cancel()
 
     async def drain(self) -> bool:
         """Refuses new requests, and returns when those that run are answered and their turns are on record.
@@ -103,7 +114,7 @@ class KitchenerServer:
         Returns:
             whether all turns were ready in time
         """
-        self._guard.is_draining = True
+        self._draining.begin()
         with anyio.move_on_after(self._limits.shutdown_grace_s) as waiting:
             await self._wait_idle()
         if waiting.cancelled_caught:
@@ -131,7 +142,7 @@ class KitchenerServer:
 
     async def _ready(self, request: Request) -> Response:
         """Whether new requests are admitted."""
-        return PlainTextResponse("draining\n", 503) if self._guard.is_draining else PlainTextResponse("ready\n")
+        return PlainTextResponse("draining\n", 503) if self._draining.has_begun else PlainTextResponse("ready\n")
 
 
 @asynccontextmanager
@@ -149,13 +160,16 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     callers = await anyio.to_thread.run_sync(Callers.load, config)
     body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        turns = ServedTurns(tasks, config.limits.stream_buffer, cancels=config.serve.client_gone == "cancel")
+        serve = config.serve
+        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=serve.client_gone == "cancel")
+        server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
+        tasks.start_soon(server.look_after)
         try:
-            yield KitchenerServer(runtime, callers, turns, clock or SystemClock())
+            yield server
         except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
             body_error = error
         finally:
-            turns.stop_all()
+            server.close()
     if body_error is not None:
         raise body_error
 

@@ -12,6 +12,7 @@ import uvicorn
 from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
+from kitchener.serve.joined_writes import JoiningProtocol
 
 _log = get_logger(__name__)
 
@@ -62,7 +63,7 @@ async def listen(
         server.app,
         lifespan="off",
         ws="none",
-        http="h11",
+        http=JoiningProtocol,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -20,6 +20,7 @@ from kitchener.serve.answers.turn_answers import (
     TurnDiffAnswer,
     TurnReasonsAnswer,
 )
+from kitchener.serve.guard import Draining
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import LAST_NUMBER, EventFeed
 from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
@@ -117,19 +118,17 @@ def subject_operations(access: SessionAccess, forget: Callable[[], object]) -> l
     ]
 
 
-def session_operations(
-    access: SessionAccess, config: ServeConfig, turns: ServedTurns, is_draining: Callable[[], bool]
-) -> list[Served]:
+def session_operations(access: SessionAccess, config: ServeConfig, turns: ServedTurns, draining: Draining) -> list[Served]:
     """All operations about sessions.
 
     Args:
         access: finds sessions
         config: the settings of the server
         turns: the turns that run for requests
-        is_draining: whether the server shuts down
+        draining: whether the server shuts down
     """
     sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
-    feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentRequests(access)
+    feed, approvals, intents = EventFeed(access, config, draining), ApprovalCalls(access, turns), IntentRequests(access)
     answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"
     of_session, of_approval = (_SESSION,), (_SESSION, _APPROVAL)
     return [
