@@ -68,6 +68,12 @@ async def crowded(root: Path, **serve: Any) -> Hashable:
     return status
 
 
+async def paged(root: Path, **serve: Any) -> Hashable:
+    """What is at `/`."""
+    async with serving(root, serve=serve) as client:
+        return (await client.ask("GET", "/")).status
+
+
 async def named(root: Path, **serve: Any) -> Hashable:
     """Two messages that name the conversation and the host in ways that the settings may know."""
     async with serving(root, serve=serve) as client:

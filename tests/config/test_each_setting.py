@@ -141,6 +141,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.session_headers": Seen((), ("X-Room",), with_settings(served.named_here, "session_headers")),
     "serve.subject_headers": Seen(("X-Kitchener-Subject",), ("X-Person",), with_settings(served.acted_for, "subject_headers")),
     "serve.cache_key_names_session": Seen(False, True, with_settings(served.named_here, "cache_key_names_session")),
+    "serve.page": Seen(False, True, with_settings(served.paged, "page")),
     "serve.client_gone": Seen("detach", "cancel", with_settings(served.left, "client_gone")),
     "serve.max_request_bytes": Seen(1_024, 65_536, with_settings(served.long_body, "max_request_bytes")),
     "serve.request_timeout_s": Seen(1.0, 1_000.0, with_settings(served.slow_body, "request_timeout_s")),

@@ -75,6 +75,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.session_headers": _SERVED,
     "serve.subject_headers": _SERVED,
     "serve.cache_key_names_session": _SERVED,
+    "serve.page": _SERVED,
     "serve.client_gone": _SERVED,
     "serve.max_request_bytes": _SERVED,
     "serve.request_timeout_s": _SERVED,

@@ -4,7 +4,7 @@ The server's own library runs on asyncio only, and so do these tests.
 """
 
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +42,7 @@ class Real:
 
 @asynccontextmanager
 async def listening(
-    root: Path,
-    provider: ScriptedProvider | None = None,
-    tools: Sequence[Callable[..., Any]] = (),
-    serve: Mapping[str, Any] | None = None,
+    root: Path, provider: ScriptedProvider | None = None, tools: Sequence[Callable[..., Any]] = (), **config: Any
 ) -> AsyncIterator[Real]:
     """A server on a free port until the block ends, which drains it."""
     told: list[Callable[[signal.Signals], bool | None]] = []
@@ -56,7 +53,7 @@ async def listening(
         told.append(first)
         yield
 
-    async with serving(root, provider, serve=serve, tools=tools) as inside, anyio.create_task_group() as tasks:
+    async with serving(root, provider, tools=tools, **config) as inside, anyio.create_task_group() as tasks:
         listener = open_listener(ServeConfig(port=0))
 
         async def run() -> None:

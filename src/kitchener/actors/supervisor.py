@@ -236,7 +236,7 @@ class HO2Supervisor:
             OutcomeUnknown: the turn was cut off while the tool ran, so its effect may or may not have happened
             Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same answer again
         """
-        return await self._answer(
+        return await self.answer_approval(
             approval_id,
             GivenAnswer(
                 decision="approved",
@@ -250,12 +250,15 @@ class HO2Supervisor:
 
     async def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
         """Refuses a tool call that waits, like `approve`. The model is told the reason and replies."""
-        return await self._answer(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
+        return await self.answer_approval(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
 
-    async def _answer(self, approval_id: str, given: GivenAnswer) -> TurnResult | None:
+    async def answer_approval(
+        self, approval_id: str, given: GivenAnswer, listener: UpdateListener | None = None
+    ) -> TurnResult | None:
+        """Gives an answer, like `approve` and `deny`. The listener receives the updates of the turn that goes on."""
         await self._ready()
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer(approval_id, given, self.handle_call)
+            outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
         if outcome is None:
             return None
         self._consolidate_after(outcome)

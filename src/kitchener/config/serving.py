@@ -50,6 +50,9 @@ class ServeConfig(Settings):
     """Address to listen on. Any other than a loopback address needs `clients`."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_321
     """Port to listen on. 0: a free one."""
+    lock_wait_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
+    """How long a server waits at its start for another process to release the root, seconds: the server that it replaces. 0:
+    it refuses at once."""
     allowed_hosts: tuple[Name, ...] = ()
     """Further names by which clients reach the server, as in the header Host, without a port. Loopback names and `host`
     always count."""
@@ -63,6 +66,8 @@ class ServeConfig(Settings):
     """Headers that name the subject, first match first, for keys with the right `act_for`."""
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
+    page: bool = True
+    """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
     """What becomes of a turn whose client goes away. `detach`: it goes on, and its reply is in the session. `cancel`: it is
     aborted."""

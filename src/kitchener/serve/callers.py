@@ -196,6 +196,12 @@ def _local_caller(serve: ServeConfig) -> Caller:
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
 
 
+def anybody(serve: ServeConfig) -> Caller:
+    """Who asks for what needs no key. It has no right and reaches no agent."""
+    settings = ServeClientConfig(key="env:none", subject="none", agents=(), rights=(), max_requests=serve.max_requests)
+    return Caller("", settings, Rate(_UNLIMITED))
+
+
 _UNLIMITED: Final = 1_000_000_000
 
 

@@ -5,7 +5,7 @@ ends here. Explained in `docs/server.md`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
-from kitchener.serve.callers import Caller, Callers, is_loopback
+from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
-from kitchener.serve.metrics import ServerCounts
+from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
 from kitchener.serve.wrong_keys import address_of
 
@@ -60,10 +60,20 @@ class Guard:
         config: the settings of the server
         counts: counts the answers
         draining: whether new requests are refused
+        public: paths that need no key
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, config: ServeConfig, counts: ServerCounts, draining: Draining) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        callers: Callers,
+        config: ServeConfig,
+        counts: ServerCounts,
+        draining: Draining,
+        public: Collection[str] = (),
+    ) -> None:
         self._app, self._callers, self._config = app, callers, config
+        self._public, self._anybody = frozenset(public), anybody(config)
         self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
         self._counts, self.streams = counts, OpenStreams(config)
         self._draining = draining
@@ -86,9 +96,7 @@ class Guard:
         answer = _Answer(send, self._counts)
         try:
             self._check(scope)
-            caller = self._callers.of(
-                Headers(scope=scope).get("authorization"), address_of(scope, self._config.trusted_proxies)
-            )
+            caller = self._anybody if scope["path"] in self._public else self._caller(scope)
             caller.enter()
         except RequestRefused as error:
             await problem_of(error).response()(scope, receive, answer.send)
@@ -102,6 +110,10 @@ class Guard:
             if not self.running:
                 self._idle.set()
                 self._idle = anyio.Event()
+
+    def _caller(self, scope: Scope) -> Caller:
+        key = Headers(scope=scope).get("authorization")
+        return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
         try:

@@ -35,7 +35,14 @@ class _QuietServer(uvicorn.Server):
 
 
 async def listen(
-    server: KitchenerServer, listener: socket.socket, *, config: RuntimeConfig, on_signal: OnSignal, ready: Callable[[], object]
+    server: KitchenerServer,
+    listener: socket.socket,
+    *,
+    config: RuntimeConfig,
+    on_signal: OnSignal,
+    ready: Callable[[], object],
+    stopping: Callable[[], object] = lambda: None,
+    is_shared: bool = False,
 ) -> bool:
     """Serves until a signal, then drains.
 
@@ -45,6 +52,9 @@ async def listen(
         config: the settings of the server, and its limits
         on_signal: installs the handler of signals
         ready: called once requests are taken
+        stopping: called when it begins to drain
+        is_shared: whether somebody else keeps the listener open for the next server. Then no connection is taken while this one
+            drains: new ones wait for the next server. Otherwise new requests are refused, so that `/readyz` can tell
 
     Returns:
         whether all turns were ready within the grace time
@@ -69,6 +79,10 @@ async def listen(
     async def end() -> None:
         await told.wait()
         _log.info("draining")
+        stopping()
+        if is_shared:
+            for each in running.servers:
+                each.close()
         drained[0] = await server.drain()
         running.should_exit = True
 

@@ -14,12 +14,12 @@ from anyio.abc import TaskGroup
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.metrics import ServedEnd, ServerCounts
+from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
 _log = get_logger(__name__)
 
-Listened = Callable[[UpdateListener], Awaitable[TurnResult]]
-"""Runs a turn that awaits its argument with each update, and gives its result."""
+Listened = Callable[[UpdateListener], Awaitable[TurnResult | None]]
+"""Runs a turn that awaits its argument with each update, and gives its result; None: there is no turn yet."""
 Whole = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn, and gives its result; None: there is no turn yet."""
 
@@ -79,11 +79,10 @@ class ServedTurn:
             self._text_taken = anyio.current_time()
         return batch
 
-    async def wait_begun(self) -> None:
-        """Returns when there is an update; raises the error of the turn if it ended without one."""
+    async def wait_begun(self) -> bool:
+        """Returns when there is an update; False: there is no turn yet. Raises the error of a turn that ended without one."""
         await self._wait_news()
-        if not self._updates:
-            await self.result()
+        return bool(self._updates) or await self.result() is not None
 
     async def _wait_news(self) -> None:
         while not self._updates and not self.done.is_set():
@@ -119,7 +118,8 @@ class ServedTurn:
         """Runs the turn, and hands its updates to the reader while there is one."""
         result = await begin(self._tell)
         self._results.append(result)
-        await self._tell(TurnCompleted(result))
+        if result is not None:
+            await self._tell(TurnCompleted(result))
         self._hurry.set()
 
     async def _tell(self, update: TurnUpdate) -> None:

@@ -18,13 +18,13 @@ from kitchener.records.entries import opened
 from kitchener.serve.event_stream import EventStream, event
 from kitchener.serve.guard import Draining
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
-from kitchener.serve.native.session_calls import number
+from kitchener.serve.native.session_calls import flag, number
 
 TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SESSION_START: ("session_started", ("agent_class", "external_id")),
     events.SESSION_END: ("session_ended", ("reason",)),
     events.MESSAGE_IMPORTED: ("message_imported", ("turn_id", "role", "text", "speaker", "said_at")),
-    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts")),
+    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts", "resumes")),
     events.TURN_COMPLETED: (
         "turn_completed",
         ("turn_id", "response", "degraded", "error", "pending_approval", "quality_gate_passed", "cost_summary", "intent_id"),
@@ -49,7 +49,8 @@ TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SUBJECT_ERASED: ("subject_erased", ()),
 }
 """The name and the fields of an event by the type of its entry. Entries of other types are for operators."""
-_LAST_NUMBER: Final = 2**53
+LAST_NUMBER: Final = 2**53
+"""Highest number of an event."""
 _MOST_JOINED: Final = 64
 """Events that are sent as one piece."""
 
@@ -82,9 +83,9 @@ class EventFeed:
         """The events of a session after a number, and those to come."""
         found = await self._access.of(request)
         last = request.headers.get("last-event-id", "")
-        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(_LAST_NUMBER)) else 0
-        after = number(request, "after", default, most=_LAST_NUMBER)
-        follows = request.query_params.get("follow", "true") != "false"
+        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(LAST_NUMBER)) else 0
+        after = number(request, "after", default, most=LAST_NUMBER)
+        follows = flag(request, "follow", default=True)
         return EventStream(self._events(found, after, follows=follows), self._config, lambda: None)
 
     async def _events(self, found: FoundSession, after: int, *, follows: bool) -> AsyncGenerator[bytes, None]:
