@@ -82,7 +82,7 @@ def _has_evidence(good: Path) -> None:
     assert list(found) == ["HO2M:ADMIN", "HO1M:ADMIN", "CONTEXT:ADMIN", "SIGNALS", "OVERLAYS"]
     assert found["HO2M:ADMIN"][0] == "SESSION_START"
     assert {"TURN_STARTED", "WO_PLANNED", "WO_QUALITY_GATE", "TURN_COMPLETED"} <= set(found["HO2M:ADMIN"])
-    assert {"WO_EXECUTING", "LLM_CALL", "WO_COMPLETED"} <= set(found["HO1M:ADMIN"])
+    assert "LLM_CALL" in found["HO1M:ADMIN"]
     assert "PROJECTION_COMPUTED" in found["CONTEXT:ADMIN"]
     assert set(found["SIGNALS"]) == {"HO3_SIGNAL"}
     assert set(found["OVERLAYS"]) == {"HO3_OVERLAY"}

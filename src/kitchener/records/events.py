@@ -141,7 +141,7 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
 
-POLICY_VERSION: Final = 6
+POLICY_VERSION: Final = 7
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -169,6 +169,9 @@ Version 6: a model reads a long result of a tool page by page, and is told when 
 calls (5: it read all of a result, and only the rounds were counted). What matches a message never takes the room of the chat
 messages, the goal of the running intent stands after them, and defaults give more room to both (5: a good match took their
 room; the goal stood before them).
+
+Version 7: a turn records things once. HO1m has the calls of a work order and HO2m its life: `WO_EXECUTING` and `WO_COMPLETED`
+of HO1m are those of consolidations only (6: of every work order), and `WO_COMPLETED` of HO2m has the output's hash.
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

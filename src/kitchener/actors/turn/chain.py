@@ -247,8 +247,9 @@ class WorkOrderChain:
             if entry.entity_id == wo_id:
                 output = entry.ref.as_mapping()
                 break
-        cost = cost_mapping(wo.cost)
-        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost, "output_ref": output}
+        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost_mapping(wo.cost), "output_ref": output}
+        if wo.output_hash is not None and self._services.constants.policy_version > 6:
+            completed["output_hash"] = wo.output_hash
         await self.write(events.WO_COMPLETED, wo_id, completed)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:

@@ -133,6 +133,9 @@ class WorkOrderCompletedPayload(CommonPayload):
     wo_id: NotRequired[str]
     cost: CostMapping
     output_ref: RefMapping | None
+    """The entry in HO1m that holds the output; before version 7 of the policy its `WO_COMPLETED`, which refers to it."""
+    output_hash: NotRequired[str]
+    """Absent before version 7 of the policy, where `WO_COMPLETED` in HO1m has it."""
 
 
 class WorkOrderFailedPayload(CommonPayload):
