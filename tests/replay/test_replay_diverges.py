@@ -109,8 +109,8 @@ def tampered_label(entry: dict[str, Any]) -> None:
 
 
 def tampered_visible(entry: dict[str, Any]) -> None:
-    if entry["entry_type"] == "PROJECTION_COMPUTED" and len(entry["payload"]["visible_refs"]) > 1:
-        entry["payload"]["visible_refs"].pop()
+    if entry["entry_type"] == "PROJECTION_COMPUTED" and (run := entry["payload"]["visible_refs"]["eligible"][-1])[1] > 1:
+        run[1] -= 1
 
 
 def tampered_verdict(entry: dict[str, Any]) -> None:

@@ -175,7 +175,7 @@ of HO1m are those of consolidations only (6: of every work order), and `WO_COMPL
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
-    PROJECTION_COMPUTED: 2,
+    PROJECTION_COMPUTED: 3,
     CONFLICT_FLAG: 2,
     HO3_OVERLAY_DEACTIVATED: 2,
     HO3_OVERLAY_WEIGHT_UPDATED: 2,
@@ -184,6 +184,7 @@ VERSIONS: Final[Mapping[str, int]] = {
 
 UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
     (PROJECTION_COMPUTED, 1): upgrades.name_projection,
+    (PROJECTION_COMPUTED, 2): upgrades.keep_lists,
     (CONFLICT_FLAG, 1): upgrades.name_conflict,
     (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,
     (HO3_OVERLAY_WEIGHT_UPDATED, 1): upgrades.name_weight,
