@@ -76,6 +76,7 @@ OF_A_START = {"PromptError", "SealingError", "SigningError", "ToolError"}
 TESTED_ELSEWHERE = {
     "actors/approval": "a request is asked and answered through a whole runtime: tests/acceptance/approval",
     "actors/turn": "a turn is seen from outside: tests/acceptance",
+    "records/tools": "as functions: tests/actors/tools; of servers: tests/mcp; what waits: tests/acceptance/approval",
     "inspection": "through the commands that print it: tests/cli",
     "inspection/turns": "through the commands that print it: tests/cli/context, and the server: tests/serve/native",
     "replaying": "tests/replay",

@@ -24,8 +24,8 @@ from kitchener.errors import UnknownSession as UnknownSession
 from kitchener.memory import HO3Memory as HO3Memory
 from kitchener.records.parts import FilePart as FilePart
 from kitchener.records.parts import ImagePart as ImagePart
-from kitchener.records.tool_context import ToolContext as ToolContext
-from kitchener.records.tool_question import ConfirmationRequired as ConfirmationRequired
+from kitchener.records.tools.tool_context import ToolContext as ToolContext
+from kitchener.records.tools.tool_question import ConfirmationRequired as ConfirmationRequired
 from kitchener.records.turn import TextDelta as TextDelta
 from kitchener.records.turn import TextRetracted as TextRetracted
 from kitchener.records.turn import ToolProgress as ToolProgress

@@ -6,7 +6,7 @@ from typing import Any
 
 from kitchener.actors.tools.approval_policy import policy_of
 from kitchener.config import ApprovalConfig
-from kitchener.records.tools import ToolIdentity, ToolSource, ToolTraits
+from kitchener.records.tools.runnable_tool import ToolIdentity, ToolSource, ToolTraits
 
 
 async def of_a_server(_: Path, **approval: Any) -> Hashable:

@@ -16,8 +16,8 @@ from kitchener.config import McpServerConfig
 from kitchener.mcp.call_results import McpCallFailed, result_of
 from kitchener.mcp.definitions import read_tools
 from kitchener.mcp.server import McpServer
-from kitchener.records.server_tools import ServerTool
-from kitchener.runtime.connected_servers import look_at_servers, secrets_of
+from kitchener.records.tools.server_tools import ServerTool
+from kitchener.runtime.tools.connected_servers import look_at_servers, secrets_of
 from tests.config.observed_turns import CLOCK, until
 from tests.mcp.servers import SCRIPT, calls, faulty, listed
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.rules.filled_object import filled
-from kitchener.json_schema import JsonSchema
+from kitchener.schemas.json_schema import JsonSchema
 from tests.gateway.asking import ask
 
 

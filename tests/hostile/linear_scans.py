@@ -29,14 +29,14 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import kitchener
-from kitchener import content_store, criteria, ids, media, signing
+from kitchener import criteria, ids, signing
+from kitchener.actors.admission import requests
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
 from kitchener.actors.executor.packs import compile_pack, fence
 from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.executor.tool_rounds.result_pages import page_of
-from kitchener.actors.sessions import requests
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.tools.results import beginning
@@ -73,6 +73,7 @@ from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
 from kitchener.mcp.command import LineReader
 from kitchener.mcp.definitions import read_tools
+from kitchener.media import content_store, media_types
 from kitchener.memory import learned_lines, signals, timestamps
 from kitchener.records import spoken
 from kitchener.records.entries import ToolDefinition
@@ -82,7 +83,7 @@ from kitchener.records.ref import Ref
 from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
-from kitchener.schema_steps import steps
+from kitchener.schemas.schema_steps import steps
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire
@@ -370,9 +371,9 @@ _MESSAGES: Final = _as_file(".jsonl", wire.messages)
 _LINE: Final = b'{"ledger_id":"L","seq":1,"entry_id":"E-2026-01-01-000000000001","batch":[1,1,1],"entry_hash":"sha256:'
 SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     "content": (
-        Scan("media type", lambda text: media.media_type_of(text.encode("utf-8", "replace"), text)),
-        Scan("pages", lambda text: media.estimate_content("application/pdf", text.encode("utf-8", "replace"), len)),
-        Scan("size of a picture", lambda text: media.estimate_content("image/jpeg", _as_jpeg(text), len)),
+        Scan("media type", lambda text: media_types.media_type_of(text.encode("utf-8", "replace"), text)),
+        Scan("pages", lambda text: media_types.estimate_content("application/pdf", text.encode("utf-8", "replace"), len)),
+        Scan("size of a picture", lambda text: media_types.estimate_content("image/jpeg", _as_jpeg(text), len)),
         Scan("hash of content", content_store.is_content_hash),
     ),
     "context": (

@@ -23,7 +23,7 @@ from kitchener.actors.tools.registry import Tool, tool
 from kitchener.errors import RuntimeClosed, TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config

@@ -31,7 +31,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.authority.ranking.TurnRanking.rank": "goes through turns; their words are measured",
     "kitchener.actors.policy_identity.definition_hashes": "reads the library's own source",
     "kitchener.actors.sessions.context_provider.SessionContext.search_text": "goes through turns; the words are measured",
-    "kitchener.actors.sessions.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",
+    "kitchener.actors.admission.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",
     "kitchener.actors.sessions.recalled_results.SessionResults.keep": "goes through entries; the words are measured",
     "kitchener.actors.tools.named_tools._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
@@ -64,7 +64,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
     "kitchener.runtime.portable.folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
-    "kitchener.runtime.spent_before._sessions_since": "compares times that the ledger gave",
+    "kitchener.runtime.queries.spent_before._sessions_since": "compares times that the ledger gave",
     "kitchener.small_files.write_private": "moves on in one buffer without a copy",
 }
 """Functions that the rule finds and no scan measures, and why."""

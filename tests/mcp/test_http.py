@@ -13,8 +13,8 @@ from kitchener.config import McpServerConfig
 from kitchener.mcp.call_results import McpCallFailed
 from kitchener.mcp.connection import Secrets
 from kitchener.mcp.server import McpServer
-from kitchener.records.server_tools import ServerTool
-from kitchener.records.tools import ToolAnswer, ToolQuestion
+from kitchener.records.tools.runnable_tool import ToolAnswer, ToolQuestion
+from kitchener.records.tools.server_tools import ServerTool
 from kitchener.replaying import replay_session
 from tests.mcp.http_server import QUESTION, TOKEN, HttpServer, http_server
 from tests.mcp.servers import faulty_over_http, offered, open_desk, say, settings_of, until

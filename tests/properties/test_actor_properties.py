@@ -8,11 +8,11 @@ from anyio.abc import TaskGroup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.errors import Overloaded, SessionBusy, ToolError, TurnReplaced
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from tests.actors.sessions.admission_kit import FAR, Message, Place
+from tests.actors.admission.admission_kit import FAR, Message, Place
 from tests.actors.waiting import settle
 
 # --- mailboxes ----------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ POLICY: Final = (
     "actors.tools.approval_policy",
     "criteria",
     "gateway.routing",
-    "media",
+    "media.media_types",
     "records.entries.common",
     "records.spoken",
     "records.tokens",

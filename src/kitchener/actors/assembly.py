@@ -7,6 +7,10 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from kitchener.actors.admission.admission import Admission, TurnLimiter
+from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.admission.idempotency import IdempotencyKeys
+from kitchener.actors.admission.outside_entries import OutsideEntries
 from kitchener.actors.approval.answering import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
@@ -18,13 +22,9 @@ from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.admission import Admission, TurnLimiter
-from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
-from kitchener.actors.sessions.idempotency import IdempotencyKeys
 from kitchener.actors.sessions.item_tool import ContextItems
-from kitchener.actors.sessions.outside_entries import OutsideEntries
 from kitchener.actors.sources import RecordedOutputs, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.present_tools import PresentTools
@@ -35,10 +35,10 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.actors.work.quality import QualityGate
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
 from kitchener.ledger import LedgerGroup
+from kitchener.media.content_store import ContentStore
 from kitchener.records.events import POLICY_VERSION
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol

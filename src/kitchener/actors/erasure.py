@@ -6,9 +6,9 @@ the ledgers and the key. Explained in `docs/erasure.md`.
 
 import anyio
 
+from kitchener.actors.admission.admission import Admission
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.consolidation.consolidator import Consolidator
-from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.config import LimitsConfig
 from kitchener.errors import Overloaded, ReentrantTurn

@@ -7,11 +7,11 @@ in `docs/context.md`.
 from collections.abc import Callable, Sequence
 from typing import Final, get_args
 
+from kitchener.actors.admission.admission import Admission
+from kitchener.actors.admission.requests import check_list, check_name, check_not_inside, check_text
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
-from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.actors.sessions.requests import check_list, check_name, check_not_inside, check_text
 from kitchener.context import IntentEvent, SessionIntents, are_shared, keep_intent, with_scopes
 from kitchener.context.intents.transitions import abandoned, closed, declared, forked, next_intent_id, reopened
 from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded

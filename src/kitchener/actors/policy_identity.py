@@ -38,7 +38,7 @@ POLICY_MODULES: Final = (
     "kitchener.ids",
     "kitchener.mcp.call_results",
     "kitchener.mcp.definitions",
-    "kitchener.media",
+    "kitchener.media.media_types",
     "kitchener.memory.bias",
     "kitchener.memory.gate",
     "kitchener.memory.learned_lines",

@@ -13,13 +13,13 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
+from kitchener.actors.admission.idempotency import KeyOwner, KeyUse
+from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.answering import GivenAnswer
 from kitchener.actors.assembly import SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.actors.sessions.idempotency import KeyOwner, KeyUse
 from kitchener.actors.sessions.item_tool import ContextItems
-from kitchener.actors.sessions.requests import RequestChecks
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.turn.stream import streamed

@@ -9,7 +9,7 @@ from pydantic import Field
 from kitchener.config.settings import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
-from kitchener.media import MediaPattern
+from kitchener.media.media_types import MediaPattern
 
 _MILLION: Final = 1_000_000
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]

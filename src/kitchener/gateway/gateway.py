@@ -29,7 +29,7 @@ from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.mailbox import RESTART_WINDOW_S, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from kitchener.media import accepts
+from kitchener.media.media_types import accepts
 from kitchener.records.prompt import (
     RULES_PROVIDER,
     OnAttempt,

@@ -8,7 +8,7 @@ from kitchener.clock import SystemClock, iso
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import opened
-from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
+from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
 
 _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope")
 

@@ -8,11 +8,11 @@ from typing import Any, Final, Literal
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, KitchenerError
-from kitchener.json_schema import JsonSchema
 from kitchener.mcp.definitions import extent_problem
 from kitchener.plain_names import quoted
 from kitchener.records.entries.common import Json
-from kitchener.records.tools import ToolAnswer, ToolQuestion
+from kitchener.records.tools.runnable_tool import ToolAnswer, ToolQuestion
+from kitchener.schemas.json_schema import JsonSchema
 
 _MAX_QUESTION_CHARS: Final = 4_000
 _MAX_STATE_BYTES: Final = 262_144

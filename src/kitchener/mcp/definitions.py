@@ -14,10 +14,10 @@ from typing import Any, Final
 from kitchener.canonical import canonical_bytes
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import EntryRefused
-from kitchener.json_schema import JsonSchema
 from kitchener.plain_names import quoted
 from kitchener.records.entries.sources import ToolDefinition
-from kitchener.records.tools import ToolSource, ToolTraits
+from kitchener.records.tools.runnable_tool import ToolSource, ToolTraits
+from kitchener.schemas.json_schema import JsonSchema
 
 _MAX_NAME: Final = 64
 """Longest name of a tool that providers of models take, characters."""

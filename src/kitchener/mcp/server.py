@@ -31,8 +31,8 @@ from kitchener.mcp.connection import (
     words_of_first,
 )
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
-from kitchener.records.server_tools import ServerTool
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.server_tools import ServerTool
 
 _log = get_logger(__name__)
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import EntryRefused, InvalidOutput
-from kitchener.json_schema import MAX_ERROR_CHARS, JsonSchema
 from kitchener.plain_names import quoted
+from kitchener.schemas.json_schema import MAX_ERROR_CHARS, JsonSchema
 
 MAX_SCHEMA_CHARS: Final = 65_536
 """Longest schema as JSON. It is part of the prompt."""

@@ -1,6 +1,6 @@
 """Images and files of a message: as a caller gives them, as they were read, and as the ledger names them.
 
-The bytes themselves are in no entry; `content_store.py` stores them once, by their hash. Explained in `docs/content.md`.
+The bytes themselves are in no entry; `media/content_store.py` stores them once, by their hash. Explained in `docs/content.md`.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from kitchener.media import IMAGES
+from kitchener.media.media_types import IMAGES
 from kitchener.records.entries.common import text_of
 
 

@@ -14,10 +14,10 @@ from pydantic_core.core_schema import CoreSchema, any_schema
 
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
-from kitchener.records.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.entries.work_orders import FailureReason, NestedCost, WorkOrderState, WorkOrderType
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
+from kitchener.records.tools.deferred_loop import ApprovalRequest, Resumption
 
 TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
     "planned": frozenset(("dispatched", "abandoned")),

@@ -30,10 +30,10 @@ from kitchener.records.entries import Json, ProjectionPayload, ToolDefinition, W
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
-from kitchener.records.server_tools import ServerTool
-from kitchener.records.tool_context import ToolContext
-from kitchener.records.tool_question import ToolQuestion
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.server_tools import ServerTool
+from kitchener.records.tools.tool_context import ToolContext
+from kitchener.records.tools.tool_question import ToolQuestion
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.recorded.routes import Routes

@@ -61,8 +61,8 @@ from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, offers_any, policy_version_of, providers_of
 from kitchener.replaying.turn_again import DEADLINE_S, run_turn
 from kitchener.runtime.agent import tools_of
-from kitchener.runtime.connected_servers import wanted_tools
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.tools.connected_servers import wanted_tools
 
 _ANONYMOUS: Final = anonymous_subject("")
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}

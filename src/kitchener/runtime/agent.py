@@ -12,6 +12,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.assembly import SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
@@ -20,7 +21,6 @@ from kitchener.actors.executor.hosted import HostedExecutor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, lacks_history, with_reply_contract
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.admission import TurnLimiter
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
@@ -31,7 +31,6 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key, dotted_key
-from kitchener.content_store import ContentStore
 from kitchener.errors import CallerError, ConfigError, KitchenerError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
@@ -40,16 +39,17 @@ from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
 from kitchener.logs import get_logger
 from kitchener.mcp.definitions import source_of
+from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.records.work_order import WorkOrder
-from kitchener.runtime.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
-from kitchener.runtime.connected_servers import PREFIX, McpServers, wanted_tools
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
+from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
+from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 

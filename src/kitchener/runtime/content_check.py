@@ -11,10 +11,10 @@ from typing import NamedTuple
 import anyio.to_thread
 
 from kitchener.config import RuntimeConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import LedgerPathError, PartDamaged
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
+from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.entries import PartAttachedPayload, payload_as
 from kitchener.records.parts import StoredPart

@@ -21,11 +21,11 @@ from kitchener.actors.sessions.state import COSTS
 from kitchener.actors.similarity.vector_store import erase_vectors
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.content_store import ContentStore
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
 from kitchener.ids import check_erasable, memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
+from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
 from kitchener.records import events
 from kitchener.runtime.ledger_paths import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers

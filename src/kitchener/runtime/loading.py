@@ -39,8 +39,8 @@ from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.plain_names import is_plain_name, quoted
-from kitchener.runtime.connected_servers import check_servers
 from kitchener.runtime.setting_checks import check_model_choices
+from kitchener.runtime.tools.connected_servers import check_servers
 from kitchener.small_files import read_regular
 
 PREFIX: Final = "KITCHENER_"

@@ -15,9 +15,9 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from kitchener.actors.admission.admission import TurnLimiter
+from kitchener.actors.admission.requests import check_is_text
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.admission import TurnLimiter
-from kitchener.actors.sessions.requests import check_is_text
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
@@ -25,7 +25,6 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.opening import open_embeddings
@@ -35,6 +34,7 @@ from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
 from kitchener.logs import get_logger
+from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
@@ -43,17 +43,17 @@ from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
-from kitchener.runtime.approval_list import ApprovalInfo, list_approvals
-from kitchener.runtime.connected_servers import open_servers
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
+from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
+from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
+from kitchener.runtime.queries.spent_before import spent_since
 from kitchener.runtime.sealed_root import check_place
-from kitchener.runtime.session_list import SessionInfo, list_sessions
-from kitchener.runtime.spent_before import spent_since
+from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
 
 _log = get_logger(__name__)

@@ -17,7 +17,7 @@ from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
 from kitchener.records.turn import OutputT, TurnResult
-from kitchener.runtime.approval_list import ApprovalInfo
+from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
 
 T = TypeVar("T")

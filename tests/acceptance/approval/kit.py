@@ -8,8 +8,8 @@ from typing import Any
 from kitchener.actors.tools.registry import tool
 from kitchener.clock import Clock
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
-from kitchener.records.tool_context import ToolContext
-from kitchener.records.tool_question import ConfirmationRequired
+from kitchener.records.tools.tool_context import ToolContext
+from kitchener.records.tools.tool_question import ConfirmationRequired
 from kitchener.replaying import replay_session
 from kitchener.replaying.report import ReplayReport
 from kitchener.runtime import Runtime

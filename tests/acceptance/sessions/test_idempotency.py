@@ -14,7 +14,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider

@@ -29,7 +29,7 @@ from kitchener.actors.tools.tool_job import ToolJob
 from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from tests.actors.waiting import in_stopped_time, pass_time
 
 

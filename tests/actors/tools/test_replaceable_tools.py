@@ -21,7 +21,7 @@ from kitchener.errors import ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.records.prompt import PromptRequest, ToolSpec, ToolUse
-from kitchener.records.tools import ToolIdentity, ToolQuestion, ToolSource, ToolTraits
+from kitchener.records.tools.runnable_tool import ToolIdentity, ToolQuestion, ToolSource, ToolTraits
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, places
 from tests.actors.tools.test_registry import a_call

@@ -9,7 +9,7 @@ from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from tests.actors.waiting import in_virtual_time
 
 

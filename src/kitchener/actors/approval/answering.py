@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
+from kitchener.actors.admission.admission import Admission
+from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
 from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
 from kitchener.actors.approval.wording import resumed_message
-from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
-from kitchener.actors.sessions.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
 from kitchener.actors.sources import read_source
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes
@@ -26,7 +26,6 @@ from kitchener.errors import (
     UnknownApproval,
 )
 from kitchener.ids import split_approval_id
-from kitchener.json_schema import JsonSchema
 from kitchener.ledger import LedgerGroup
 from kitchener.plain_names import quoted
 from kitchener.records import events
@@ -44,6 +43,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.turn import TurnCall, TurnResult
+from kitchener.schemas.json_schema import JsonSchema
 
 
 class HasResult(Protocol):

@@ -19,12 +19,12 @@ from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
 from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import LedgerGroup
-from kitchener.media import accepts
+from kitchener.media.media_types import accepts
 from kitchener.records import events
-from kitchener.records.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, TurnStartedPayload, WorkOrderDeferredPayload
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import RefMapping
+from kitchener.records.tools.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.work_order import Constraints, WorkOrder
 
 

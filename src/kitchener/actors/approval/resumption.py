@@ -12,7 +12,6 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerError
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.deferred_loop import ApprovalAnswer, HeardOutcome, PendingCall, Resumption, ToolRound
 from kitchener.records.entries import (
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
@@ -28,7 +27,8 @@ from kitchener.records.parts import StoredPart
 from kitchener.records.prompt import ToolUse
 from kitchener.records.ref import RefMapping
 from kitchener.records.tokens import tokens_of_bytes
-from kitchener.records.tool_question import ToolAnswer
+from kitchener.records.tools.deferred_loop import ApprovalAnswer, HeardOutcome, PendingCall, Resumption, ToolRound
+from kitchener.records.tools.tool_question import ToolAnswer
 
 
 class ReadResumption(NamedTuple):

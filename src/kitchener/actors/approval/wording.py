@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kitchener.canonical import canonical_bytes
-from kitchener.records.deferred_loop import ApprovalAnswer, ApprovalRequest
 from kitchener.records.entries import ApprovalRequestedPayload, opened
+from kitchener.records.tools.deferred_loop import ApprovalAnswer, ApprovalRequest
 
 _SHOWN_CHARS: Final = 500
 """Characters of arguments or of a tool's own words that are shown."""

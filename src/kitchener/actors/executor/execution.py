@@ -21,9 +21,9 @@ from kitchener.actors.tools.results import storable
 from kitchener.actors.tools.toolsets import Toolset, chosen_digest
 from kitchener.actors.work.plan import cost_mapping
 from kitchener.clock import Clock, loop_clock
-from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, EntryTooLarge, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup
+from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.attempt_record import failed_fields, started_fields
 from kitchener.records.entries import (

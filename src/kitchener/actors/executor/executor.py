@@ -25,13 +25,13 @@ from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config, LimitsConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import EntryRefused, PromptError
 from kitchener.ledger import LedgerGroup
+from kitchener.media.content_store import ContentStore
 from kitchener.records import events
-from kitchener.records.deferred_loop import ApprovalRequest
 from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
 from kitchener.records.prompt import Message, PromptGateway, PromptResponse, ToolUse
+from kitchener.records.tools.deferred_loop import ApprovalRequest
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 

@@ -25,9 +25,9 @@ from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_dig
 from kitchener.config import described, described_key
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
-from kitchener.json_schema import JsonSchema
 from kitchener.plain_names import shown_path
 from kitchener.records.prompt import Message
+from kitchener.schemas.json_schema import JsonSchema
 from kitchener.small_files import read_regular
 
 MANIFEST: Final = "manifest.json"

@@ -14,7 +14,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.context.projection.explanation import find_placed
 from kitchener.errors import ToolError
 from kitchener.records.entries import Json
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 
 ITEM_TOOL: Final = "read_context_item"
 _DESCRIPTION: Final = "Read in full an item of the context that is shown as a stub, by the id in its square brackets."

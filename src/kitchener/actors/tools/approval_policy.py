@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from kitchener.config import ApprovalConfig, ApprovalRule, Decision, condition_terms
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
 
 OF_THE_TOOL: Final = "tool"
 """The rule on record where the tool itself asks."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 from anyio.lowlevel import current_token
 
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import ToolProgress
 
 _MOST_WAITING: Final = 16

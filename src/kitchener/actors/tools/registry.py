@@ -30,8 +30,7 @@ from kitchener.errors import ToolError
 from kitchener.plain_names import quoted
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tool_context import ToolContext
-from kitchener.records.tools import (
+from kitchener.records.tools.runnable_tool import (
     RunnableTool,
     ToolIdentity,
     ToolSource,
@@ -39,6 +38,7 @@ from kitchener.records.tools import (
     function_source,
     function_traits,
 )
+from kitchener.records.tools.tool_context import ToolContext
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,11 +14,11 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
-from kitchener.json_schema import JsonSchema
 from kitchener.plain_names import words_of
 from kitchener.records.entries import NestedTurn
-from kitchener.records.tool_question import ConfirmationRequired, ToolQuestion
+from kitchener.records.tools.tool_question import ConfirmationRequired, ToolQuestion
 from kitchener.records.work_order import Cost
+from kitchener.schemas.json_schema import JsonSchema
 
 _MAX_ERROR_CHARS: Final = 2_000
 _CANCELLATIONS: Final = ("CancelledError", "Cancelled")

@@ -6,10 +6,10 @@
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
+from kitchener.actors.admission.requests import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.actors.sessions.requests import fits_entry
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.last_call import Room
 from kitchener.actors.turn.reply import APOLOGY, Reply
@@ -26,7 +26,6 @@ from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
-from kitchener.records.deferred_loop import Resumption
 from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,
@@ -45,9 +44,11 @@ from kitchener.records.entries import (
     WorkOrderSupersededPayload,
     WorkOrderType,
 )
+from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import said_by
 from kitchener.records.tokens import tokens_of_bytes
+from kitchener.records.tools.deferred_loop import Resumption
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
 from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
 
@@ -177,12 +178,7 @@ class WorkOrderChain:
         except EntryRefused as error:  # an output can be storable alone but too deep inside an input
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
         parts = context.parts if context is not None else ()
-        needed = (
-            tokens_of_bytes(len(data))
-            + sum(each.tokens for each in parts)
-            + (resumption.tokens if resumption is not None else 0)
-            + (0 if wo_type == "tool_call" else services.config.reply_reserve)
-        )
+        needed = _input_tokens(data, parts, resumption) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
         earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
         room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
@@ -402,6 +398,11 @@ class WorkOrderChain:
         if self._update is not None:
             for update in updates:
                 await self._update(update)
+
+
+def _input_tokens(data: bytes, parts: Sequence[StoredPart], resumption: Resumption | None) -> int:
+    earlier = resumption.tokens if resumption is not None else 0
+    return tokens_of_bytes(len(data)) + sum(each.tokens for each in parts) + earlier
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:

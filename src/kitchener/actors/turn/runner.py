@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import anyio
 
-from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.turn.present_tools import PresentTools

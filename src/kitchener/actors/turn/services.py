@@ -10,9 +10,9 @@ from typing import Protocol
 
 import anyio
 
+from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
-from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sources import RequestSources
 from kitchener.actors.tools.approval_policy import policy_of

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from kitchener.actors.admission.content import record_parts
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
-from kitchener.actors.sessions.content import record_parts
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
@@ -36,6 +36,7 @@ from kitchener.actors.work.plan import (
     tighter,
     total_cost,
 )
+from kitchener.actors.work.quality import QualityGateResult
 from kitchener.cancellation import is_own_failure
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
@@ -369,12 +370,7 @@ class Turn:
                     await self._chain.supersede(failed, wo)
                 self._output = wo.output_result
                 return Reply(str(wo.output_result["response_text"]), None)
-            if wo.state == "completed":  # otherwise the failure is already recorded
-                wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
-                await self._chain.record_failure(wo)
-            if self._update is not None:
-                await self._update(TextRetracted(wo.wo_id))
-            rejected.append(wo)
+            rejected.append(wo := await _as_rejected(wo, verdict, self._chain, self._update))
             parent, resumption = wo.wo_id, None
             apology = await apology_after(self._services, self._chain, rejected, verdict)
             if apology is not None:
@@ -457,3 +453,15 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
+
+
+async def _as_rejected(
+    wo: WorkOrder, verdict: QualityGateResult, chain: WorkOrderChain, update: UpdateListener | None
+) -> WorkOrder:
+    """Returns the work order as failed, once that is recorded and the caller knows that its text does not count."""
+    if wo.state == "completed":  # otherwise the failure is already recorded
+        wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
+        await chain.record_failure(wo)
+    if update is not None:
+        await update(TextRetracted(wo.wo_id))
+    return wo

@@ -24,7 +24,7 @@ from kitchener.inspection.turns.turn_approvals import answer_words
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
 from kitchener.runtime.administration import administer
-from kitchener.runtime.approval_list import ApprovalInfo
+from kitchener.runtime.queries.approval_list import ApprovalInfo
 
 app = App(name="approval", help="Allow or refuse tool calls that wait for a person.")
 

@@ -14,7 +14,7 @@ from kitchener.inspection.recorded_requests import arguments_text, read_requests
 from kitchener.inspection.shown_text import counted, one_line
 from kitchener.records.entries import ApprovalScope, opened
 from kitchener.records.turn import TurnResult
-from kitchener.runtime.approval_list import ApprovalInfo
+from kitchener.runtime.queries.approval_list import ApprovalInfo
 
 _YES: Final = ("y", "yes")
 _NO: Final = ("n", "no")

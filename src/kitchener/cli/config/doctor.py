@@ -25,12 +25,12 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
-from kitchener.content_store import FOLDER
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
+from kitchener.media.content_store import FOLDER
 from kitchener.plain_names import shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest

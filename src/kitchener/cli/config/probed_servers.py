@@ -9,7 +9,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.mcp.connection import library_of_protocol
 from kitchener.mcp.server import ServerReport
-from kitchener.runtime.connected_servers import look_at_servers
+from kitchener.runtime.tools.connected_servers import look_at_servers
 
 
 class ServerFinding(NamedTuple):

@@ -12,10 +12,10 @@ from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
-from kitchener.content_store import ContentStore
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import counted
+from kitchener.media.content_store import ContentStore
 from kitchener.records.entries import ERASED
 from kitchener.runtime.admin.operations import CleanContent
 from kitchener.runtime.administration import administer

@@ -22,9 +22,9 @@ from kitchener.mcp.server import ServerReport
 from kitchener.plain_names import shown_path
 from kitchener.records import events
 from kitchener.records.entries import SourceRecordedPayload, payload_as
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.replaying.recorded.sources import read_sources
-from kitchener.runtime.connected_servers import look_at_servers
+from kitchener.runtime.tools.connected_servers import look_at_servers
 
 app = App(name="mcp", help="List MCP servers and their tools, and check what changed.")
 
@@ -99,8 +99,8 @@ def _chosen(config: RuntimeConfig, label: str | None) -> dict[str, McpServerConf
         NotOnRecord: there is none of this name
     """
     if label is not None and label not in config.mcp:
-        known = described_names(config.mcp) or "none is configured"
-        raise NotOnRecord(f"there is no server {described_key(label)!r} in [mcp]; there are: {known}")
+        others = f"it has: {described_names(config.mcp)}" if config.mcp else "it has none"
+        raise NotOnRecord(f"there is no server {described_key(label)!r} in [mcp]; {others}")
     return {name: each for name, each in config.mcp.items() if label in (None, name)}
 
 

@@ -23,7 +23,7 @@ from kitchener.records.entries import (
     is_sealed,
     payload_as,
 )
-from kitchener.runtime.session_list import SessionInfo, session_info
+from kitchener.runtime.queries.session_list import SessionInfo, session_info
 
 _AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
 _UNITS_US: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}

@@ -34,7 +34,7 @@ from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, 
 from kitchener.context.projection.packer import Packer, PlacedItem
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
-from kitchener.media import accepts
+from kitchener.media.media_types import accepts
 from kitchener.records.entries import ProjectionMode, SuppressReason
 from kitchener.records.tokens import Estimator
 
@@ -188,10 +188,7 @@ class Projector:
         """
         if resolution.blocked_by is not None:
             raise ValueError(f"no projection while {resolution.blocked_by} stands in the way")
-        ruleset = self.ruleset
-        budget = ruleset.context_budget
-        if tokens_left is not None:
-            budget = max(0, min(budget, tokens_left - ruleset.reply_reserve))
+        ruleset, budget = self.ruleset, self._budget(tokens_left)
         reach = reach_from(state, resolution.active)
         today = turn_ts[:10] if ruleset.is_split else ""
         own_session = None if ruleset.is_chat else state.session_id
@@ -200,8 +197,7 @@ class Projector:
         head, counted = self._pack_head(reach, biases, results, packer)
         flags = resolution.flags
         if packer.is_over:
-            detail = f"what must be shown takes more than the budget of {budget} tokens; it is shown in its shortest form"
-            flags = (*flags, Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail))
+            flags = (*flags, _over_budget(budget))
         pack = self._chat.pack if ruleset.is_chat else self._pack_text
         shown = pack(state, reach, recalled, message, resolution.active, packer)
         placed = shown.placed
@@ -230,6 +226,11 @@ class Projector:
             shown.cut_by,
             ruleset.is_steady,
         )
+
+    def _budget(self, tokens_left: int | None) -> int:
+        """The tokens of the context, in a turn that may use so many more tokens."""
+        budget = self.ruleset.context_budget
+        return budget if tokens_left is None else max(0, min(budget, tokens_left - self.ruleset.reply_reserve))
 
     def _pack_text(
         self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
@@ -342,6 +343,11 @@ class Projector:
                 if index < count:
                     positions[item.entity_id] = index
                 yield item
+
+
+def _over_budget(budget: int) -> Flag:
+    detail = f"what must be shown takes more than the budget of {budget} tokens; it is shown in its shortest form"
+    return Flag("UNSUPPRESSIBLE_OVER_BUDGET", detail)
 
 
 def _pack_parts(

@@ -15,7 +15,7 @@ from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ResumesMapping
-from kitchener.runtime.approval_list import ApprovalInfo, approvals_in
+from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
 
 _WIDTH: Final = 200
 _ENDS: Final[Mapping[str, str]] = {

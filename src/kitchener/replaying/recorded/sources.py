@@ -22,7 +22,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition, TurnStartedPayload, payload_as
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.replaying.comparison import line_diff
 
 _KINDS: Final[Mapping[SourceKind, str]] = {

@@ -11,7 +11,7 @@ from typing import IO, Any, Final, NamedTuple, NoReturn, cast, get_args
 
 import orjson
 
-from kitchener.actors.sessions.requests import MAX_NAME, check_speaker, fits_entry
+from kitchener.actors.admission.requests import MAX_NAME, check_speaker, fits_entry
 from kitchener.config import RuntimeConfig
 from kitchener.config.shown import described_name
 from kitchener.errors import CallerError, ConfigError

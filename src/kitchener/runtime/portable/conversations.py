@@ -13,14 +13,14 @@ from typing import Final
 
 import anyio.to_thread
 
-from kitchener.actors.sessions.requests import check_is_text, fits_entry
+from kitchener.actors.admission.requests import check_is_text, fits_entry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import InvalidMessage
 from kitchener.ids import SessionId, check_caller, turn_id
 from kitchener.ledger import LedgerClient, LedgerEntry, ReadableLedger
+from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,

@@ -15,11 +15,11 @@ import orjson
 from kitchener.actors.authority.authority import recall_scope_of
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import PartDamaged, SealingError, SubjectErased
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.audit.bundle import BundleSelection
+from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SourceKind, TurnCompletedPayload, payload_as

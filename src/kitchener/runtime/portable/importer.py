@@ -17,11 +17,11 @@ import anyio.to_thread
 from kitchener.actors.sources import record_sources
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import ConfigError, EntryTooLarge, FolderDamaged, PartDamaged, SealingError, SessionExists, SubjectErased
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.ledger.format.imported import innermost
+from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload

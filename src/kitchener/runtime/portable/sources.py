@@ -14,10 +14,10 @@ from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_source, read_texts
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import FolderDamaged
-from kitchener.json_schema import JsonSchema
 from kitchener.ledger import LedgerReader
 from kitchener.records.entries import Payload, SourceKind, ToolDefinition
 from kitchener.records.output_schema import OutputSchema
+from kitchener.schemas.json_schema import JsonSchema
 
 SOURCES: Final = "sources.json"
 """The file's name."""

@@ -9,8 +9,8 @@ from typing import Final
 
 import anyio
 
+from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.actors.sessions.requests import MAX_NAME
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, iso
 from kitchener.config import ServeConfig

@@ -10,9 +10,9 @@ from typing import Final
 
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.side_by_side import ToolRequested
-from kitchener.records.deferred_loop import ApprovalRequest
 from kitchener.records.entries import QuestionMapping
-from kitchener.records.tool_question import ToolQuestion
+from kitchener.records.tools.deferred_loop import ApprovalRequest
+from kitchener.records.tools.tool_question import ToolQuestion
 from kitchener.records.work_order import Constraints
 
 NO_ROOM: Final = (

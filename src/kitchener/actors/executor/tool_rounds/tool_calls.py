@@ -28,10 +28,10 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
-from kitchener.records.deferred_loop import ApprovalAnswer
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
 from kitchener.records.prompt import ToolUse
-from kitchener.records.tool_context import Report, ToolContext
+from kitchener.records.tools.deferred_loop import ApprovalAnswer
+from kitchener.records.tools.tool_context import Report, ToolContext
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""

@@ -8,8 +8,8 @@ from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.tool_rounds.result_pages import NOT_TRUSTED
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.records.deferred_loop import HeardOutcome, Resumption, ToolRound
 from kitchener.records.prompt import Message, ToolUse
+from kitchener.records.tools.deferred_loop import HeardOutcome, Resumption, ToolRound
 
 
 def tool_message(calls: ToolCalls, use: ToolUse, outcome: ToolOutcome, call: int, wo_id: str | None = None) -> Message:

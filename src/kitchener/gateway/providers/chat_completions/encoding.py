@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import orjson
 
-from kitchener.media import IMAGES
+from kitchener.media.media_types import IMAGES
 from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import Message, PromptRequest, ToolSpec
 

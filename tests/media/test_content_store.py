@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.content_store import ContentStore
 from kitchener.errors import InvalidPart, PartDamaged, SealingError
+from kitchener.media.content_store import ContentStore
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
 

@@ -14,7 +14,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.errors import RuntimeClosed, ToolError
 from kitchener.ids import AGENT_CLASS_FORM, SessionId, is_agent_class
 from kitchener.plain_names import quoted
-from kitchener.records.tool_context import ToolContext
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import ToolProgress, ToolStarted, TurnCompleted, TurnResult, TurnUpdate
 
 AGENT_PREFIX: Final = "agent:"

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import anyio
 
+from kitchener.actors.admission.admission import Admission, TurnLimiter
+from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.admission import Admission, TurnLimiter
-from kitchener.actors.sessions.content import ContentIntake
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.state import SessionState

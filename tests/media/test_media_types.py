@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitchener.media import MEDIA_TYPES, accepts, estimate_content, is_same_kind, media_type_of
+from kitchener.media.media_types import MEDIA_TYPES, accepts, estimate_content, is_same_kind, media_type_of
 from tests.acceptance.content_kit import NOTES, PDF, png
 
 GIF = b"GIF89a" + (640).to_bytes(2, "little") + (480).to_bytes(2, "little") + b"\0\0\0"

@@ -4,10 +4,10 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from kitchener.actors.sessions.admission import TurnLimiter
+from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
 from kitchener.records.turn import TurnCall
-from tests.actors.sessions.admission_kit import FAR, Message, Place
+from tests.actors.admission.admission_kit import FAR, Message, Place
 from tests.actors.waiting import in_virtual_time, settle, settle_then
 
 

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from kitchener.errors import ToolError
 from kitchener.plain_names import quoted
 from kitchener.records.entries.common import Json
-from kitchener.records.tool_question import ToolAnswer
+from kitchener.records.tools.tool_question import ToolAnswer
 
 MAX_PROGRESS_CHARS: Final = 500
 """Longest message of progress. What goes beyond is cut."""

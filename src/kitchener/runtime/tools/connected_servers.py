@@ -15,15 +15,23 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.config import HO2Config, McpServerConfig, RuntimeConfig, address_problem, described_key, dotted_key
+from kitchener.config import (
+    HO2Config,
+    McpServerConfig,
+    RuntimeConfig,
+    address_problem,
+    described_key,
+    described_names,
+    dotted_key,
+)
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.factory import read_secret
 from kitchener.logs import get_logger
 from kitchener.mcp.connection import Secrets, library_of_protocol
 from kitchener.mcp.definitions import source_of
 from kitchener.mcp.server import McpServer, ServerReport
-from kitchener.records.server_tools import ServerTool
-from kitchener.records.tools import ToolSource
+from kitchener.records.tools.runnable_tool import ToolSource
+from kitchener.records.tools.server_tools import ServerTool
 
 _log = get_logger(__name__)
 
@@ -115,8 +123,8 @@ def wanted_tools(config: HO2Config, settings: RuntimeConfig) -> dict[str, list[s
             continue
         label, _, tool = name.removeprefix(PREFIX).partition(".")
         if label not in settings.mcp:
-            known = ", ".join(map(described_key, settings.mcp)) or "none is configured"
-            expected = f"expected `mcp:` with a server of [mcp]: {known}"
+            known = f"one of the servers {described_names(settings.mcp)}" if settings.mcp else "a server; [mcp] has none"
+            expected = f"expected `mcp:` with {known}"
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
         found.setdefault(label, []).append(tool or "*")
     return {label: found[label] for label in settings.mcp if label in found}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kitchener.json_schema import MAX_STEPS, JsonSchema
-from kitchener.schema_steps import refers, steps
+from kitchener.schemas.json_schema import MAX_STEPS, JsonSchema
+from kitchener.schemas.schema_steps import refers, steps
 
 
 def nested(levels: int, leaf: object) -> object:

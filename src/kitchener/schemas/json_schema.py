@@ -5,7 +5,7 @@ from typing import Final, NoReturn
 
 import jsonschema_rs
 
-from kitchener.schema_steps import refers, steps
+from kitchener.schemas.schema_steps import refers, steps
 
 MAX_ERROR_CHARS: Final = 600
 """Longest description of a violation, in characters. The description is shown to the model and recorded."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import anyio
 
-from kitchener.actors.sessions.content import same_parts
+from kitchener.actors.admission.content import same_parts
 from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.ledger import LedgerGroup, StoredEntry

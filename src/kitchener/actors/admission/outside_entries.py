@@ -6,8 +6,8 @@ Explained in `docs/sessions.md`.
 
 from collections.abc import Sequence
 
+from kitchener.actors.admission.admission import Admission
 from kitchener.actors.authority.authority import ContextAuthority
-from kitchener.actors.sessions.admission import Admission
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.ledger import LedgerEntry
 

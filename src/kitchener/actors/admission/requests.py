@@ -18,7 +18,7 @@ from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
 from kitchener.ids import anonymous_subject, check_caller
 from kitchener.lanes.calling_chain import calling_chain
-from kitchener.media import MEDIA_TYPES
+from kitchener.media.media_types import MEDIA_TYPES
 from kitchener.plain_names import quoted
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, StoredPart

@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.config import HO2Config, LimitsConfig
-from kitchener.content_store import ContentStore
 from kitchener.errors import InvalidPart, UnsupportedPart
 from kitchener.ledger import Ledger
-from kitchener.media import IMAGES, MEDIA_TYPES, accepts, estimate_content, is_same_kind, media_type_of
+from kitchener.media.content_store import ContentStore
+from kitchener.media.media_types import IMAGES, MEDIA_TYPES, accepts, estimate_content, is_same_kind, media_type_of
 from kitchener.plain_names import quoted, shown_path
 from kitchener.records import events
 from kitchener.records.entries import PartAttachedPayload, TurnStartedPayload

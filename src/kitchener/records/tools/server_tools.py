@@ -8,10 +8,10 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from kitchener.json_schema import JsonSchema
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tools import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.schemas.json_schema import JsonSchema
 
 CallTool = Callable[[Mapping[str, object], Any], Awaitable[object]]
 """Calls a tool with checked arguments, and with the facts of the call as the tool loop gives them."""

@@ -12,8 +12,8 @@ from typing import Any, NewType, Protocol
 from kitchener.canonical import canonical_digest
 from kitchener.records.entries.sources import ToolDefinition, ToolTraitsMapping
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tool_context import ToolContext
-from kitchener.records.tool_question import ToolAnswer, ToolQuestion
+from kitchener.records.tools.tool_context import ToolContext
+from kitchener.records.tools.tool_question import ToolAnswer, ToolQuestion
 
 ToolSource = NewType("ToolSource", str)
 """Where a tool and its results come from: `tool:<name>` for a function, `mcp:<label>` for a server."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kitchener.records.entries.approvals import ApprovalDecision, ApprovalReason
 from kitchener.records.entries.common import Json
 from kitchener.records.prompt import ToolUse
-from kitchener.records.tool_question import ToolAnswer
+from kitchener.records.tools.tool_question import ToolAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""What a program asks of the ledgers: sessions, approvals, and what was spent."""

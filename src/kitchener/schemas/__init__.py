@@ -1,0 +1,1 @@
+"""JSON schemas: compiled, checked, and kept from taking too long."""
