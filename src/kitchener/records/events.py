@@ -171,7 +171,9 @@ messages, the goal of the running intent stands after them, and defaults give mo
 room; the goal stood before them).
 
 Version 7: a turn records things once. HO1m has the calls of a work order and HO2m its life: `WO_EXECUTING` and `WO_COMPLETED`
-of HO1m are those of consolidations only (6: of every work order), and `WO_COMPLETED` of HO2m has the output's hash.
+of HO1m are those of consolidations only (6: of every work order), and `WO_COMPLETED` of HO2m has the output's hash. What says
+nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
+time and positions of gates that `TURN_COMPLETED` did not look at.
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

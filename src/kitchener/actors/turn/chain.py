@@ -318,12 +318,15 @@ class WorkOrderChain:
             "wo_id": wo_id,
             "wo_type": wo_type,
             "intent_id": self.intent_id,
-            "targets": list(wo.targets),
-            "acceptance": list(wo.acceptance),
             "constraints": limits,
             "input_refs": [self.message_ref, *input_refs],
             "input_hash": ho2m.content_digest(subject_id, data),
         }
+        names_all = self._services.constants.policy_version < 7
+        if wo.targets or names_all:
+            fields["targets"] = list(wo.targets)
+        if wo.acceptance or names_all:
+            fields["acceptance"] = list(wo.acceptance)
         if wo.parent_wo_id is not None:
             fields["parent_wo_id"] = wo.parent_wo_id
         if context is not None:

@@ -107,8 +107,9 @@ class WorkOrderPlannedPayload(CommonPayload):
     wo_id: NotRequired[str]
     wo_type: WorkOrderType
     intent_id: str | None
-    targets: list[str] | Sealed
-    acceptance: list[str] | Sealed
+    targets: NotRequired[list[str] | Sealed]
+    """Absent: none, as with `acceptance`. Before version 7 of the policy always there."""
+    acceptance: NotRequired[list[str] | Sealed]
     constraints: ConstraintsMapping
     input_refs: list[RefMapping | None]
     input_hash: str
@@ -193,7 +194,8 @@ class QualityGatePayload(CommonPayload):
 
     wo_id: str
     decision: GateDecision
-    reason: SealedText
+    reason: SealedText | None
+    """Why, or the model's words that judged it; None: all checks passed. Before version 7 of the policy never None."""
     trace_hash: str
 
 
