@@ -232,6 +232,7 @@ class Turn:
         if self._session.thread is None:
             return None
         position = self._positions[self._services.ledgers.ho2m.ledger_id]
+        self._session.thread.resumed_id = self._approval.resumed_id
         self._authority = TurnAuthority(
             authority, self._session, self.turn_id, self._message, turn_ts=self._turn_ts, position=position
         )
