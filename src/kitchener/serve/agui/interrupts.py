@@ -144,5 +144,5 @@ def _interrupt(request: ApprovalInfo) -> dict[str, Any]:
         "toolCallId": request.approval_id,
         "responseSchema": _ANSWER_SCHEMA if schema is None else schema,
         "expiresAt": request.expires_at,
-        "metadata": {"kitchener.tool": request.tool_id, "kitchener.rule": request.rule},
+        "metadata": {"kitchener": {"tool": request.tool_id, "rule": request.rule}},
     }

@@ -9,7 +9,7 @@ from kitchener.records.turn import ToolProgress, ToolRan, ToolStarted
 from kitchener.serve.agui.sendable import as_json, plain
 from kitchener.serve.event_stream import event
 
-PROGRESS: Final = "kitchener.tool_progress"
+PROGRESS: Final = "kitchener:tool_progress"
 """The type of an activity that says how far a tool is."""
 _NO_OUTCOME: Final = "the call has no outcome on record"
 
@@ -118,6 +118,6 @@ class RunCalls:
         told: dict[str, Any] = {"type": "TOOL_CALL_RESULT", "messageId": message["id"], "toolCallId": call_id}
         told |= {"content": content, "role": "tool"}
         if is_error:
-            told["metadata"] = {"kitchener.is_error": True}
+            told["metadata"] = {"kitchener": {"is_error": True}}
         self._made.append(message)
         return event(told)
