@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from kitchener.ids import approval_id
 from kitchener.records.turn import ToolProgress, ToolRan, ToolStarted
-from kitchener.serve.agui.sendable import as_json, plain
 from kitchener.serve.event_stream import event
+from kitchener.serve.sendable import as_json, plain
 
 PROGRESS: Final = "kitchener:tool_progress"
 """The type of an activity that says how far a tool is."""

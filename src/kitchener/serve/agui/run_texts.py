@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kitchener.serve.agui.run_input import message_id
-from kitchener.serve.agui.sendable import as_json, can_be_sent, plain
 from kitchener.serve.event_stream import event
+from kitchener.serve.sendable import as_json, can_be_sent, plain
 
 
 class _Text(NamedTuple):
@@ -88,7 +88,7 @@ class RunTexts:
         messages: list[Mapping[str, Any]] = [*shown, *self._made, *open_one]
         try:
             return event({"type": "MESSAGES_SNAPSHOT", "messages": messages})
-        except TypeError:
+        except RecursionError:
             return event({"type": "MESSAGES_SNAPSHOT", "messages": [each for each in messages if can_be_sent(each)]})
 
     def _begin(self, wo_id: str) -> bytes:
