@@ -172,6 +172,7 @@ class HO2Supervisor:
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
         tool_choice: str = "auto",
+        listener: UpdateListener | None = None,
     ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
 
@@ -191,6 +192,7 @@ class HO2Supervisor:
             output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
                 `output`, and its text as `response`; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
+            listener: is awaited with each update as it happens, but for `TurnCompleted`; None: nobody wants them
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -203,7 +205,7 @@ class HO2Supervisor:
             call = self._checks.call(
                 session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
             )
-            outcome = await self.handle_call(message, call)
+            outcome = await self.handle_call(message, call, listener)
         self._consolidate_after(outcome)
         return as_asked(outcome.result, call.output)
 

@@ -1,8 +1,8 @@
 """`POST /v1/agui/{agent}`: an agent for front ends that speak AG-UI. Explained in `docs/server.md`."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp
@@ -15,7 +15,7 @@ from kitchener.config import ServeConfig
 from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, UnknownSession
 from kitchener.ids import is_session_id
 from kitchener.records import events
-from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate, UpdateListener
+from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import AskedRun, RunInput, message_id, read_run
@@ -77,19 +77,21 @@ class AguiDoor:
                 return self._stream(supervisor, RunEvents(asked), session, None, asked)
             turn = self._begin(supervisor, session, asked)
         # What is wrong with the request shows before the first event, and can still have a status of its own.
-        first = await until_gone(request.receive, turn.__anext__, turn.leave)
-        return self._stream(supervisor, RunEvents(asked), session, turn, asked, first)
+        await until_gone(request.receive, turn.wait_begun, turn.leave)
+        return self._stream(supervisor, RunEvents(asked), session, turn, asked)
 
     def _begin(self, supervisor: HO2Supervisor, session: SessionManager, asked: AskedRun) -> ServedTurn:
-        started = partial(
-            supervisor.stream_turn,
-            asked.message,
-            session_id=session.session_id,
-            subject_id=session.subject_id,
-            idempotency_key=asked.body.run_id,
-            parts=asked.parts,
-        )
-        return self._turns.begin(session.session_id, lambda: cast(AsyncGenerator[TurnUpdate, None], started()))
+        def started(listener: UpdateListener) -> Awaitable[TurnResult]:
+            return supervisor.handle_turn(
+                asked.message,
+                session_id=session.session_id,
+                subject_id=session.subject_id,
+                idempotency_key=asked.body.run_id,
+                parts=asked.parts,
+                listener=listener,
+            )
+
+        return self._turns.begin(session.session_id, started)
 
     async def _has_run(self, supervisor: HO2Supervisor, session_id: str, run_id: str) -> bool:
         """Whether the session has a turn of this run, which may be the one that asks."""
@@ -106,12 +108,10 @@ class AguiDoor:
             return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
-        turn = self._turns.begin_told(session.session_id, partial(_answer_all, supervisor, given))
-        try:
-            first = await until_gone(request.receive, turn.__anext__, turn.leave)
-        except StopAsyncIteration:  # other calls still wait, so nothing has run
+        turn = self._turns.begin(session.session_id, partial(_answer_all, supervisor, given))
+        if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
             return self._stream(supervisor, made, session, None, asked)
-        return self._stream(supervisor, made, session, turn, asked, first)
+        return self._stream(supervisor, made, session, turn, asked)
 
     async def _asking(self, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> SessionManager:
         """The session of a thread in which a call waits.
@@ -162,10 +162,9 @@ class AguiDoor:
         session: SessionManager,
         turn: ServedTurn | None,
         asked: AskedRun,
-        first: TurnUpdate | None = None,
         messages: Sequence[Mapping[str, Any]] | None = None,
     ) -> ASGIApp:
-        pieces = self._pieces(supervisor, made, session, turn, asked, first, messages)
+        pieces = self._pieces(supervisor, made, session, turn, asked, messages)
         headers = ((SESSION_HEADER.lower().encode(), session.session_id.encode()),)
         return EventStream(pieces, self._config, turn.leave if turn is not None else _nobody, headers)
 
@@ -176,20 +175,16 @@ class AguiDoor:
         session: SessionManager,
         turn: ServedTurn | None,
         asked: AskedRun,
-        first: TurnUpdate | None,
         messages: Sequence[Mapping[str, Any]] | None,
     ) -> AsyncGenerator[bytes, None]:
         yield made.start(self._now_ms(), messages)
         result: TurnResult | None = None
         try:
-            update = first
-            while update is not None:
-                if piece := made.add(update):
-                    yield piece
-                if isinstance(update, TurnCompleted):
-                    result = update.result
-                assert turn is not None
-                update = await anext(turn, None)
+            if turn is not None:
+                async for batch in turn:
+                    if piece := b"".join(map(made.add, batch)):
+                        yield piece
+                result = await turn.result()
             session = await supervisor.session(session.session_id)
             ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
             waiting = waiting_calls(await read_requested(ho2m, session)) if has_waiting(session) else []
@@ -207,13 +202,17 @@ class AguiDoor:
 async def _answer_all(
     supervisor: HO2Supervisor, given: Sequence[tuple[str, GivenAnswer]], tell: UpdateListener
 ) -> TurnResult | None:
-    """Gives answers one after the other, and tells the turns that go on. Returns the last one's result; None: none went on."""
+    """Gives answers one after the other, and tells the turns that go on, but for the end of the last one.
+
+    Returns the result of the last one; None: none went on.
+    """
     last: TurnResult | None = None
     for approval_id, answer in given:
         result = await supervisor.answer_approval(approval_id, answer, tell)
         if result is not None:
+            if last is not None:
+                await tell(TurnCompleted(last))
             last = result
-            await tell(TurnCompleted(result))
     return last
 
 
