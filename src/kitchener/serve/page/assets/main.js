@@ -324,6 +324,7 @@ async function showMemory(what) {
     find("panel").close();
     history.pushState(null, "", location.pathname + location.search);
     show(null, find("agent").value);
+    list([]);
     listSoon();
     return notice("Everything about this subject was erased.");
   }
