@@ -144,7 +144,12 @@ def open_tab(browser: Any, url: str, *, expected: tuple[str, ...] = (), **option
         page.on("console", complain)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(url)
-        yield Tab(page)
+        tab = Tab(page)
+        try:
+            yield tab
+        except Exception as error:
+            error.add_note(f"{page.url}: {page.inner_text('body')}\n{complaints}")
+            raise
     finally:
         context.close()
     assert (elsewhere, complaints) == ([], [])

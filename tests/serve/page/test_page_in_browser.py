@@ -226,7 +226,7 @@ class TestHostileText:
             server.call(teach, server.runtime, "local", line)
             tab.ask(HOSTILE, f"You said: {HOSTILE}")
             hostile = tab.ask("hostile", HOSTILE)
-            assert hostile.locator("a").count() == 0
+            assert [each.get_attribute("href") for each in hostile.locator("a").all()] == ["https://evil.example/x.png"]
             assert "right\ufffdleft" in hostile.inner_text()
             tab.say(f"letter {HOSTILE}")
             tab.see(".approval", HOSTILE)

@@ -160,14 +160,17 @@ export class Conversation {
     const body = { message: view.message, stream: true };
     const opened = () => { this.hooks.connected(); view.restart(); };
     const told = { body, signal: leaving.signal, silenceMs: this.hooks.silenceMs, idempotencyKey: key, opened };
+    let isComplete = false;
     for await (const { name, data } of events("POST", path, told)) {
-      if (name === "turn_completed") return this.complete(view, data);
-      if (name !== "error") view.update({ name, data });
+      if (name === "turn_completed") {
+        this.complete(view, data);
+        isComplete = true;
+      } else if (name !== "error") view.update({ name, data });
       // The stream itself says why it has no reply, so the turn is over: the same request would begin another one.
       else throw Object.assign(new Problem(data.error.code === "shutting_down" ? 503 : 500, data.error.code, data.error.message), { isFinal: true });
       this.hooks.changed("update");
     }
-    throw new Problem(0, "lost", "");
+    if (!isComplete) throw new Problem(0, "lost", "");
   }
 
   complete(view, result) {
