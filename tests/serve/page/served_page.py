@@ -183,7 +183,7 @@ class Wire:
     def __init__(self, portal: BlockingPortal, server_port: int) -> None:
         self._portal, self._server_port = portal, server_port
         self._ends = set[SocketStream]()
-        self.is_cut = False
+        self.is_cut = self.holds_posts = False
         self.url = ""
 
     def cut(self) -> None:
@@ -218,19 +218,20 @@ class Wire:
                 return
             async with server, anyio.create_task_group() as tasks:
                 self._ends |= {client, server}
-                tasks.start_soon(_copy, client, server)
-                await _copy(server, client)
+                tasks.start_soon(self._copy, client, server)
+                await self._copy(server, client)
                 tasks.cancel_scope.cancel()
             self._ends -= {client, server}
 
-
-async def _copy(source: SocketStream, target: SocketStream) -> None:
-    try:
-        async for piece in source:
-            await target.send(piece)
-    except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass
-    await anyio.aclose_forcefully(target)
+    async def _copy(self, source: SocketStream, target: SocketStream) -> None:
+        try:
+            async for piece in source:
+                while self.holds_posts and piece.startswith(b"POST"):  # noqa: ASYNC110  set from another thread
+                    await anyio.sleep(0.01)
+                await target.send(piece)
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        await anyio.aclose_forcefully(target)
 
 
 @contextmanager

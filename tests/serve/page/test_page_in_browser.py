@@ -441,11 +441,15 @@ class TestLostConnections:
             tab.see(".state", "Trying again")
             assert tab.find(".text", has_text="You said: first").count() == 1
             server.go_on()
-            wire.mend()
-            tab.find("text=Try now").click()
+            wire.holds_posts = True  # the event stream is faster than the message that is sent again
+            with tab.page.expect_response(lambda answer: answer.request.method == "POST") as again:
+                wire.mend()
+                tab.see(".text", "You said: wait for me", count=1)
+                tab.gone("#notice")
+                tab.gone("#stop")
+                wire.holds_posts = False
+            again.value.finished()
             tab.see(".text", "You said: wait for me", count=1)
-            tab.gone("#notice")
-            tab.gone("#stop")
             assert tab.find(".bubble").all_inner_texts() == ["first", "wait for me"]
             tab.page.reload()
             tab.see(".turn", count=2)

@@ -46,6 +46,7 @@ export class TurnView {
 
   /** Drops provisional text, because a stream begins from the start. */
   restart() {
+    if (this.isDone) return;
     this.provisional = "";
     this.settled = 0;
     this.text.replaceChildren();
