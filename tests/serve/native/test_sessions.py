@@ -192,7 +192,7 @@ class TestEvents:
             assert (wrong.status, wrong.code) == (400, "invalid_request")
 
     async def test_a_client_that_follows_sees_what_happens_and_a_drain_ends_its_stream(self, tmp_path: Path) -> None:
-        async with serving(tmp_path / "root", serve={"poll_s": 0.01}) as client:
+        async with serving(tmp_path / "root") as client:
             path, asked = await begun(client), Asked()
             asked.taking.set()
             async with anyio.create_task_group() as tasks:

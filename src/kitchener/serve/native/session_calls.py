@@ -104,13 +104,13 @@ class SessionCalls:
         return json_response({"session_id": session_id, "stopped": len(turns)})
 
 
-def number(request: Request, name: str, default: int, *, most: int) -> int:
-    """A number in the query. Raises RequestRefused unless it is one from 0 to `most`."""
+def number(request: Request, name: str, default: int, *, most: int, least: int = 0) -> int:
+    """A number in the query. Raises RequestRefused unless it is one from `least` to `most`."""
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
-        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from 0 to {most}")
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from {least} to {most}")
     return int(text)
 
 
@@ -122,6 +122,14 @@ async def _title(ho2m: ReadableLedger, session_id: str) -> str | None:
         text = opened(payload.get("user_message", payload.get("text")))
         return one_line(text[: 2 * _TITLE_CHARS], _TITLE_CHARS) if isinstance(text, str) else None
     return None
+
+
+def flag(request: Request, name: str, *, default: bool) -> bool:
+    """A yes or no in the query. Raises RequestRefused unless it is `true` or `false`."""
+    text = request.query_params.get(name, str(default)).casefold()
+    if text not in ("true", "false"):
+        raise RequestRefused(400, "invalid_request", f"{name}: expected true or false")
+    return text == "true"
 
 
 def _shown(session: SessionManager, agent_class: str) -> dict[str, Any]:
