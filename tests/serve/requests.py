@@ -16,6 +16,7 @@ from kitchener.serve.application import KitchenerServer, open_server
 from kitchener.telemetry.port import Telemetry
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, scripted_config
+from tests.serve.described import described
 
 COMPLETIONS = "/v1/chat/completions"
 
@@ -105,9 +106,12 @@ class Client:
         return await self.ask("POST", COMPLETIONS, chat_body(*messages, stream=stream, model=model, **more))
 
     async def run(self, asked: Asked, method: str, path: str, json: Any = None, **headers: str) -> None:
-        """Runs a request to its end."""
+        """Runs a request to its end. Its answer must be as described."""
         body = json if isinstance(json, bytes) else b"" if json is None else orjson.dumps(json)
         await run_request(self.server.app, asked, method, path, [body], {**self.headers, **headers})
+        if asked.status and not asked.gone.is_set():
+            kind = asked.headers.get("content-type", "")
+            described(self.server.operations).check(method, path.partition("?")[0], asked.status, kind, asked.body)
 
 
 async def run_request(

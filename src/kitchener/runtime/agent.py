@@ -170,6 +170,11 @@ class Agent:
         self._host = host
         self._opening, self._closing = _OpeningAttempt(), anyio.Event()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the ledgers are open, or were and are closing."""
+        return self._host.is_open
+
     def open(self) -> None:
         """Starts to open the ledgers; `ready` waits for the result."""
         self._opening = _OpeningAttempt()

@@ -252,6 +252,7 @@ class Runtime:
             "waiting_turns": self._limiter.waiting,
             "turns": self._limiter.statistics(),
             "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
+            "commits": {name: agent.ledgers.commit_times() for name, agent in self._agents.items() if agent.is_open},
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
             "usage_by_model": self._shared.gateway.usage_by_model(),
