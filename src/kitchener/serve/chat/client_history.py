@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.serve.chat.chat_request import SaidPair
+from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
 
 WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
 """Stands in a stream before a reply that replaces text which was sent before. This API cannot take text back."""
@@ -62,7 +62,7 @@ class KnownHistory(NamedTuple):
 
         A client may leave out the beginning of a long conversation, and may have stopped reading the last reply.
         """
-        own = [each for each in claimed if spoken_answer(each.message) is None]
+        own = _joined([each for each in claimed if spoken_answer(each.message) is None])
         if not own:
             return not self.digests
         if len(own) > len(self.digests):
@@ -103,7 +103,7 @@ class Histories:
             kept = await _read(session, count)
         elif new:
             pairs = [SaidPair(each.user_message, each.response) for each in state.newest(new)]
-            kept = KnownHistory(count, (*kept.digests, *(digest_of(*each) for each in pairs)), pairs[-1])
+            kept = _with(kept, count, pairs)
         self._keep(session.session_id, kept)
         return kept
 
@@ -115,9 +115,23 @@ class Histories:
 
 
 async def _read(session: SessionManager, count: int) -> KnownHistory:
-    digests, last = list[bytes](), None
-    async for each in session.read_history():
-        if not each.is_resumed:
-            last = SaidPair(each.user_message, each.response)
-            digests.append(digest_of(*last))
-    return KnownHistory(count, tuple(digests), last)
+    pairs = [SaidPair(each.user_message, each.response) async for each in session.read_history() if not each.is_resumed]
+    return _with(KnownHistory(0, (), None), count, pairs)
+
+
+def _with(history: KnownHistory, count: int, pairs: Sequence[SaidPair]) -> KnownHistory:
+    """A history with further messages."""
+    known = history.digests if history.last is None else history.digests[:-1]
+    joined = _joined(pairs if history.last is None else [history.last, *pairs])
+    return KnownHistory(count, (*known, *(digest_of(*each) for each in joined)), joined[-1] if joined else None)
+
+
+def _joined(pairs: Sequence[SaidPair]) -> list[SaidPair]:
+    """The same messages, where what a reply was continued with belongs to that reply, as clients show it."""
+    found = list[SaidPair]()
+    for each in pairs:
+        if each.message == CONTINUE and found:
+            found[-1] = SaidPair(found[-1].message, found[-1].reply + each.reply)
+        else:
+            found.append(each)
+    return found
