@@ -66,7 +66,7 @@ class KitchenerServer:
                 gives=ChatAnswer,
             ),
             *response_operations(responses, InputItems(access)),
-            *subject_operations(access, responses.forget_ended),
+            *subject_operations(access, responses.forget_ended, sessions.histories.forget),
             *session_operations(access, config, turns, lambda: self._guard.is_draining),
         ]
         """Everything that `/openapi.json` describes."""

@@ -142,6 +142,21 @@ class TestAReply:
             later = await client.with_headers(**CHAT).chat("one", shown, "two", "echo: two", "three", "echo: three", "four")
             assert later.headers["x-kitchener-session"] == more.headers["x-kitchener-session"]
 
+    async def test_a_reply_that_a_client_stopped_reading_stays_as_it_shows_it(self, tmp_path: Path) -> None:
+        said = ["one", "echo: one", "two", "ec", "three", "echo: three"]
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            first = await chat.chat("one")
+            await chat.chat("one", "echo: one", "two", stream=True)
+            found = [await chat.chat(*said[: 2 * number], "next" if number > 2 else "three") for number in (2, 3)]
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            found.append(await chat.chat(*said, "next", "echo: next", "four"))
+            assert {each.headers["x-kitchener-session"] for each in found} == {first.headers["x-kitchener-session"]}
+            for wrong in ("co", "ech o"):
+                other = await chat.chat("one", "echo: one", "two", wrong, "three", "echo: three", "next")
+                assert other.headers["x-kitchener-session"] != first.headers["x-kitchener-session"]
+
     async def test_the_empty_place_of_the_reply_does_not_count(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             assert (await client.chat("one", "")).text == "echo: one"
