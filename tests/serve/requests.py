@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message
 from kitchener.config import ServeConfig
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.serve.application import KitchenerServer, open_server
+from kitchener.telemetry.port import Telemetry
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, scripted_config
 from tests.serve.described import described
@@ -161,6 +162,7 @@ async def serving(
     *,
     serve: Mapping[str, Any] | None = None,
     tools: Sequence[Callable[..., Any]] = (),
+    telemetry: Telemetry | None = None,
     **config: Any,
 ) -> AsyncIterator[Client]:
     """A client of a server over a runtime around a scripted model (None: the echo).
@@ -170,6 +172,7 @@ async def serving(
         provider: the model
         serve: settings of `[serve]`
         tools: tools of the agent
+        telemetry: of the runtime
         **config: as for `scripted_config`
     """
     model = provider or ScriptedProvider(echo)
@@ -177,7 +180,7 @@ async def serving(
         update={"serve": ServeConfig(**(serve or {}))}
     )
     async with (
-        open_runtime(settings, providers={"scripted": model}, tools=tools) as runtime,
+        open_runtime(settings, providers={"scripted": model}, tools=tools, telemetry=telemetry) as runtime,
         open_server(runtime) as server,
     ):
         yield Client(server, runtime, model)

@@ -8,6 +8,7 @@ from pathlib import Path
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.ids import path_part
+from kitchener.lanes.durations import DurationCounts
 from kitchener.ledger.client import LedgerClient
 from kitchener.ledger.ledger import Ledger
 from kitchener.ledger.write.commit_group import CommitGroup
@@ -65,6 +66,10 @@ class Ledgers:
     def covers(self, ledgers: Iterable[Ledger]) -> bool:
         """Whether a commit covers all of these ledgers."""
         return all(ledger in self._members for ledger in ledgers)
+
+    def commit_times(self) -> DurationCounts:
+        """How long the commit rounds of these ledgers took so far."""
+        return self._group.rounds.statistics()
 
     def positions(self) -> dict[str, int]:
         """The number of the last entry of each ledger, by ledger id."""

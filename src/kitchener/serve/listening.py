@@ -12,6 +12,7 @@ import uvicorn
 from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
+from kitchener.serve.joined_writes import JoiningProtocol
 
 _log = get_logger(__name__)
 
@@ -34,7 +35,14 @@ class _QuietServer(uvicorn.Server):
 
 
 async def listen(
-    server: KitchenerServer, listener: socket.socket, *, config: RuntimeConfig, on_signal: OnSignal, ready: Callable[[], object]
+    server: KitchenerServer,
+    listener: socket.socket,
+    *,
+    config: RuntimeConfig,
+    on_signal: OnSignal,
+    ready: Callable[[], object],
+    stopping: Callable[[], object] = lambda: None,
+    is_shared: bool = False,
 ) -> bool:
     """Serves until a signal, then drains.
 
@@ -44,6 +52,9 @@ async def listen(
         config: the settings of the server, and its limits
         on_signal: installs the handler of signals
         ready: called once requests are taken
+        stopping: called when it begins to drain
+        is_shared: whether somebody else keeps the listener open for the next server. Then no connection is taken while this one
+            drains: new ones wait for the next server. Otherwise new requests are refused, so that `/readyz` can tell
 
     Returns:
         whether all turns were ready within the grace time
@@ -52,7 +63,7 @@ async def listen(
         server.app,
         lifespan="off",
         ws="none",
-        http="h11",
+        http=JoiningProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -67,6 +78,10 @@ async def listen(
     async def end() -> None:
         await told.wait()
         _log.info("draining")
+        stopping()
+        if is_shared:
+            for each in running.servers:
+                each.close()
         drained[0] = await server.drain()
         running.should_exit = True
 

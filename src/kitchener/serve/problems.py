@@ -86,6 +86,8 @@ class Problem(NamedTuple):
             sent["allow"] = self.allowed
         if self.retry_after_s is not None:
             sent["retry-after"] = str(max(1, round(self.retry_after_s + 0.5)))
+        if self.code == "shutting_down":
+            sent["connection"] = "close"  # so that what comes next reaches the server after this one
         if self.status == 401:
             sent["www-authenticate"] = "Bearer"
         return json_response(self.body(), self.status, sent)

@@ -1,17 +1,22 @@
 """`kitchener serve`: the agents of a root over HTTP, until a signal drains the server."""
 
 import importlib.util
+import os
+import socket
+from contextlib import nullcontext
 from typing import Annotated
 
 import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.exits import OK
 from kitchener.cli.options import Options, listens
+from kitchener.cli.serve.root_wait import wait_for_root
+from kitchener.cli.serve.service_manager import notify
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
-from kitchener.cli.terminal.output import print_text, say
+from kitchener.cli.terminal.output import print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime, tune_gc
@@ -32,7 +37,7 @@ def serve(
     """Serve the agents over HTTP, to clients of the OpenAI API and by an API of its own.
 
     Without `[serve.clients]` it listens on this machine only, and takes any key. SIGTERM or Ctrl-C lets running turns finish
-    within `limits.shutdown_grace_s`; a second one ends it at once. Exits with 1 if turns had to be cancelled.
+    within `limits.shutdown_grace_s`, aborts the others on record, and exits with 0; a second one ends it at once.
 
     For example:
 
@@ -51,19 +56,30 @@ def serve(
 
 async def _serve(config: RuntimeConfig) -> int:
     # Imported here, because the extra `serve` may be missing.
+    from kitchener.cli.serve.handed_over import take_listener
     from kitchener.serve.application import open_listener, open_server
     from kitchener.serve.listening import listen
 
-    async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
-        tune_gc()
-        with await anyio.to_thread.run_sync(open_listener, config.serve) as listener:
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
+    with take_listener(config.serve, os.environ) or nullcontext() as handed_over:
+        await wait_for_root(config)
+        async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
+            tune_gc()
+            found = await anyio.to_thread.run_sync(open_listener, config.serve) if handed_over is None else handed_over
+            with found as listener:
+                await listen(
+                    server,
+                    listener,
+                    config=config,
+                    on_signal=on_signal,
+                    ready=lambda: _say_where(listener),
+                    stopping=lambda: notify("STOPPING=1", os.environ),
+                    is_shared=handed_over is not None,
+                )
+    return OK
 
-            def ready() -> None:
-                print_text(f"serving on http://{shown}:{port}; OpenAI clients: base URL http://{shown}:{port}/v1")
 
-            is_whole = await listen(server, listener, config=config, on_signal=on_signal, ready=ready)
-    if not is_whole:
-        say("kitchener: turns that did not finish in time were cancelled")
-    return OK if is_whole else NEGATIVE
+def _say_where(listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    notify("READY=1", os.environ)
+    print_text(f"serving on http://{shown}:{port}; OpenAI clients: base URL http://{shown}:{port}/v1")

@@ -205,6 +205,18 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
     return LedgerPathError(str(error.filename or path), problem)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a writer has the ledger open. Changes nothing. A writer that opens it at this very moment may be turned away."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def locked_by(path: Path, found: os.stat_result) -> LedgerLocked:
     """The error for a locked file; names the holder of the lock if the system tells it."""
     return LedgerLocked(str(path), _holder(found))

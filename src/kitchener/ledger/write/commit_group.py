@@ -17,6 +17,7 @@ from anyio.lowlevel import checkpoint
 from kitchener.cancellation import is_cancellation, is_scope_cancelled
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
+from kitchener.lanes.durations import Durations
 from kitchener.ledger.format.lines import StoredEntry
 from kitchener.ledger.write.storage import Storage
 
@@ -24,6 +25,8 @@ _CALLERS_OF_FULL_ROUND: Final = 128
 """Waiting callers at which a round starts, however many turns run."""
 _TURNS_OF_FULL_LINGER: Final = 100
 """Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
+_ROUND_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the buckets in which rounds are counted, seconds."""
 
 
 class GroupMember(Protocol):
@@ -80,6 +83,8 @@ class CommitGroup:
         self._has_task = False
         self._turns = 0
         self._limiter = anyio.CapacityLimiter(1)
+        self.rounds = Durations(_ROUND_BOUNDS)
+        """How long the rounds took to write and sync, without the linger before; failed ones count too."""
 
     def host(self, tasks: TaskGroup) -> None:
         """Allows rounds to run in this task group."""
@@ -192,7 +197,7 @@ class CommitGroup:
         # No await between the cuts, so every entry that an HO2m entry refers to is in this round or an earlier one.
         cuts = [(member, member.pending[:]) for member in self._members]
         self._cut = {member: member.position for member in self._members}
-        sync = self._config.durability == "fsync"
+        sync, began = self._config.durability == "fsync", anyio.current_time()
         try:
             await anyio.to_thread.run_sync(partial(_flush, cuts, sync), limiter=self._limiter)
         except LedgerWriteError as error:
@@ -209,6 +214,7 @@ class CommitGroup:
                 problem = f"{current.failure.path}, which is committed with it, failed: {current.failure.problem}"
                 for member, _ in cuts:
                     member.poison(problem)
+            self.rounds.add(anyio.current_time() - began)
             self._running = None
             self._cut = {}
             current.done.set()

@@ -36,6 +36,8 @@ class ListedSessionAnswer(Answer):
     turns: int
     """Turns that it began, and messages that were imported."""
     is_ended: bool
+    title: str | None
+    """The beginning of its first message; null: there is none, or it cannot be read."""
 
 
 class SessionListAnswer(Answer):

@@ -1,6 +1,23 @@
 """Describes answers about what is known of a subject, and about erasing it."""
 
+from kitchener.config import ServeRight
 from kitchener.serve.answers.answer import Answer, JsonObject
+
+
+class OwnRightsAnswer(Answer):
+    """What the key of the request reaches and allows."""
+
+    subject_id: str
+    agents: list[str]
+    default_agent: str | None
+    """The agent class of requests that name none; null: they must name one."""
+    rights: list[ServeRight]
+    needs_key: bool
+    """False: everybody who reaches the server is this subject."""
+    max_message_chars: int
+    keep_alive_s: float
+    """After this silence a stream sends a comment, seconds."""
+    version: str
 
 
 class LearnedLineAnswer(Answer):

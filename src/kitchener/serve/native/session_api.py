@@ -12,7 +12,7 @@ from kitchener.serve.answers.session_answers import (
     SpokenTurnsAnswer,
     StoppedAnswer,
 )
-from kitchener.serve.answers.subject_answers import ErasureAnswer, MemoryAnswer, MemoryChangeAnswer
+from kitchener.serve.answers.subject_answers import ErasureAnswer, MemoryAnswer, MemoryChangeAnswer, OwnRightsAnswer
 from kitchener.serve.answers.turn_answers import (
     ApprovalListAnswer,
     ResumedTurnAnswer,
@@ -20,10 +20,12 @@ from kitchener.serve.answers.turn_answers import (
     TurnDiffAnswer,
     TurnReasonsAnswer,
 )
+from kitchener.serve.guard import Draining
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import LAST_NUMBER, EventFeed
 from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
+from kitchener.serve.native.own_rights import OwnRights
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import MAX_LISTED, NewSession, SessionCalls, SessionEnding
 from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
@@ -69,6 +71,7 @@ def subject_operations(access: SessionAccess, *forget: Callable[[], object]) -> 
     turn = f"{_ONE}/turns/{{turn_id}}"
     line = "/v1/memory/{artifact_id}/deactivate"
     return [
+        Served("GET", "/v1/me", "Show what the key allows", OwnRights(access).show, gives=OwnRightsAnswer),
         Served(
             "GET",
             f"{turn}/why",
@@ -115,19 +118,17 @@ def subject_operations(access: SessionAccess, *forget: Callable[[], object]) -> 
     ]
 
 
-def session_operations(
-    access: SessionAccess, config: ServeConfig, turns: ServedTurns, is_draining: Callable[[], bool]
-) -> list[Served]:
+def session_operations(access: SessionAccess, config: ServeConfig, turns: ServedTurns, draining: Draining) -> list[Served]:
     """All operations about sessions.
 
     Args:
         access: finds sessions
         config: the settings of the server
         turns: the turns that run for requests
-        is_draining: whether the server shuts down
+        draining: whether the server shuts down
     """
     sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
-    feed, approvals, intents = EventFeed(access, config, is_draining), ApprovalCalls(access, turns), IntentRequests(access)
+    feed, approvals, intents = EventFeed(access, config, draining), ApprovalCalls(access, turns), IntentRequests(access)
     answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"
     of_session, of_approval = (_SESSION,), (_SESSION, _APPROVAL)
     return [

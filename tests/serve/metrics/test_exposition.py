@@ -10,22 +10,27 @@ from kitchener.config import ModelPrice, ServeClientConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import ProviderUsage
 from kitchener.records.prompt import PromptRequest
-from kitchener.serve.metrics import ServerCounts, exposition
+from kitchener.serve.metrics.exposition import exposition, runtime_families
+from kitchener.serve.metrics.metric_family import MetricFamily
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
+from tests.serve.metrics.metrics_text import read_metrics
+from tests.serve.native.test_sessions import asking_model, send_letter
 from tests.serve.requests import Client, serving
 
 OPERATORS = "key-of-operator-0123456789"
-LINE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\})? [0-9.e+-]+')
 
 
 async def metrics(client: Client) -> dict[str, float]:
     """The values by their names with labels."""
     found = await client.ask("GET", "/metrics")
     assert (found.status, found.headers["content-type"].startswith("text/plain")) == (200, True)
-    lines = [each for each in found.body.decode().splitlines() if not each.startswith("#")]
-    assert [each for each in lines if not LINE.fullmatch(each)] == []
-    return {name: float(value) for name, _, value in (each.rpartition(" ") for each in lines)}
+    return values(found.body.decode())
+
+
+def values(text: str) -> dict[str, float]:
+    """The values of a text by their names with labels."""
+    return {key: value for family in read_metrics(text).values() for key, value in family.samples.items()}
 
 
 async def test_turns_answers_durations_and_queues_are_counted(tmp_path: Path) -> None:
@@ -50,8 +55,7 @@ async def test_calls_tokens_and_cost_are_told_by_model(tmp_path: Path) -> None:
     prices = {"near/m": ModelPrice(input_per_million=10.0, output_per_million=100.0, cached_per_million=1.0)}
     async with serving(tmp_path / "root") as client:
         told = {**client.runtime.statistics(), "usage_by_model": {"near": {"m": used}, "far": {"m": used}}}
-        lines = exposition(ServerCounts(), told, 0, prices).splitlines()
-        now = {name: float(value) for name, _, value in (each.rpartition(" ") for each in lines if each[0] != "#")}
+        now = values(exposition(runtime_families(told, waiting_approvals={}, prices=prices)))
         near = 'provider="near",model="m"'
         assert now[f"kitchener_model_calls_total{{{near}}}"] == 1
         kinds = ("input", "output", "cached", "cache_write")
@@ -98,3 +102,77 @@ async def test_only_a_key_with_the_right_reads_them_and_it_needs_no_subject(
         refused = await operator.with_headers(x_kitchener_subject="ada").chat("hello")
         assert refused.code == "right_missing"
         assert (await client.ask("GET", "/metrics", authorization="Bearer key-of-ada-0123456789")).code == "right_missing"
+
+
+async def test_every_metric_is_documented_and_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The labels are those of a short list, so the number of lines is bounded by the settings and not by who talks."""
+    monkeypatch.setenv("OPERATOR_KEY", OPERATORS)
+    clients = {"front_end": ServeClientConfig(key="env:OPERATOR_KEY", rights=("chat", "act_for", "operate"))}
+    async with serving(tmp_path / "root", serve={"clients": clients}) as anybody:
+        client = anybody.with_headers(authorization=f"Bearer {OPERATORS}")
+        for subject in ("ada_l", "bo_k"):
+            assert (await client.with_headers(x_kitchener_subject=subject).chat("hello")).status == 200
+        text = (await client.ask("GET", "/metrics")).body.decode()
+        told = read_metrics(text)
+        assert set(told) == documented_metrics()
+        assert {label for family in told.values() for label in family.labels} <= set(LABELS)
+        sessions = await client.runtime.sessions()
+        assert {each.subject_id for each in sessions} == {"ada_l", "bo_k"}
+        assert [each for each in sessions if each.session_id in text or each.subject_id in text] == []
+
+
+def documented_metrics() -> set[str]:
+    """The names in the table of `docs/server.md`."""
+    section = (Path(__file__).parents[3] / "docs/server.md").read_text().partition("## Metrics")[2].partition("\n## ")[0]
+    return {
+        name
+        for line in section.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([a-z_]+)`", line.split("|")[1])
+    }
+
+
+LABELS = ("agent", "end", "kind", "lane", "le", "mailbox", "model", "provider", "python", "server", "status", "version")
+
+
+async def test_commits_and_requests_for_approval_are_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root", asking_model(), tools=[send_letter]) as client:
+        before = await metrics(client)
+        assert before['kitchener_pending_approvals{agent="ADMIN"}'] == 0
+        path = (await client.ask("POST", "/v1/sessions", {})).json["session_id"]
+        asked = list[str]()
+        for _ in range(2):
+            asked += (await client.ask("POST", f"/v1/sessions/{path}/messages", {"message": "go"})).json["pending_approval"]
+        now = await metrics(client)
+        assert now['kitchener_pending_approvals{agent="ADMIN"}'] == 2
+        rounds = 'kitchener_commit_seconds_count{agent="ADMIN"}'
+        assert now[rounds] > before[rounds]
+        await client.ask("POST", f"/v1/sessions/{path}/approvals/{asked[0]}/deny")
+        assert (await metrics(client))['kitchener_pending_approvals{agent="ADMIN"}'] == 1
+        await client.ask("POST", f"/v1/sessions/{path}/end")
+        assert (await metrics(client))['kitchener_pending_approvals{agent="ADMIN"}'] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a 1\n",
+        "# HELP a_total It.\n# TYPE a_total counter\na_total 1",
+        "# HELP a_total It.\n# TYPE a_total counter\na_total -1\n",
+        "# HELP a It.\n# TYPE a counter\na 1\n",
+        "# HELP a It.\n# TYPE a gauge\na 1\na 1\n",
+        "# HELP a It.\n# TYPE a gauge\nb 1\n",
+        '# HELP a It.\n# TYPE a gauge\na{b="c"d="e"} 1\n',
+        '# HELP a It.\n# TYPE a gauge\na{b="c\\d"} 1\n',
+        '# HELP a It.\n# TYPE a histogram\na_bucket{le="1"} 2\na_bucket{le="+Inf"} 1\na_sum 1\na_count 1\n',
+        '# HELP a It.\n# TYPE a histogram\na_bucket{le="1"} 1\na_sum 1\na_count 1\n',
+    ],
+)
+def test_the_reader_of_these_tests_is_strict(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_metrics(text)
+
+
+def test_labels_are_escaped() -> None:
+    text = exposition([MetricFamily("a", "gauge", "It.", [({"b": 'c"d\\e\nf'}, 1)])])
+    assert list(read_metrics(text)["a"].samples) == ['a{b="c\\"d\\\\e\\nf"}']

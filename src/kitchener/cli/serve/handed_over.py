@@ -1,0 +1,58 @@
+"""Takes the listening socket that systemd hands over, by the protocol of `sd_listen_fds`.
+
+Clients that connect while no server runs wait in the system's queue until the next server takes them.
+"""
+
+import os
+import socket
+from collections.abc import MutableMapping
+from typing import Final
+
+from kitchener.config import ServeConfig
+from kitchener.errors import ConfigError
+from kitchener.serve.callers import is_loopback
+
+_SOURCE: Final = "the handed-over socket"
+
+
+def take_listener(config: ServeConfig, environ: MutableMapping[str, str], *, first: int = 3) -> socket.socket | None:
+    """The socket that was handed over to this process; None: there is none. The caller closes it.
+
+    Removes the variables, so that programs which this process starts do not take the socket for theirs.
+
+    Args:
+        config: whether it has clients; without any the socket listens on a loopback address
+        environ: the environment of this process
+        first: the descriptor of the first socket; the protocol says 3
+
+    Raises:
+        ConfigError: several were handed over, it is no listening TCP socket, or its address needs keys
+    """
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()):
+        return None
+    if count != "1":
+        raise ConfigError(_SOURCE, "LISTEN_FDS", repr(count), "expected one socket; a .socket unit has one ListenStream")
+    try:
+        found = socket.socket(fileno=first)
+    except OSError as error:
+        raise ConfigError(_SOURCE, "LISTEN_FDS", repr(count), f"no socket is there: {error.strerror}") from None
+    try:
+        found.set_inheritable(False)
+        _check(found, config)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _check(found: socket.socket, config: ServeConfig) -> None:
+    is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+    if not is_tcp or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise ConfigError(_SOURCE, "ListenStream", "", "is no listening TCP socket; give it an address and a port")
+    host = found.getsockname()[0]
+    if not config.clients and not is_loopback(host):
+        raise ConfigError(
+            _SOURCE, "ListenStream", repr(host), "needs [serve.clients.<name>]: without keys it must be 127.0.0.1"
+        )

@@ -1,0 +1,1 @@
+"""What a server counts, and how Prometheus reads it."""

@@ -1,0 +1,112 @@
+"""Writes what the server counted, and the state of the runtime, as text for Prometheus.
+
+The metrics name agents, providers, models and servers, and never a subject, a session or anybody's words, so their number is
+bounded by the settings. `docs/server.md` lists them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from kitchener.config import ModelPrice
+from kitchener.config.router import price_of
+from kitchener.gateway.attempts import ProviderUsage
+from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.serve.metrics.metric_family import HistogramFamily, Labels, MetricFamily, single
+from kitchener.serve.metrics.server_counts import ServerCounts
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Family = MetricFamily | HistogramFamily
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """Metrics as one text."""
+    return "".join(f"{line}\n" for family in families for line in family.lines())
+
+
+def server_families(counts: ServerCounts, *, running_requests: int, loop_lag_s: float) -> Iterator[Family]:
+    """What the server counted.
+
+    Args:
+        counts: its counts
+        running_requests: requests that run now
+        loop_lag_s: how long the event loop took for one round of its ready tasks, seconds
+    """
+    answers = [({"status": status}, each) for status, each in sorted(counts.answers.items())]
+    ends = [({"end": end}, counts.turns[end]) for end in ("completed", "degraded", "failed", "stopped")]
+    yield MetricFamily("kitchener_requests_running", "gauge", "Requests that run now.", single(running_requests))
+    yield MetricFamily("kitchener_answers_total", "counter", "Answers by status.", answers)
+    yield MetricFamily("kitchener_served_turns_total", "counter", "Turns that requests began, by how they ended.", ends)
+    meaning = "Duration of turns that requests began, with their waits."
+    yield HistogramFamily("kitchener_turn_seconds", meaning, [({}, counts.turn_s.statistics())])
+    meaning = "Time until the first text of a streamed reply."
+    yield HistogramFamily("kitchener_first_text_seconds", meaning, [({}, counts.first_text_s.statistics())])
+    meaning = "How long the event loop took for one round of its ready tasks, just now."
+    yield MetricFamily("kitchener_event_loop_lag_seconds", "gauge", meaning, single(loop_lag_s))
+
+
+def runtime_families(
+    found: Mapping[str, Any], *, waiting_approvals: Mapping[str, int], prices: Mapping[str, ModelPrice]
+) -> Iterator[Family]:
+    """The state of a runtime.
+
+    Args:
+        found: its state, as `Runtime.statistics` returns it
+        waiting_approvals: requests for approval that wait for a person, by agent class
+        prices: `[router.prices]`
+    """
+    turns: LaneStatistics = found["turns"]
+    yield MetricFamily("kitchener_running_turns", "gauge", "Turns that run now.", single(found["running_turns"]))
+    yield MetricFamily("kitchener_waiting_turns", "gauge", "Turns that wait for a slot.", single(found["waiting_turns"]))
+    yield MetricFamily("kitchener_refused_turns_total", "counter", "Turns that found no slot in time.", single(turns.given_up))
+    backlog = single(found["pending_consolidations"])
+    yield MetricFamily("kitchener_pending_consolidations", "gauge", "Consolidations that run or wait.", backlog)
+    waiting = [({"agent": name}, each) for name, each in waiting_approvals.items()]
+    yield MetricFamily("kitchener_pending_approvals", "gauge", "Tool calls that wait for a person.", waiting)
+    commits = [({"agent": name}, each) for name, each in found["commits"].items()]
+    yield HistogramFamily("kitchener_commit_seconds", "Time to write and sync one commit round of the ledgers.", commits)
+    yield from _of_lanes(found["mailboxes"])
+    yield from _of_models(found["usage_by_model"], prices)
+    circuits = [({"provider": name}, int(is_open)) for name, is_open in found["open_circuits"].items()]
+    meaning = "Whether a provider failed so often that it is not called."
+    yield MetricFamily("kitchener_circuit_open", "gauge", meaning, circuits)
+    servers = [({"server": label}, int(each["state"] == "connected")) for label, each in found["mcp_servers"].items()]
+    yield MetricFamily("kitchener_mcp_server_connected", "gauge", "Whether an MCP server is connected.", servers)
+
+
+def _of_lanes(mailboxes: Mapping[str, Mapping[str, LaneStatistics]]) -> Iterator[MetricFamily]:
+    """The queues of the gateway and of the executors."""
+    lanes = [
+        ({"mailbox": mailbox, "lane": lane}, each) for mailbox, all_of in mailboxes.items() for lane, each in all_of.items()
+    ]
+
+    def of(field: str) -> list[tuple[Labels, float]]:
+        return [(labels, getattr(each, field)) for labels, each in lanes]
+
+    yield MetricFamily("kitchener_lane_running", "gauge", "Places of a lane that are taken.", of("running"))
+    yield MetricFamily("kitchener_lane_places", "gauge", "Places of a lane.", of("places"))
+    yield MetricFamily("kitchener_lane_waiting", "gauge", "Messages in the queue of a lane.", of("waiting"))
+    yield MetricFamily("kitchener_lane_capacity", "gauge", "Messages for which the queue of a lane has room.", of("capacity"))
+    meaning = "Messages that found no room in a lane."
+    yield MetricFamily("kitchener_lane_given_up_total", "counter", meaning, of("given_up"))
+
+
+def _of_models(usage: Mapping[str, Mapping[str, ProviderUsage]], prices: Mapping[str, ModelPrice]) -> Iterator[MetricFamily]:
+    """What models were asked, and what that cost where their price is known."""
+    known = [(provider, model, each) for provider, models in usage.items() for model, each in models.items()]
+    calls = [({"provider": provider, "model": model}, each.calls) for provider, model, each in known]
+    yield MetricFamily("kitchener_model_calls_total", "counter", "Model calls that were answered.", calls)
+    tokens = [
+        ({"provider": provider, "model": model, "kind": kind}, getattr(each, f"{kind}_tokens"))
+        for provider, model, each in known
+        for kind in ("input", "output", "cached", "cache_write")
+    ]
+    meaning = "Tokens of model calls. Input tokens include those of the cache."
+    yield MetricFamily("kitchener_model_tokens_total", "counter", meaning, tokens)
+    costs: list[tuple[Labels, float]] = []
+    for provider, model, each in known:
+        price = price_of(prices, provider, model)
+        if price is not None:
+            cost = price.cost(each.input_tokens, each.output_tokens, each.cached_tokens, each.cache_write_tokens)
+            costs.append(({"provider": provider, "model": model}, cost))
+    yield MetricFamily("kitchener_model_cost_total", "counter", "Cost of model calls by `[router.prices]`.", costs)
