@@ -68,8 +68,6 @@ class Sender:
             "change": "close",
             "intent_id": self._json(f"/v1/sessions/{session}/intents", {"objective": "travel"})["intent_id"],
             "messages": [{"id": "m1", "role": "user", "content": "hello"}],
-            "resume": [],
-            "threadId": "trip",
             "model": "ADMIN",
             "response_id": f"resp_{turn['turn_id'][2:].replace('-', '_')}",
             "session_id": session,
