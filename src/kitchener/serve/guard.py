@@ -141,7 +141,7 @@ class Guard:
             raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)
         # A proxy in front may have believed the other one, and take what follows for the request of somebody else.
         if "transfer-encoding" in headers and "content-length" in headers:
-            raise RequestRefused(400, _TWO_LENGTHS, "the request has a length and comes in chunks")
+            raise RequestRefused(400, "two_lengths", "the request has a length and comes in chunks")
         # A page of another origin may send requests to this machine, and its name may be made to lead here.
         host = _name_of(headers.get("host", ""))
         if host.casefold() not in self._hosts and not is_loopback(host):
