@@ -7,6 +7,7 @@ because uvicorn runs nowhere else. Explained in `docs/server.md`.
 """
 
 import asyncio  # noqa: TID251  see above
+import importlib
 from typing import Final, cast
 
 import h11
@@ -18,6 +19,9 @@ _FEW_BYTES: Final = 16_384
 """Bytes of a request before its chunks are too small."""
 _BYTES_A_LINE: Final = 64
 """Fewest bytes for each end of a line in a longer request that comes in chunks."""
+_OTHER_FILES: Final = 512
+"""Open files that are kept for ledgers, providers and MCP servers."""
+_FEWEST: Final = 16
 _TINY_CHUNKS: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -58,6 +62,28 @@ class JoinedWrites:
             self._waiting, self._bytes = [], 0
             if data and not self._transport.is_closing():
                 self._transport.write(data)
+
+
+def connections_within(wanted: int) -> int:
+    """How many connections may be open at once so that files are left for the ledgers.
+
+    Raises the number of open files that the system lets this process have, as far as the process may.
+
+    Args:
+        wanted: connections
+    """
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:  # only POSIX has it
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    needed = wanted + _OTHER_FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(wanted, max(_FEWEST, int(soft) - _OTHER_FILES))
 
 
 def connection_class(most: int, head_timeout_s: float) -> type[asyncio.Protocol]:

@@ -12,7 +12,7 @@ import uvicorn
 from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
-from kitchener.serve.connections import connection_class
+from kitchener.serve.connections import connection_class, connections_within
 
 _log = get_logger(__name__)
 
@@ -59,7 +59,7 @@ async def listen(
     Returns:
         whether all turns were ready within the grace time
     """
-    most = config.serve.max_requests + SPARE_CONNECTIONS
+    most = connections_within(config.serve.max_requests + SPARE_CONNECTIONS)
     settings = uvicorn.Config(
         server.app,
         lifespan="off",
