@@ -10,7 +10,7 @@ import pytest
 from kitchener import ToolContext, tool
 from kitchener.records import events as records
 from kitchener.records.prompt import PromptRequest, ToolUse
-from kitchener.testing import ScriptedProvider, use_tool
+from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.agui.front_end import PATH, FrontEnd, kinds, of_kind
 from tests.serve.requests import Asked, Client, serving
@@ -288,6 +288,20 @@ class TestInterrupts:
             assert (front.interrupts, front.results) == ([bob], {})
             await front.resume({"interruptId": ada["id"], **allowed}, {"interruptId": bob["id"], **allowed})
             assert front.results == {ada["id"]: "sent to ada", bob["id"]: "sent to bob"}
+
+    async def test_a_thread_goes_on_after_an_interrupt_that_has_expired(self, tmp_path: Path) -> None:
+        clock, model = FakeClock(), calling(use_tool("send_letter", to="ada"))
+        soon = {"expires_s": 60}
+        async with serving(tmp_path / "root", model, tools=[send_letter], clock=clock, approval=soon) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (waits,) = front.interrupts
+            clock.advance(61)
+            assert await front.resume({"interruptId": waits["id"], "status": "resolved", "payload": {"approved": True}}) == []
+            assert (front.last.status, front.last.code) == (409, "approval_closed")
+            session = (await client.runtime.sessions())[0].session_id
+            await front.say("and?", resume=[{"interruptId": waits["id"], "status": "cancelled"}])
+            assert (front.said[-1], front.session, front.interrupts) == ("echo: and?", session, [])
 
     async def test_a_thread_goes_on_after_an_interrupt_that_was_answered_elsewhere(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:
