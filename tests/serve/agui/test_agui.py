@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import ToolContext, tool
+from kitchener import ConfirmationRequired, ToolContext, tool
 from kitchener.records import events as records
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
@@ -30,6 +30,15 @@ PLAIN = [
 def send_letter(to: str) -> str:
     """Sends a letter."""
     return f"sent to {to}"
+
+
+@tool(read_only=True)
+def book(context: ToolContext, day: str) -> str:
+    """Books a table."""
+    if context.answer is None:
+        hours = {"type": "string", "enum": ["18:00", "20:00"]} if day == "monday" else {"type": "object"}
+        raise ConfirmationRequired("At which hour?", hours)
+    return f"booked at {context.answer.answer}"
 
 
 @tool(read_only=True)
@@ -258,6 +267,27 @@ class TestInterrupts:
             told = "not today" if "payload" in answer else "unanswered"
             assert told in front.results[waits["id"]]
             assert (told in front.said[-1], front.interrupts) == (True, [])
+
+    async def test_a_question_of_a_tool_is_answered_by_what_it_asks_for(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root", calling(use_tool("book", day="monday")), tools=[book]) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (asks,) = front.interrupts
+            assert (asks["message"], asks["responseSchema"]["enum"]) == ("At which hour?", ["18:00", "20:00"])
+            assert front.results == {}
+            for wrong in ("19:00", None):
+                assert await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": wrong}) == []
+                assert front.last.status == 400
+            await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": "20:00"})
+            assert front.results == {asks["id"]: "booked at 20:00"}
+
+    async def test_a_refusal_is_no_answer_to_a_question_that_takes_anything(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root", calling(use_tool("book", day="friday")), tools=[book]) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (asks,) = front.interrupts
+            await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": {"approved": False}})
+            assert "booked" not in front.results[asks["id"]]
 
     async def test_a_message_waits_until_what_is_open_is_answered(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:
