@@ -10,6 +10,7 @@ import anyio
 import orjson
 from starlette.types import ASGIApp, Message
 
+from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.serve.application import KitchenerServer, open_server
@@ -163,6 +164,7 @@ async def serving(
     serve: Mapping[str, Any] | None = None,
     tools: Sequence[Callable[..., Any]] = (),
     telemetry: Telemetry | None = None,
+    clock: Clock | None = None,
     **config: Any,
 ) -> AsyncIterator[Client]:
     """A client of a server over a runtime around a scripted model (None: the echo).
@@ -173,6 +175,7 @@ async def serving(
         serve: settings of `[serve]`
         tools: tools of the agent
         telemetry: of the runtime
+        clock: the time of day; None: the system clock
         **config: as for `scripted_config`
     """
     model = provider or ScriptedProvider(echo)
@@ -180,7 +183,7 @@ async def serving(
         update={"serve": ServeConfig(**(serve or {}))}
     )
     async with (
-        open_runtime(settings, providers={"scripted": model}, tools=tools, telemetry=telemetry) as runtime,
-        open_server(runtime) as server,
+        open_runtime(settings, providers={"scripted": model}, tools=tools, telemetry=telemetry, clock=clock) as runtime,
+        open_server(runtime, clock=clock) as server,
     ):
         yield Client(server, runtime, model)
