@@ -340,7 +340,7 @@ class TestAppearance:
 
 def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
     keyboard = tab.page.keyboard
-    visible = "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+    visible = "document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none'"
 
     def walk_to(words: str) -> None:
         for _ in range(40):
