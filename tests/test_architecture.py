@@ -289,7 +289,7 @@ MODULE_PATH_IN_PROSE = re.compile(
 DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
 NOT_IN_THE_CODE = {"None", "Task", "Local"}
 """A constant of the language, a class of asyncio, and a provider in an example."""
-FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json"}
+FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
 
 
