@@ -86,7 +86,7 @@ soak: $(DEV) ## run the tests that take minutes, count steps or reach into inter
 lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer versions
 	@echo "Compiling requirements/run.txt and requirements/dev.txt ..."
 	@$(PIP_INSTALL) 'uv>=0.13,<0.14'
-	@UV_PYTHON_DOWNLOADS=never $(LOCK) pyproject.toml --extra models --group build \
+	@UV_PYTHON_DOWNLOADS=never $(LOCK) pyproject.toml --extra models --extra mcp --extra serve --group build \
 		--output-file requirements/run.txt $(ARGS)
 	@UV_PYTHON_DOWNLOADS=never $(LOCK) pyproject.toml --all-extras --group dev --constraint requirements/run.txt \
 		--output-file requirements/dev.txt $(ARGS)

@@ -210,6 +210,6 @@ async def test_a_server_that_no_table_configures_is_a_mistake_of_the_settings(tm
     config = settings_of(tmp_path, {})
     agent = config.agents["ADMIN"].model_copy(update={"tools": ("mcp:fs",)})
     config = config.model_copy(update={"agents": {"ADMIN": agent}})
-    with pytest.raises(ConfigError, match="expected `mcp:` with a server of \\[mcp\\]: none is configured"):
+    with pytest.raises(ConfigError, match="expected `mcp:` with a server; \\[mcp\\] has none"):
         async with open_runtime(config, providers={"scripted": ScriptedProvider(by_message)}):
             pass

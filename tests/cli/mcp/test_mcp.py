@@ -79,7 +79,7 @@ def test_list_reads_the_settings_only(served: Cli, tmp_path: Path) -> None:
 def test_an_unknown_server_is_a_negative_answer(served: Cli) -> None:
     outcome = served("mcp", "check", "gone")
     assert outcome.code == 1
-    assert "there is no server 'gone' in [mcp]; there are: fs" in outcome.err
+    assert "there is no server 'gone' in [mcp]; it has: fs" in outcome.err
 
 
 @pytest.mark.parametrize(

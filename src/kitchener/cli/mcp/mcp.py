@@ -99,8 +99,8 @@ def _chosen(config: RuntimeConfig, label: str | None) -> dict[str, McpServerConf
         NotOnRecord: there is none of this name
     """
     if label is not None and label not in config.mcp:
-        known = described_names(config.mcp) or "none is configured"
-        raise NotOnRecord(f"there is no server {described_key(label)!r} in [mcp]; there are: {known}")
+        others = f"it has: {described_names(config.mcp)}" if config.mcp else "it has none"
+        raise NotOnRecord(f"there is no server {described_key(label)!r} in [mcp]; {others}")
     return {name: each for name, each in config.mcp.items() if label in (None, name)}
 
 

@@ -15,7 +15,15 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.config import HO2Config, McpServerConfig, RuntimeConfig, address_problem, described_key, dotted_key
+from kitchener.config import (
+    HO2Config,
+    McpServerConfig,
+    RuntimeConfig,
+    address_problem,
+    described_key,
+    described_names,
+    dotted_key,
+)
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.factory import read_secret
 from kitchener.logs import get_logger
@@ -115,8 +123,8 @@ def wanted_tools(config: HO2Config, settings: RuntimeConfig) -> dict[str, list[s
             continue
         label, _, tool = name.removeprefix(PREFIX).partition(".")
         if label not in settings.mcp:
-            known = ", ".join(map(described_key, settings.mcp)) or "none is configured"
-            expected = f"expected `mcp:` with a server of [mcp]: {known}"
+            known = f"one of the servers {described_names(settings.mcp)}" if settings.mcp else "a server; [mcp] has none"
+            expected = f"expected `mcp:` with {known}"
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
         found.setdefault(label, []).append(tool or "*")
     return {label: found[label] for label in settings.mcp if label in found}
