@@ -68,8 +68,8 @@ peers: $(DEV) .venv-peers/.stamp ## measure a turn beside other runtimes; ARGS=-
 real: $(DEV) ## talk with a small language model, replay and verify; installs it below .real (needs Node.js)
 	@$(BIN)/python -m benchmarks.real $(ARGS)
 
-doors: $(DEV) .doors/.stamp ## run the tests with MCP servers of npm; installs them below .doors (needs Node.js)
-	@MCP_DOORS=.doors $(BIN)/python -m pytest tests/mcp/test_doors.py $(ARGS)
+doors: $(DEV) .doors/clients/.stamp ## run the tests with MCP servers and clients of npm; installs them below .doors (needs Node.js)
+	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients $(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/doors $(ARGS)
 
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	@for each in node npm; do command -v $$each >/dev/null || \
@@ -78,6 +78,13 @@ doors: $(DEV) .doors/.stamp ## run the tests with MCP servers of npm; installs t
 	@rm -rf .doors && mkdir .doors && cp tests/mcp/doors/package.json tests/mcp/doors/package-lock.json .doors
 	@cd .doors && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
 		|| { rm -rf ../.doors; echo "make doors: the servers could not be installed; npm says why above" >&2; exit 1; }
+	@touch $@
+
+.doors/clients/.stamp: .doors/.stamp tests/serve/doors/package-lock.json
+	@echo "Installing the clients of tests/serve/doors below .doors/clients (25 MB, once) ..."
+	@rm -rf .doors/clients && mkdir .doors/clients && cp tests/serve/doors/package.json tests/serve/doors/package-lock.json .doors/clients
+	@cd .doors/clients && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
+		|| { rm -rf ../clients; echo "make doors: the clients could not be installed; npm says why above" >&2; exit 1; }
 	@touch $@
 
 soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals

@@ -17,6 +17,7 @@ import pytest
 
 import kitchener
 from kitchener import errors
+from kitchener.telemetry import names as span_names
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -290,6 +291,7 @@ DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
 NOT_IN_THE_CODE = {"None", "Task", "Local"}
 """A constant of the language, a class of asyncio, and a provider in an example."""
 FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
+SPAN_NAMES = {name for name in vars(span_names).values() if isinstance(name, str)}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
 
 
@@ -346,7 +348,11 @@ def test_documents_and_docstrings_name_only_what_exists() -> None:
                     for each in MODULE_PATH_IN_PROSE.findall(text)
                     if not (package / each).is_dir() and not (package / f"{each}.py").is_file()
                 }
-                | {each for each in DOTTED_NAME.findall(text) if each not in FILES_OF_A_USER and not resolves(each)}
+                | {
+                    each
+                    for each in DOTTED_NAME.findall(text)
+                    if each not in FILES_OF_A_USER | SPAN_NAMES and not resolves(each)
+                }
                 | {each for each in CLASS_IN_PROSE.findall(text) if each not in names | NOT_IN_THE_CODE}
             )
         ]

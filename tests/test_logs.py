@@ -126,7 +126,7 @@ def test_a_command_shows_as_much_as_is_asked_for(tmp_path: Path) -> None:
         done = finish(start("chat", "--root", "r", "--log-level", level, cwd=tmp_path), "hi\n")
         shown[level] = done.err
         assert "provider_id" not in done.out
-    assert "[warning] provider does not answer provider_id=p reason=connection\n" in shown["warning"]
+    assert "[warning] provider does not answer provider_id=p reason=connection session_id=SES-" in shown["warning"]
     assert "provider does not answer" not in shown["error"]
 
 

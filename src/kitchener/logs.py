@@ -6,13 +6,17 @@ the code, never what was said. Explained in `docs/runtime.md`.
 """
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 import structlog
 
 ROOT: Final = "kitchener"
 """The logger above all loggers of this package."""
+
+FIELDS: Final[list[Callable[[], Mapping[str, str]]]] = []
+"""Give further fields of an event, such as the ids of the turn in which it is logged. They are asked only if somebody reads
+the event, so that a turn in which nothing is logged does nothing for them."""
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
@@ -25,7 +29,7 @@ def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     """
     wrapped: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
-        processors=[_only_if_read, structlog.stdlib.render_to_log_kwargs],
+        processors=[_only_if_read, _with_fields, structlog.stdlib.render_to_log_kwargs],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         context_class=dict,
         cache_logger_on_first_use=True,
@@ -37,6 +41,14 @@ def _only_if_read(logger: logging.Logger, method: str, event: MutableMapping[str
     """Drops an event that no handler would take, before a record is made of it."""
     if not logger.isEnabledFor(logging.getLevelNamesMapping()[method.upper()]) or not _has_reader(logger):
         raise structlog.DropEvent
+    return event
+
+
+def _with_fields(_: logging.Logger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Adds what `FIELDS` give. A field that the event has by itself stays."""
+    for fields in FIELDS:
+        for key, value in fields().items():
+            event.setdefault(key, value)
     return event
 
 

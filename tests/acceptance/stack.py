@@ -26,6 +26,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import Cost, WorkOrder
 from kitchener.runtime import Runtime, open_runtime
+from kitchener.telemetry.port import Telemetry
 from kitchener.testing import ScriptedProvider
 
 QUESTION: Mapping[str, Any] = {"speech_act": "question", "ambiguity": "low", "labels": {}, "confidence": 0.9}
@@ -244,12 +245,14 @@ async def open_scripted(
     tools: Sequence[Callable[..., Any]] = (),
     clock: Clock | None = None,
     admin_tools: tuple[str, ...] | None = ("*",),
+    telemetry: Telemetry | None = None,
     **config: Any,
 ) -> AsyncIterator[Runtime]:
     """A runtime around a scripted model (None: the echo). `admin_tools`: its setting; `config` as for `scripted_config`."""
     providers = {"scripted": provider or ScriptedProvider(echo)}
     config["tools"] = admin_tools
-    async with open_runtime(scripted_config(root, **config), providers=providers, tools=tools, clock=clock) as runtime:
+    settings = scripted_config(root, **config)
+    async with open_runtime(settings, providers=providers, tools=tools, clock=clock, telemetry=telemetry) as runtime:
         yield runtime
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from kitchener.cli.serve.root_wait import wait_for_root
 from kitchener.config import RuntimeConfig, ServeConfig
 from kitchener.errors import ConfigError
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.runtime.ledger_paths import ledger_paths
 from kitchener.serve.application import open_listener
 from kitchener.testing import ScriptedProvider
@@ -47,6 +48,17 @@ async def client_crowded(root: Path, **settings: Any) -> Hashable:
         return await crowded(root, clients={"desk": {**CLIENT, **settings}})
 
 
+async def guessed(root: Path, **serve: Any) -> Hashable:
+    """Wrong keys from what is, or is said to be, two addresses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        settings = {"wrong_keys_per_minute": 1, "clients": {"desk": CLIENT}, **serve}
+        async with serving(root, serve=settings) as client:
+            guess = {"authorization": f"Bearer wrong-{KEY}"}
+            asked = [await client.ask("GET", "/v1/models", **guess, x_forwarded_for=f"192.0.2.{each}") for each in (1, 2, 1)]
+    return tuple(each.status for each in asked)
+
+
 async def crowded(root: Path, **serve: Any) -> Hashable:
     """A request while another one runs."""
     gate = Gate("synthesize")
@@ -57,6 +69,12 @@ async def crowded(root: Path, **serve: Any) -> Hashable:
         status = (await here.ask("GET", "/v1/models")).status
         gate.opened.set()
     return status
+
+
+async def paged(root: Path, **serve: Any) -> Hashable:
+    """What is at `/`."""
+    async with serving(root, serve=serve) as client:
+        return (await client.ask("GET", "/")).status
 
 
 async def named(root: Path, **serve: Any) -> Hashable:
@@ -150,25 +168,40 @@ async def slow_reader(root: Path, **serve: Any) -> Hashable:
     return cut_off
 
 
-async def followed(root: Path, **serve: Any) -> Hashable:
-    """A stream of a session's events, in which something happens after a while."""
-    async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:
-        supervisor = client.runtime.supervisor()
-        session_id, asked = await supervisor.start_session(subject_id="local"), Asked()
+class _Halting(ScriptedProvider):
+    """A model that says two words, and a third one when its gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__(echo)
+        self.opened = anyio.Event()
+
+    async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
+        """The answer in three pieces."""
+        response = await self.complete(request)
+        *_, last = words = response.text.split(" ")
+        for word in words[:-1]:
+            yield TextPiece(1, f"{word} ")
+            await settle()
+        await self.opened.wait()
+        yield TextPiece(1, last)
+        yield response
+
+
+async def streamed(root: Path, **serve: Any) -> Hashable:
+    """How much of a reply a client has, of which the model has said all words but one, while no time passes."""
+    model = _Halting()
+    async with serving(root, model, serve=serve) as client, anyio.create_task_group() as tasks:
+        asked = Asked()
         asked.taking.set()
-        tasks.start_soon(client.run, asked, "GET", f"/v1/sessions/{session_id}/events")
+        tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("one two", stream=True))
         await asked.arrived.wait()
-        await settle()
-        await supervisor.handle_turn("hello", session_id=session_id)
-        before = asked.body
-        await pass_time()
-        for _ in range(_LOOKS):  # what is read from a ledger takes worker threads
-            if asked.body != before:
+        for _ in range(_LOOKS):
+            if "one" in asked.text:
                 break
             await anyio.to_thread.run_sync(time.sleep, 0.001)
-        seen = asked.body != before
-        asked.gone.set()
-    return seen
+        found = asked.text
+        model.opened.set()
+    return found
 
 
 async def silent_model(root: Path, **serve: Any) -> Hashable:

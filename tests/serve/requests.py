@@ -13,8 +13,10 @@ from starlette.types import ASGIApp, Message
 from kitchener.config import ServeConfig
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.serve.application import KitchenerServer, open_server
+from kitchener.telemetry.port import Telemetry
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, scripted_config
+from tests.serve.described import described
 
 COMPLETIONS = "/v1/chat/completions"
 
@@ -104,9 +106,12 @@ class Client:
         return await self.ask("POST", COMPLETIONS, chat_body(*messages, stream=stream, model=model, **more))
 
     async def run(self, asked: Asked, method: str, path: str, json: Any = None, **headers: str) -> None:
-        """Runs a request to its end."""
+        """Runs a request to its end. Its answer must be as described."""
         body = json if isinstance(json, bytes) else b"" if json is None else orjson.dumps(json)
         await run_request(self.server.app, asked, method, path, [body], {**self.headers, **headers})
+        if asked.status and not asked.gone.is_set():
+            kind = asked.headers.get("content-type", "")
+            described(self.server.operations).check(method, path.partition("?")[0], asked.status, kind, asked.body)
 
 
 async def run_request(
@@ -157,6 +162,7 @@ async def serving(
     *,
     serve: Mapping[str, Any] | None = None,
     tools: Sequence[Callable[..., Any]] = (),
+    telemetry: Telemetry | None = None,
     **config: Any,
 ) -> AsyncIterator[Client]:
     """A client of a server over a runtime around a scripted model (None: the echo).
@@ -166,6 +172,7 @@ async def serving(
         provider: the model
         serve: settings of `[serve]`
         tools: tools of the agent
+        telemetry: of the runtime
         **config: as for `scripted_config`
     """
     model = provider or ScriptedProvider(echo)
@@ -173,7 +180,7 @@ async def serving(
         update={"serve": ServeConfig(**(serve or {}))}
     )
     async with (
-        open_runtime(settings, providers={"scripted": model}, tools=tools) as runtime,
+        open_runtime(settings, providers={"scripted": model}, tools=tools, telemetry=telemetry) as runtime,
         open_server(runtime) as server,
     ):
         yield Client(server, runtime, model)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import orjson
 import pytest
 
 from kitchener.config import ServeConfig
@@ -106,10 +107,18 @@ async def test_connections_of_a_shared_socket_wait_for_the_next_server_while_thi
 
             tasks.start_soon(run)
             await ready.wait()
-            tasks.start_soon(client.chat, "wait")
-            await hold.arrived["wait"].wait()
-            told[0](signal.SIGTERM)
-            await stopping.wait()
-            async with await anyio.connect_tcp(*kept.getsockname()) as late:
-                hold.released["wait"].set()
-                assert await late.receive() == b"from the next server"
+            address, body = kept.getsockname(), orjson.dumps(chat_body("wait"))
+            head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            async with await anyio.connect_tcp(*address) as busy, await anyio.connect_tcp(*address) as idle:
+                await idle.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert (await idle.receive()).startswith(b"HTTP/1.1 200")
+                await busy.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                await hold.arrived["wait"].wait()
+                told[0](signal.SIGTERM)
+                await stopping.wait()
+                async with await anyio.connect_tcp(*address) as late:
+                    assert [each async for each in idle if b"200" in each] == []
+                    hold.released["wait"].set()
+                    answer = b"".join([each async for each in busy])
+                    assert (b" 200 OK" in answer, b"connection: close" in answer, b"echo: wait" in answer) == (True, True, True)
+                    assert await late.receive() == b"from the next server"

@@ -182,7 +182,13 @@ async def test_more_requests_than_the_server_takes_are_refused(tmp_path: Path) -
 
 async def test_an_unknown_path_and_method_have_the_form_of_all_errors(tmp_path: Path) -> None:
     async with serving(tmp_path / "root") as client:
-        for method, path in (("GET", "/"), ("GET", "/v1/../etc/passwd"), ("DELETE", "/v1/models"), ("OPTIONS", COMPLETIONS)):
+        for method, path in (
+            ("GET", "/nothing"),
+            ("GET", "/page/../page_files.py"),
+            ("GET", "/v1/../etc/passwd"),
+            ("DELETE", "/v1/models"),
+            ("OPTIONS", COMPLETIONS),
+        ):
             found = await client.ask(method, path)
             assert (found.status in (404, 405), found.code) == (True, "no_such_route")
 

@@ -42,7 +42,7 @@ class Real:
 
 @asynccontextmanager
 async def listening(
-    root: Path, provider: ScriptedProvider | None = None, tools: Sequence[Callable[..., Any]] = ()
+    root: Path, provider: ScriptedProvider | None = None, tools: Sequence[Callable[..., Any]] = (), **config: Any
 ) -> AsyncIterator[Real]:
     """A server on a free port until the block ends, which drains it."""
     told: list[Callable[[signal.Signals], bool | None]] = []
@@ -53,7 +53,7 @@ async def listening(
         told.append(first)
         yield
 
-    async with serving(root, provider, tools=tools) as inside, anyio.create_task_group() as tasks:
+    async with serving(root, provider, tools=tools, **config) as inside, anyio.create_task_group() as tasks:
         listener = open_listener(ServeConfig(port=0))
 
         async def run() -> None:

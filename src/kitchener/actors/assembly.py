@@ -37,7 +37,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
-from kitchener.ledger import LedgerGroup
+from kitchener.ledger import LateLedgers, LedgerGroup
 from kitchener.media.content_store import ContentStore
 from kitchener.records.events import POLICY_VERSION
 from kitchener.records.turn import UpdateListener
@@ -49,6 +49,17 @@ MediaTypesOf = Callable[[str | None, str | None, tuple[str, ...]], tuple[str, ..
 
 def _text_only(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[str, ...]:
     return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentKinds:
+    """The classes of the components of an agent class. Telemetry has its own, which also tell what they do."""
+
+    runner: Callable[..., TurnRunner] = TurnRunner
+    turn_memory: Callable[..., TurnMemory] = TurnMemory
+    consolidator: Callable[..., Consolidator] = Consolidator
+    tools: Callable[..., ToolRegistry] = ToolRegistry
+    ledgers: Callable[..., LateLedgers] = LateLedgers
 
 
 @dataclass(slots=True)
@@ -74,6 +85,7 @@ class SharedResources:
         media_types: the types of content that a provider, a model and domain tags take; a replay passes the recorded ones
         comparing: compares messages with earlier turns by meaning; None: their words alone count. A replay passes the recorded
             scores
+        kinds: the classes of the components
     """
 
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -91,6 +103,7 @@ class SharedResources:
     store: ContentStore | None = None
     media_types: MediaTypesOf = _text_only
     comparing: Comparing | None = None
+    kinds: ComponentKinds = field(default_factory=ComponentKinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +189,12 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         content=content,
         record_output=RecordedOutputs(ledgers, is_recording=host.sources is None).record,
         authority=authority,
-        memory=_turn_memory(agent_class, config, ledgers, memory) if memory is not None else None,
+        memory=_turn_memory(agent_class, config, ledgers, memory, host) if memory is not None else None,
     )
     limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
     admission = Admission(config, limiter, text, content)
-    consolidator = Consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
+    make_consolidator = host.kinds.consolidator
+    consolidator = make_consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
     return Components(
         sessions=sessions,
         admission=admission,
@@ -188,7 +202,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         keys=IdempotencyKeys(agent_class, ledgers),
         intents=IntentCalls(sessions, admission, authority),
         attention=services.attention,
-        runner=TurnRunner(_present_tools(services, tools, sources, host), sessions, limiter, limits.abort_grace_s),
+        runner=host.kinds.runner(_present_tools(services, tools, sources, host), sessions, limiter, limits.abort_grace_s),
         consolidator=consolidator,
         background=_background(config, host),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
@@ -238,12 +252,15 @@ def _attention(
     return AttentionRetriever(SessionContext(sessions, config, is_chat=is_chat), config, template, is_chat=is_chat)
 
 
-def _turn_memory(agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory) -> TurnMemory:
+def _turn_memory(
+    agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory, host: SharedResources
+) -> TurnMemory:
     if not ledgers.covers(memory.ledgers):
         raise CallerError(
             f"the ledgers of {agent_class!r} are committed without those of its memory: Ledgers(…, also=memory.ledgers)"
         )
-    return TurnMemory(memory, ledgers, agent_class, config, frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds)))
+    kinds = frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds))
+    return host.kinds.turn_memory(memory, ledgers, agent_class, config, kinds)
 
 
 def _background(config: HO2Config, host: SharedResources) -> BackgroundJobs | None:

@@ -172,6 +172,7 @@ class HO2Supervisor:
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
         tool_choice: str = "auto",
+        listener: UpdateListener | None = None,
     ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
 
@@ -191,6 +192,7 @@ class HO2Supervisor:
             output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
                 `output`, and its text as `response`; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
+            listener: is awaited with each update as it happens, but for `TurnCompleted`; None: nobody wants them
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -203,7 +205,7 @@ class HO2Supervisor:
             call = self._checks.call(
                 session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
             )
-            outcome = await self.handle_call(message, call)
+            outcome = await self.handle_call(message, call, listener)
         self._consolidate_after(outcome)
         return as_asked(outcome.result, call.output)
 
@@ -234,7 +236,7 @@ class HO2Supervisor:
             OutcomeUnknown: the turn was cut off while the tool ran, so its effect may or may not have happened
             Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same answer again
         """
-        return await self._answer(
+        return await self.answer_approval(
             approval_id,
             GivenAnswer(
                 decision="approved",
@@ -248,12 +250,15 @@ class HO2Supervisor:
 
     async def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
         """Refuses a tool call that waits, like `approve`. The model is told the reason and replies."""
-        return await self._answer(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
+        return await self.answer_approval(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
 
-    async def _answer(self, approval_id: str, given: GivenAnswer) -> TurnResult | None:
+    async def answer_approval(
+        self, approval_id: str, given: GivenAnswer, listener: UpdateListener | None = None
+    ) -> TurnResult | None:
+        """Gives an answer, like `approve` and `deny`. The listener receives the updates of the turn that goes on."""
         await self._ready()
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer(approval_id, given, self.handle_call)
+            outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
         if outcome is None:
             return None
         self._consolidate_after(outcome)

@@ -39,6 +39,7 @@ from kitchener.config.shown import (
     shown_reference,
 )
 from kitchener.config.spending import SpendingConfig
+from kitchener.config.telemetry_switch import TelemetryConfig
 from kitchener.config.tool_limits import ToolLimits
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "SettingPath",
     "Settings",
     "SpendingConfig",
+    "TelemetryConfig",
     "ToolLimits",
     "address_problem",
     "annotation_at",

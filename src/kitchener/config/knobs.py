@@ -20,6 +20,7 @@ from kitchener.config.router import RouterConfig
 from kitchener.config.serving import ServeConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.config.spending import SpendingConfig
+from kitchener.config.telemetry_switch import TelemetryConfig
 from kitchener.config.tool_limits import ToolLimits
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
@@ -391,6 +392,8 @@ class RuntimeConfig(Settings):
     """`[spending]`"""
     serve: ServeConfig = Field(default_factory=ServeConfig)
     """`[serve]`"""
+    telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
+    """`[telemetry]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

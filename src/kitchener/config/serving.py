@@ -66,9 +66,17 @@ class ServeConfig(Settings):
     """Headers that name the subject, first match first, for keys with the right `act_for`."""
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
+    page: bool = True
+    """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
     """What becomes of a turn whose client goes away. `detach`: it goes on, and its reply is in the session. `cancel`: it is
     aborted."""
+    wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
+    """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
+    before."""
+    trusted_proxies: tuple[Name, ...] = ()
+    """Addresses of reverse proxies, such as `127.0.0.1`. What they say in X-Forwarded-For is the address that wrong keys count
+    for. Nobody else is believed."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
     """Largest body of a request, bytes. A larger one is refused with 413."""
     request_timeout_s: Seconds = 30.0
@@ -77,8 +85,9 @@ class ServeConfig(Settings):
     """How long a client may leave a piece of a stream untaken before it counts as gone, seconds."""
     keep_alive_s: Seconds = 15.0
     """After this silence a stream sends a comment, so that proxies keep the connection open, seconds."""
-    poll_s: Seconds = 0.25
-    """How often the event stream of a session looks for new events, seconds."""
+    text_interval_s: Annotated[float, Field(ge=0, le=10)] = 0.03
+    """How long text of a stream may wait to be sent with the text that follows, seconds. The first text of a reply never
+    waits. With more than 24 turns at once the time grows in proportion, to half a second. 0: text never waits."""
     max_requests: Positive = 1_024
     """Requests at the same time, of all keys together. A further one is refused with 503."""
     max_branches: Annotated[int, Field(ge=1, le=1_000)] = 16

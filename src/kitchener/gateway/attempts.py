@@ -172,6 +172,11 @@ class Attempts:
         self._take_next()
 
     @property
+    def way(self) -> PlannedAttempt:
+        """The provider and the model of the current attempt."""
+        return self._way
+
+    @property
     def subject_id(self) -> str:
         """The subject whose share of the lane counts."""
         return self._request.subject_id

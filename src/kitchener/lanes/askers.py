@@ -5,9 +5,11 @@ the turn's end says so. A cancellation carries no reason, so the queue leaves it
 `ASKERS_CONTEXT` in its workers, and the runner of turns sets `WAITING_TURN`.
 """
 
+from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar
 
 from kitchener.errors import Overloaded
+from kitchener.logs import FIELDS
 
 ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
 """The context variables of the asker whose message is being handled; None outside of a worker. Tools run in this context."""
@@ -18,12 +20,13 @@ class WaitingTurn:
 
     Args:
         deadline: the turn's, on the event loop's clock, seconds
+        ids: gives the ids of the turn, and of its work order that runs; asked where an event is logged
     """
 
-    __slots__ = ("deadline", "refusal")
+    __slots__ = ("deadline", "ids", "refusal")
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    def __init__(self, deadline: float, ids: Callable[[], Mapping[str, str]]) -> None:
+        self.deadline, self.ids = deadline, ids
         self.refusal: Overloaded | None = None
         """The full queue in which a call of the turn waited for room when the deadline passed."""
 
@@ -41,3 +44,24 @@ def tell_turn(refusal: Overloaded, now: float) -> None:
     turn = WAITING_TURN.get() if context is None else context.get(WAITING_TURN)
     if turn is not None and now >= turn.deadline:
         turn.refusal = refusal
+
+
+def first_askers_context() -> Context | None:
+    """The context of the task at the beginning of the asks that led to this one; None: this task was not asked by another.
+
+    An actor may ask another, so the asker's context can have an asker's context in it.
+    """
+    found = ASKERS_CONTEXT.get()
+    while found is not None and (further := found.get(ASKERS_CONTEXT)) is not None:
+        found = further
+    return found
+
+
+def ids_of_turn() -> Mapping[str, str]:
+    """The ids of the turn that this task works for: `session_id`, `turn_id`, and `wo_id` of its work order; empty: none."""
+    context = first_askers_context()
+    turn = WAITING_TURN.get() if context is None else context.get(WAITING_TURN)
+    return turn.ids() if turn is not None else {}
+
+
+FIELDS.append(ids_of_turn)

@@ -228,9 +228,14 @@ class LedgerClient(LedgerReads):
             self._group.request()
 
     @contextmanager
-    def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
-        """A list that receives every entry of the session as it is written, until the block ends."""
-        entries: list[StoredEntry] = []
+    def watch(self, session_id: str, entries: list[StoredEntry] | None = None) -> Iterator[list[StoredEntry]]:
+        """A list that receives every entry of the session as it is written, until the block ends.
+
+        Args:
+            session_id: the session
+            entries: the list; None: a new one
+        """
+        entries = [] if entries is None else entries
         watchers = self._watchers.setdefault(session_id, [])
         watchers.append(entries)
         try:

@@ -86,7 +86,7 @@ class Ledger(ReadableLedger, Protocol):
         """Returns when everything written so far is durable."""
         ...
 
-    def watch(self, session_id: str) -> AbstractContextManager[list[StoredEntry]]:
+    def watch(self, session_id: str, entries: list[StoredEntry] | None = None) -> AbstractContextManager[list[StoredEntry]]:
         """A list that receives every entry of the session as it is written, until the block ends."""
         ...
 

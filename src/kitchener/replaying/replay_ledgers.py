@@ -107,9 +107,9 @@ class ReplayLedger:
         return set()
 
     @contextmanager
-    def watch(self, session_id: str) -> Iterator[list[StoredEntry]]:
+    def watch(self, session_id: str, entries: list[StoredEntry] | None = None) -> Iterator[list[StoredEntry]]:
         """A list of the entries as they are written, until the block ends."""
-        entries: list[StoredEntry] = []
+        entries = [] if entries is None else entries
         self._watchers.append(entries)
         try:
             yield entries

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.actors.assembly import SharedResources
+from kitchener.actors.assembly import ComponentKinds, SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
@@ -36,7 +36,7 @@ from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from kitchener.ledger import LateLedgers, Ledgers, open_ledgers
+from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.logs import get_logger
 from kitchener.mcp.definitions import source_of
 from kitchener.media.content_store import ContentStore
@@ -52,6 +52,7 @@ from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, Supervi
 from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
+from kitchener.telemetry.port import Telemetry
 
 _log = get_logger(__name__)
 
@@ -69,6 +70,7 @@ class RuntimeArguments:
     clock: Clock
     ids: IdSource | None
     embeddings: EmbeddingProvider | None = None
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class RuntimeParts:
     memories: Mapping[str, HO3Memory]
     """Agent class to its long-term memory; classes without one are left out."""
     servers: McpServers
+    telemetry: Telemetry | None
     tasks: TaskGroup
     scope: anyio.CancelScope
 
@@ -112,7 +115,8 @@ class Agent:
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
         self._memory = memory_of(shared.memories, config.agent_class)
-        self.ledgers = LateLedgers(also=self._memory.ledgers if self._memory is not None else ())
+        kinds = shared.telemetry.kinds if shared.telemetry is not None else ComponentKinds()
+        self.ledgers = kinds.ledgers(also=self._memory.ledgers if self._memory is not None else ())
         items, wanted = ContextItems(), wanted_tools(config, shared.config)
         self.tools = tools = tools_of(
             config,
@@ -121,10 +125,11 @@ class Agent:
             is_configured=bool(shared.config.classes),
             supervisor_of=supervisor_of,
             servers=wanted,
+            kind=kinds.tools,
         )
         shared.servers.attach(tools, wanted)
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
-        host = _resources_of(shared, self.background, self.ready)
+        host = _resources_of(shared, self.background, self.ready, kinds)
         prompts = _prompts_of(config)
         executor = HO1Executor(
             ledgers=self.ledgers,
@@ -229,7 +234,9 @@ class Agent:
         )
 
 
-def _resources_of(shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]]) -> SharedResources:
+def _resources_of(
+    shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]], kinds: ComponentKinds
+) -> SharedResources:
     """What the supervisor of a class shares with the others of its runtime."""
     return SharedResources(
         limits=shared.config.limits,
@@ -243,6 +250,7 @@ def _resources_of(shared: RuntimeParts, background: BackgroundJobs, ready: Calla
         store=shared.content,
         media_types=shared.gateway.media_types,
         comparing=shared.embeddings,
+        kinds=kinds,
     )
 
 
@@ -300,6 +308,7 @@ def tools_of(
     is_configured: bool,
     supervisor_of: SupervisorOf | None = None,
     servers: Collection[str] = (),
+    kind: Callable[..., ToolRegistry] = ToolRegistry,
 ) -> ToolRegistry:
     """The tools of an agent class.
 
@@ -310,6 +319,7 @@ def tools_of(
         is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
         supervisor_of: the supervisors that its tools may ask; None: tools do not run
         servers: labels of the MCP servers whose tools it has, which come later
+        kind: the class of the registry
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
@@ -325,7 +335,7 @@ def tools_of(
     chosen = [*load_tools(modules), *map(agent_tool, _agents_in(wanted)), *(known[name] for name in named)]
     if supervisor_of is not None:
         chosen = [each.bound(supervisor_of) if isinstance(each, AgentTool) else each for each in chosen]
-    return ToolRegistry(
+    return kind(
         chosen,
         timeout_s=config.tool_timeout_s,
         max_result_bytes=config.tool_result_max_bytes,

@@ -55,6 +55,8 @@ from kitchener.runtime.queries.spent_before import spent_since
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
+from kitchener.telemetry.chosen_telemetry import open_telemetry
+from kitchener.telemetry.port import Telemetry
 
 _log = get_logger(__name__)
 
@@ -67,6 +69,8 @@ class Runtime:
         self.root = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.models
         """The gateway that HO1 calls."""
+        self.telemetry: Telemetry | None = shared.telemetry
+        """What tells OpenTelemetry of turns; None: nobody asked for it."""
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
@@ -322,6 +326,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     ids: IdSource | None = None,
     admin_socket: bool | None = None,
     embeddings: EmbeddingProvider | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Runtime]:
     """Starts a Kitchener and closes it when the block ends.
 
@@ -338,6 +343,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         admin_socket: whether commands such as `kitchener subject erase` can change the root through this runtime, by a local
             socket that only the owner can use. None: as `[admin] socket` says, and without it no
         embeddings: gives vectors of texts, by which turns are also ranked; None: the one of `[embeddings]`, if any
+        telemetry: an `OpenTelemetry` of `kitchener.telemetry` with providers of its own; None: as `[telemetry] traces` says
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
@@ -346,7 +352,9 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
     """
     loaded = _load(config, root, providers or {})
-    injected = RuntimeArguments(tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings)
+    injected = RuntimeArguments(
+        tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings, telemetry
+    )
     limits, listener = loaded.config.limits, None
     body_error: Exception | None = None
     try:
@@ -381,9 +389,17 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
     Shielded: a cancelled program still closes its runtime in order, and the end of each turn is recorded.
     """
     config, limits = loaded.config, loaded.config.limits
-    with anyio.CancelScope(shield=True) as scope, named_source(loaded.source):
+    with (
+        anyio.CancelScope(shield=True) as scope,
+        named_source(loaded.source),
+        open_telemetry(config.telemetry, injected.telemetry) as telemetry,
+    ):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
-            gateway = LLMGateway(config.router, {**known, **injected.providers}, limits=limits)
+            providers = {**known, **injected.providers}
+            if telemetry is None:
+                gateway = LLMGateway(config.router, providers, limits=limits)
+            else:
+                gateway = telemetry.gateway(config.router, providers, limits)
             await anyio.to_thread.run_sync(check_place, config)
             sealer, key = sealer_of(config), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
@@ -413,6 +429,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                     similar,
                     memories,
                     servers,
+                    telemetry,
                     tasks,
                     scope,
                 )

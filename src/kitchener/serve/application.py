@@ -6,6 +6,7 @@ Explained in `docs/server.md`.
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -19,17 +20,22 @@ from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
+from kitchener.serve.agui.agui_door import AguiDoor
+from kitchener.serve.answers.chat_answers import ChatAnswer, ModelAnswer, ModelListAnswer
+from kitchener.serve.caller_trace import traced_by
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.chat.session_finder import SessionFinder
-from kitchener.serve.guard import Guard
+from kitchener.serve.guard import Draining, Guard
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
 from kitchener.serve.metrics.process_metrics import process_families
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
+from kitchener.serve.page.page_files import page_routes
+from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
@@ -51,13 +57,14 @@ class KitchenerServer:
         config = runtime.config.serve
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         self._approvals = ApprovalBacklog(runtime, clock)
+        self._open, self._draining = anyio.CancelScope(), Draining()
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
-        operations = [
-            Served("GET", "/v1/models", "List the agents", chat.models),
-            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,)),
+        self.operations: Final = [
+            Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ModelAnswer),
             Served(
                 "POST",
                 "/v1/chat/completions",
@@ -67,21 +74,37 @@ class KitchenerServer:
                 ChatBody,
                 errors=(409, 410, 502, 504),
                 streams=True,
+                gives=ChatAnswer,
             ),
-            *response_operations(responses),
+            *response_operations(responses, InputItems(access)),
+            *AguiDoor(access, config, turns, clock, sessions).operations(),
             *subject_operations(access, responses.forget_ended),
-            *session_operations(access, config, turns, lambda: self._guard.is_draining),
+            *session_operations(access, config, turns, self._draining),
         ]
+        """Everything that `/openapi.json` describes."""
+        page = page_routes() if config.page else []
         routes = [
             Route("/healthz", _healthy),
             Route("/readyz", self._ready),
-            *(each.route() for each in operations),
+            *(each.route() for each in self.operations),
+            *page,
             Served("GET", "/metrics", "Counts for Prometheus", self._metrics, "operate").route(),
-            Served("GET", "/openapi.json", "This description", described_by(operations)).route(),
+            Served("GET", "/openapi.json", "This description", described_by(self.operations)).route(),
         ]
-        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts)
-        self.app: ASGIApp = self._guard
+        public = [each.path for each in page]
+        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, self._draining, public)
+        self.app: ASGIApp = traced_by(runtime.telemetry, self._guard)
         """The ASGI application."""
+
+    async def look_after(self) -> None:
+        """Looks after the open streams until `close`."""
+        with self._open:
+            await self._guard.streams.run()
+
+    def close(self) -> None:
+        """Cancels what still runs."""
+        self._turns.stop_all()
+        self._open.cancel()
 
     async def drain(self) -> bool:
         """Refuses new requests, and returns when those that run are answered and their turns are on record.
@@ -91,7 +114,7 @@ class KitchenerServer:
         Returns:
             whether all turns were ready in time
         """
-        self._guard.is_draining = True
+        self._draining.begin()
         with anyio.move_on_after(self._limits.shutdown_grace_s) as waiting:
             await self._wait_idle()
         if waiting.cancelled_caught:
@@ -119,7 +142,7 @@ class KitchenerServer:
 
     async def _ready(self, request: Request) -> Response:
         """Whether new requests are admitted."""
-        return PlainTextResponse("draining\n", 503) if self._guard.is_draining else PlainTextResponse("ready\n")
+        return PlainTextResponse("draining\n", 503) if self._draining.has_begun else PlainTextResponse("ready\n")
 
 
 @asynccontextmanager
@@ -137,13 +160,16 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     callers = await anyio.to_thread.run_sync(Callers.load, config)
     body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        turns = ServedTurns(tasks, config.limits.stream_buffer, cancels=config.serve.client_gone == "cancel")
+        serve = config.serve
+        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=serve.client_gone == "cancel")
+        server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
+        tasks.start_soon(server.look_after)
         try:
-            yield KitchenerServer(runtime, callers, turns, clock or SystemClock())
+            yield server
         except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
             body_error = error
         finally:
-            turns.stop_all()
+            server.close()
     if body_error is not None:
         raise body_error
 

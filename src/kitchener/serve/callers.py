@@ -19,6 +19,7 @@ from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
 from kitchener.serve.problems import RequestRefused
+from kitchener.serve.wrong_keys import WrongKeys
 
 MIN_KEY_CHARS: Final = 16
 """Shortest key of a client, characters."""
@@ -110,10 +111,12 @@ class Callers:
     Args:
         by_digest: callers by the hash of their key
         local: who everybody is without keys; None: there are keys
+        wrong_keys_per_minute: how many wrong keys an address may try a minute
     """
 
-    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None) -> None:
+    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None, wrong_keys_per_minute: int) -> None:
         self._by_digest, self._local = dict(by_digest), local
+        self._wrong = WrongKeys(wrong_keys_per_minute)
 
     @classmethod
     def load(cls, config: RuntimeConfig) -> "Callers":
@@ -133,7 +136,7 @@ class Callers:
                 check_caller(serve.local_subject, None)
             except CallerError as error:
                 raise ConfigError(_SOURCE, "serve.local_subject", "", str(error)) from None
-            return cls({}, _local_caller(serve))
+            return cls({}, _local_caller(serve), serve.wrong_keys_per_minute)
         found: dict[bytes, Caller] = {}
         for name, settings in serve.clients.items():
             at = dotted_key(("serve", "clients", name, "key"))
@@ -144,16 +147,17 @@ class Callers:
                 raise ConfigError(_SOURCE, at, "", "leads to a key that another name has")
             _check_settings(name, settings, config)
             found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute))
-        return cls(found, None)
+        return cls(found, None, serve.wrong_keys_per_minute)
 
-    def of(self, authorization: str | None) -> Caller:
+    def of(self, authorization: str | None, address: str) -> Caller:
         """The caller of a request.
 
         Args:
             authorization: its header of that name; None: it has none
+            address: where it comes from
 
         Raises:
-            RequestRefused: there is no such key
+            RequestRefused: there is no such key, or too many wrong ones came from this address
         """
         if self._local is not None:
             return self._local
@@ -162,6 +166,7 @@ class Callers:
         if scheme.casefold() == "bearer":
             for digest, caller in self._by_digest.items():
                 match = caller if hmac.compare_digest(digest, wanted) else match
+            self._wrong.note(address, match.name if match is not None else None, anyio.current_time())
         if match is None:
             raise RequestRefused(401, "invalid_api_key", "send a key of this server as `Authorization: Bearer …`")
         return match
@@ -189,6 +194,12 @@ def _local_caller(serve: ServeConfig) -> Caller:
         max_requests=serve.max_requests,
     )
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
+
+
+def anybody(serve: ServeConfig) -> Caller:
+    """Who asks for what needs no key. It has no right and reaches no agent."""
+    settings = ServeClientConfig(key="env:none", subject="none", agents=(), rights=(), max_requests=serve.max_requests)
+    return Caller("", settings, Rate(_UNLIMITED))
 
 
 _UNLIMITED: Final = 1_000_000_000

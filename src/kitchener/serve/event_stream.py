@@ -3,13 +3,13 @@
 It knows connections, not what is said on them. Explained in `docs/server.md`.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Final, TypeVar
 
 import anyio
-import anyio.lowlevel
 import orjson
+from anyio.abc import TaskGroup
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -18,6 +18,10 @@ from kitchener.config import ServeConfig
 R = TypeVar("R")
 
 COMMENT: Final = b": keep-alive\n\n"
+OPEN_STREAMS: Final = "kitchener.open_streams"
+"""Where the scope of a request has the `OpenStreams` of its server."""
+_GRAIN: Final = 0.1
+"""Shortest time between two looks at all streams, as a part of the shortest limit."""
 STREAM_HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -74,6 +78,7 @@ class EventStream:
         config: the settings of the server
         gone: called if the client goes away before the end
         headers: further headers of the answer
+        ready: returns when the answer can begin; what it raises can still have a status of its own
     """
 
     def __init__(
@@ -82,49 +87,100 @@ class EventStream:
         config: ServeConfig,
         gone: Callable[[], object],
         headers: tuple[tuple[bytes, bytes], ...] = (),
+        ready: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        self._pieces, self._config, self._gone, self._headers = pieces, config, gone, headers
-        self._is_writing = anyio.Lock()
+        self._pieces, self._config, self._gone, self._headers, self._ready = pieces, config, gone, headers, ready
         self._wrote_at = 0.0
+        """When the last piece was written; of one that is being written, when that began."""
+        self._is_writing = False
+        self._send: Send
+        self._tasks: TaskGroup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events."""
-        finished = False
+        self._send, streams = send, scope[OPEN_STREAMS]
+        began, finished, failed = False, False, list[Exception]()
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch, receive, tasks.cancel_scope)
-                tasks.start_soon(self._keep_alive, send, tasks.cancel_scope)
-                await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
-                async with aclosing(self._pieces) as pieces:
-                    async for piece in pieces:
-                        await self._write(send, piece, tasks.cancel_scope)
-                finished = True
-                tasks.cancel_scope.cancel()
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._watch, receive)
+                try:
+                    if self._ready is not None:
+                        await self._ready()
+                    began, self._wrote_at = True, anyio.current_time()
+                    with streams.holding(self):
+                        await self._send_all(self._headers)
+                    finished = True
+                except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
+                    failed.append(error)
+                self._tasks.cancel_scope.cancel()
             if finished:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            if not finished:
+            if not finished and (began or not failed):
                 self._gone()
+        if failed:
+            raise failed[0]
 
-    async def _write(self, send: Send, piece: bytes, scope: anyio.CancelScope) -> None:
-        async with self._is_writing:
-            with anyio.move_on_after(self._config.write_timeout_s) as waiting:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            self._wrote_at = anyio.current_time()
-        if waiting.cancelled_caught:
-            scope.cancel()
-            await anyio.lowlevel.checkpoint()
+    def check(self, now: float) -> float:
+        """Keeps a silent stream alive, and ends one whose client takes nothing. Returns when to check again."""
+        limit_s = self._config.write_timeout_s if self._is_writing else self._config.keep_alive_s
+        due = self._wrote_at + limit_s
+        if due > now:
+            return due
+        if self._is_writing:
+            self._tasks.cancel_scope.cancel()
+        else:
+            self._wrote_at = now
+            self._tasks.start_soon(self._write, COMMENT)
+        return now + limit_s
 
-    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+    async def _send_all(self, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *headers]})
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                await self._write(piece)
+
+    async def _write(self, piece: bytes) -> None:
+        self._wrote_at, self._is_writing = anyio.current_time(), True
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._is_writing = False
+
+    async def _watch(self, receive: Receive) -> None:
         await _disconnected(receive)
-        scope.cancel()
+        self._tasks.cancel_scope.cancel()
 
-    async def _keep_alive(self, send: Send, scope: anyio.CancelScope) -> None:
-        self._wrote_at = anyio.current_time()
+
+class OpenStreams:
+    """The streams that are open now. One task looks after all of them, because a task for each would cost more than its text.
+
+    Args:
+        config: the settings of the server
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._shortest_s = min(config.keep_alive_s, config.write_timeout_s)
+        self._open: dict[EventStream, None] = {}
+        self._opened = anyio.Event()
+
+    @contextmanager
+    def holding(self, stream: EventStream) -> Iterator[None]:
+        """Looks after a stream until the block ends."""
+        self._open[stream] = None
+        self._opened.set()
+        try:
+            yield
+        finally:
+            del self._open[stream]
+
+    async def run(self) -> None:
+        """Checks the open streams until it is cancelled."""
         while True:
-            await anyio.sleep_until(self._wrote_at + self._config.keep_alive_s)
-            if anyio.current_time() >= self._wrote_at + self._config.keep_alive_s:
-                await self._write(send, COMMENT, scope)
+            if not self._open:
+                self._opened = anyio.Event()
+                await self._opened.wait()
+            now = anyio.current_time()
+            due = min(each.check(now) for each in list(self._open))
+            await anyio.sleep_until(max(min(due, now + self._shortest_s), now + self._shortest_s * _GRAIN))
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -5,6 +5,8 @@ ends here. Explained in `docs/server.md`.
 """
 
 from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
@@ -13,15 +15,40 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
-from kitchener.serve.callers import Caller, Callers, is_loopback
+from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
+from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
+from kitchener.serve.wrong_keys import address_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
 _CALLER: Final = "kitchener.caller"
 _PORT: Final = 5
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
+
+
+class Draining:
+    """Whether the server shuts down, and who has to know."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._told: dict[Callable[[], object], None] = {}
+
+    def begin(self) -> None:
+        """The server shuts down."""
+        self.has_begun = True
+        for tell in list(self._told):
+            tell()
+
+    @contextmanager
+    def telling(self, tell: Callable[[], object]) -> Iterator[None]:
+        """Calls `tell` when it begins, until the block ends."""
+        self._told[tell] = None
+        try:
+            yield
+        finally:
+            del self._told[tell]
 
 
 class Guard:
@@ -32,14 +59,24 @@ class Guard:
         callers: whose keys count
         config: the settings of the server
         counts: counts the answers
+        draining: whether new requests are refused
+        public: paths that need no key
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, config: ServeConfig, counts: ServerCounts) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        callers: Callers,
+        config: ServeConfig,
+        counts: ServerCounts,
+        draining: Draining,
+        public: Collection[str] = (),
+    ) -> None:
         self._app, self._callers, self._config = app, callers, config
+        self._public, self._anybody = frozenset(public), anybody(config)
         self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
-        self._counts = counts
-        self.is_draining = False
-        """Whether new requests are refused."""
+        self._counts, self.streams = counts, OpenStreams(config)
+        self._draining = draining
         self.running = 0
         """Requests that run now, without those for health."""
         self._idle = anyio.Event()
@@ -59,7 +96,7 @@ class Guard:
         answer = _Answer(send, self._counts)
         try:
             self._check(scope)
-            caller = self._callers.of(Headers(scope=scope).get("authorization"))
+            caller = self._anybody if scope["path"] in self._public else self._caller(scope)
             caller.enter()
         except RequestRefused as error:
             await problem_of(error).response()(scope, receive, answer.send)
@@ -74,10 +111,14 @@ class Guard:
                 self._idle.set()
                 self._idle = anyio.Event()
 
+    def _caller(self, scope: Scope) -> Caller:
+        key = Headers(scope=scope).get("authorization")
+        return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
+
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
         try:
             body = await self._body(scope, receive)
-            scope[_CALLER] = caller
+            scope[_CALLER], scope[OPEN_STREAMS] = caller, self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)
         except (_ClientGone, ClientDisconnect):
@@ -91,7 +132,7 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         """Raises RequestRefused for a request that no key could make good."""
         headers = Headers(scope=scope)
-        if self.is_draining:
+        if self._draining.has_begun:
             raise RequestRefused(503, "shutting_down", "the server is shutting down; send this again", retry_after_s=1.0)
         if self.running >= self._config.max_requests:
             raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kitchener.config import ServeRight
+from kitchener.serve.answers.answer import ProblemAnswer
 from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import RequestRefused, json_response
 
@@ -49,6 +50,8 @@ class Served(NamedTuple):
     """Statuses of errors besides those of every operation."""
     streams: bool = False
     """Whether the answer may be a stream of events."""
+    gives: type[BaseModel] | None = None
+    """The JSON object of the answer. None: a stream of events, or an object that is not described."""
 
     def route(self) -> BaseRoute:
         """The route that leads to it."""
@@ -56,9 +59,13 @@ class Served(NamedTuple):
 
     def described(self) -> dict[str, Any]:
         """Its entry in the OpenAPI description."""
-        content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+        content: dict[str, Any] = {}
+        if self.gives is not None:
+            content["application/json"] = {"schema": {"$ref": f"{_MODELS}{self.gives.__name__}"}}
+        elif not self.streams:
+            content["application/json"] = {"schema": {"type": "object"}}
         if self.streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {"schema": _EVENT}
         answers: dict[str, Any] = {str(self.status): {"description": HTTPStatus(self.status).phrase, "content": content}}
         for each in sorted({*_ALWAYS, *self.errors}):
             answers[str(each)] = {"description": HTTPStatus(each).phrase, "content": _ERROR}
@@ -73,40 +80,33 @@ class Served(NamedTuple):
         }
         if self.body is not None:
             schema = {"$ref": f"{_MODELS}{self.body.__name__}"}
-            found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+            is_required = any(each.is_required() for each in self.body.model_fields.values())
+            found["requestBody"] = {"required": is_required, "content": {"application/json": {"schema": schema}}}
         return found
 
 
-_PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
-_ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}Error"}}}
-_ERROR_SCHEMA: Final = {
+_EVENT: Final = {
+    "description": "One event of the stream. `data` is JSON, or `[DONE]` at the end of a stream of the OpenAI API.",
     "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": "null"},
-                "code": {"type": "string"},
-            },
-        }
-    },
+    "required": ["data"],
+    "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
 }
+_PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
+_ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}{ProblemAnswer.__name__}"}}}
 
 
 def open_api(operations: Sequence[Served]) -> dict[str, Any]:
     """The OpenAPI 3.1 description of the operations."""
     paths: dict[str, dict[str, Any]] = {}
-    schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
+    models: dict[str, type[BaseModel]] = {ProblemAnswer.__name__: ProblemAnswer}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = each.described()
-        if each.body is not None:
-            schema = each.body.model_json_schema(ref_template=f"{_MODELS}{{model}}")
-            schemas |= schema.pop("$defs", {})
-            schemas[each.body.__name__] = schema
+        models |= {model.__name__: model for model in (each.body, each.gives) if model is not None}
+    schemas: dict[str, Any] = {}
+    for name, model in models.items():
+        schema = model.model_json_schema(ref_template=f"{_MODELS}{{model}}")
+        schemas |= schema.pop("$defs", {})
+        schemas[name] = schema
     return {
         "openapi": "3.1.0",
         "info": {"title": "Kitchener", "version": version("kitchener")},
@@ -158,10 +158,12 @@ class _Endpoint:
 
 
 def described_by(operations: Sequence[Served]) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """Answers with the OpenAPI description."""
-    description = open_api(operations)
+    """Answers with the OpenAPI description, which is made when somebody first asks for it."""
+    made: list[dict[str, Any]] = []
 
     async def answer(_: Request) -> ASGIApp:
-        return json_response(description)
+        if not made:
+            made.append(open_api(operations))
+        return json_response(made[0])
 
     return answer

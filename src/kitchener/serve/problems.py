@@ -58,11 +58,21 @@ class Problem(NamedTuple):
     code: str
     message: str
     retry_after_s: float | None = None
+    allowed: str | None = None
+    """The methods of the path, where the request has another one."""
 
     @property
     def kind(self) -> str:
         """The family of the error, as clients of the OpenAI API expect it."""
         return _KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+
+    @property
+    def _may_pass(self) -> bool:
+        """Whether nothing has begun and a later request may succeed.
+
+        Official clients send failed requests again by themselves. That would begin a second turn, or fail again.
+        """
+        return (self.status in _PASSING and self.code not in _LASTING) or self.code in _PASSING_CODES
 
     def body(self) -> dict[str, object]:
         """The JSON object of the answer."""
@@ -71,6 +81,9 @@ class Problem(NamedTuple):
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """The whole answer."""
         sent = dict(headers or {})
+        sent["x-should-retry"] = str(self._may_pass).lower()
+        if self.allowed is not None:
+            sent["allow"] = self.allowed
         if self.retry_after_s is not None:
             sent["retry-after"] = str(max(1, round(self.retry_after_s + 0.5)))
         if self.code == "shutting_down":
@@ -82,6 +95,10 @@ class Problem(NamedTuple):
 
 _KINDS: Final[Mapping[int, str]] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _RETRY_S: Final = 1.0
+_PASSING: Final = (408, 429, 503)
+"""Statuses of requests that began nothing and may succeed later."""
+_LASTING: Final = ("spending_limit",)
+_PASSING_CODES: Final = ("session_busy",)
 
 # The first class that fits decides, so subclasses stand before their bases. `docs/server.md` has this table.
 STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, str], ...]] = (
@@ -110,9 +127,8 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, RequestRefused):
         return Problem(error.status, error.code, str(error), error.retry_after_s)
     if isinstance(error, HTTPException):
-        return Problem(
-            error.status_code, "no_such_route", "there is nothing at this path for this method; docs/server.md lists what is"
-        )
+        text = "there is nothing at this path for this method; docs/server.md lists what is"
+        return Problem(error.status_code, "no_such_route", text, allowed=(error.headers or {}).get("Allow"))
     status, code = next(((status, code) for kinds, status, code in STATUS_CODES if isinstance(error, kinds)), INTERNAL)
     if status == INTERNAL[0]:
         _log.error("request failed", error=type(error).__name__, exc_info=error)

@@ -4,9 +4,8 @@ A turn has one reader. If the reader goes, the turn goes on or is cancelled, as 
 nothing of HTTP. Explained in `docs/server.md`.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
-from typing import Self
+from collections.abc import Awaitable, Callable
+from typing import Final, Self
 
 import anyio
 import anyio.lowlevel
@@ -14,15 +13,20 @@ from anyio.abc import TaskGroup
 
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
-from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
 _log = get_logger(__name__)
 
-Updates = Callable[[], AsyncGenerator[TurnUpdate, None]]
-"""Starts a turn, and gives its updates; the last one is `TurnCompleted`."""
+Listened = Callable[[UpdateListener], Awaitable[TurnResult | None]]
+"""Runs a turn that awaits its argument with each update, and gives its result; None: there is no turn yet."""
 Whole = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn, and gives its result; None: there is no turn yet."""
+
+_CALM: Final = 24
+"""Turns at once, beyond which the text of each waits longer, in proportion. Writes are what a stream costs most, about 100 µs
+each: at the default interval, all streams together have 800 writes a second."""
+_LONGEST_PAUSE_S: Final = 0.5
 
 
 class ServedTurn:
@@ -30,12 +34,15 @@ class ServedTurn:
 
     Args:
         session_id: its session
-        capacity: updates that wait for a slow reader, beyond which the turn waits; None: nobody reads updates
+        capacity: updates that wait for a slow reader, beyond which the turn waits
         counts: counts how it ends
+        pause_s: how long text waits for text that follows, seconds; asked each time
         cancels: whether the turn is cancelled when its reader goes away
     """
 
-    def __init__(self, session_id: str, capacity: int | None, counts: ServerCounts, *, cancels: bool) -> None:
+    def __init__(
+        self, session_id: str, capacity: int, counts: ServerCounts, pause_s: Callable[[], float], *, cancels: bool
+    ) -> None:
         self.session_id = session_id
         self.done = anyio.Event()
         """Set when the turn has ended, in whatever way."""
@@ -45,21 +52,42 @@ class ServedTurn:
         self._began, self._has_text = anyio.current_time(), False
         self._has_reader = True
         self._why: KitchenerError = RuntimeClosed(f"the turn of session {session_id} was stopped before it had a reply")
-        self._stream = anyio.create_memory_object_stream[TurnUpdate](capacity) if capacity is not None else None
+        self._updates, self._capacity = list[TurnUpdate](), capacity
+        self._news, self._room, self._hurry = anyio.Event(), anyio.Event(), anyio.Event()
+        self._pause_s, self._text_taken = pause_s, float("-inf")
 
     def __aiter__(self) -> Self:
-        """The updates, as they happen."""
+        """The updates, in batches: those that have come since the last batch, oldest first."""
         return self
 
-    async def __anext__(self) -> TurnUpdate:
-        """The next update; at the end raises the error of the turn, if it has one."""
-        assert self._stream is not None
-        try:
-            return await self._stream[1].receive()
-        except anyio.EndOfStream:
-            self._stream[1].close()
+    async def __anext__(self) -> list[TurnUpdate]:
+        """The next batch; at the end raises the error of the turn, if it has one.
+
+        Text waits a moment for more of it, but for the first, and for the last: every batch is a write to the client.
+        """
+        await self._wait_news()
+        if not self._updates:
             await self.result()
-            raise StopAsyncIteration from None
+            raise StopAsyncIteration
+        pause = self._text_taken + self._pause_s() - anyio.current_time()
+        if pause > 0 and not self._hurry.is_set():
+            with anyio.move_on_after(pause):
+                await self._hurry.wait()
+        batch, self._updates = self._updates, []
+        self._room.set()
+        if any(isinstance(each, TextDelta) for each in batch):
+            self._text_taken = anyio.current_time()
+        return batch
+
+    async def wait_begun(self) -> bool:
+        """Returns when there is an update; False: there is no turn yet. Raises the error of a turn that ended without one."""
+        await self._wait_news()
+        return bool(self._updates) or await self.result() is not None
+
+    async def _wait_news(self) -> None:
+        while not self._updates and not self.done.is_set():
+            self._news = anyio.Event()
+            await self._news.wait()
 
     def stop(self, why: KitchenerError) -> None:
         """Cancels the turn, which is aborted on record; its reader gets `why`."""
@@ -69,8 +97,7 @@ class ServedTurn:
     def leave(self) -> None:
         """Says that the reader has gone."""
         self._has_reader = False
-        if self._stream is not None:
-            self._stream[1].close()
+        self._room.set()
         if self._cancels:
             self._scope.cancel()
 
@@ -87,19 +114,26 @@ class ServedTurn:
             raise self._why
         return self._results[0]
 
-    async def run_updates(self, begin: Updates) -> None:
+    async def run_listened(self, begin: Listened) -> None:
         """Runs the turn, and hands its updates to the reader while there is one."""
-        assert self._stream is not None
-        async with aclosing(begin()) as updates:
-            async for update in updates:
-                if isinstance(update, TextDelta) and not self._has_text:
-                    self._has_text = True
-                    self._counts.first_text_s.add(anyio.current_time() - self._began)
-                if isinstance(update, TurnCompleted):
-                    self._results.append(update.result)
-                if self._has_reader:
-                    with suppress(anyio.BrokenResourceError):  # the reader went meanwhile, see `leave`
-                        await self._stream[0].send(update)
+        result = await begin(self._tell)
+        self._results.append(result)
+        if result is not None:
+            await self._tell(TurnCompleted(result))
+        self._hurry.set()
+
+    async def _tell(self, update: TurnUpdate) -> None:
+        if isinstance(update, TextDelta) and not self._has_text:
+            self._has_text = True
+            self._counts.first_text_s.add(anyio.current_time() - self._began)
+        while len(self._updates) >= self._capacity and self._has_reader:
+            self._hurry.set()
+            self._room = anyio.Event()
+            await self._room.wait()
+            self._hurry = anyio.Event()
+        if self._has_reader:
+            self._updates.append(update)
+            self._news.set()
 
     async def run_whole(self, begin: Whole) -> None:
         """Runs the turn without updates."""
@@ -116,10 +150,10 @@ class ServedTurn:
             _log.error("turn failed", session_id=self.session_id, exc_info=error)
             self._error = error
         finally:
-            if self._stream is not None:
-                self._stream[0].close()
             self._count()
             self.done.set()
+            self._news.set()
+            self._hurry.set()
             if not self._has_reader and self._error is not None:
                 error_class = type(self._error).__name__
                 _log.warning("turn failed after its client had gone", session_id=self.session_id, error=error_class)
@@ -137,11 +171,13 @@ class ServedTurns:
     Args:
         tasks: runs the turns
         capacity: updates that wait for a slow reader
+        text_interval_s: how long text waits for text that follows, seconds
         cancels: whether a turn is cancelled when its client goes away
     """
 
-    def __init__(self, tasks: TaskGroup, capacity: int, *, cancels: bool) -> None:
+    def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool) -> None:
         self._tasks, self._capacity, self._cancels = tasks, capacity, cancels
+        self._text_interval_s = text_interval_s
         self.counts = ServerCounts()
         """What came of the turns so far; the server counts its answers in it, too."""
         self._running: dict[str, list[ServedTurn]] = {}
@@ -149,15 +185,22 @@ class ServedTurns:
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def begin(self, session_id: str, begin: Updates) -> ServedTurn:
+    def begin(self, session_id: str, begin: Listened) -> ServedTurn:
         """Begins a turn whose updates somebody reads."""
-        turn = ServedTurn(session_id, self._capacity, self.counts, cancels=self._cancels)
-        return self._start(turn, lambda: turn.run_updates(begin))
+        turn = self._turn(session_id)
+        return self._start(turn, lambda: turn.run_listened(begin))
 
     def begin_whole(self, session_id: str, begin: Whole) -> ServedTurn:
         """Begins a turn of which only the result is wanted."""
-        turn = ServedTurn(session_id, None, self.counts, cancels=self._cancels)
+        turn = self._turn(session_id)
         return self._start(turn, lambda: turn.run_whole(begin))
+
+    def _turn(self, session_id: str) -> ServedTurn:
+        return ServedTurn(session_id, self._capacity, self.counts, self._pause_s, cancels=self._cancels)
+
+    def _pause_s(self) -> float:
+        wanted = self._text_interval_s * max(1.0, len(self._running) / _CALM)
+        return min(wanted, max(self._text_interval_s, _LONGEST_PAUSE_S))
 
     def of_session(self, session_id: str) -> list[ServedTurn]:
         """The turns of a session that run or wait for it, oldest first."""

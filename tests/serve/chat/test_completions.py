@@ -47,7 +47,7 @@ class TestAReply:
             found = await client.chat("one two three", stream=True)
             *chunks, done = found.events
             assert (found.text, done) == ("echo: one two three", "[DONE]")
-            assert len(chunks) > 4
+            assert len(chunks) >= 3
             assert len({each["id"] for each in chunks}) == 1
             assert all("usage" not in each for each in chunks)
             assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"

@@ -52,6 +52,7 @@ class TestSessions:
             assert (shown["external_id"], shown["turns"], shown["is_ended"], shown["running_turn"]) == ("trip", 1, False, None)
             (listed,) = (await client.ask("GET", "/v1/sessions")).json["sessions"]
             assert (listed["session_id"], listed["agent"], listed["turns"]) == (shown["session_id"], "ADMIN", 1)
+            assert listed["title"] == "hello"
             (turn,) = (await client.ask("GET", f"{path}/messages")).json["turns"]
             assert (turn["user_message"], turn["response"]) == ("hello", "echo: hello")
             assert (await client.ask("POST", f"{path}/end", {"reason": "done"})).json["is_ended"] is True
@@ -191,7 +192,7 @@ class TestEvents:
             assert (wrong.status, wrong.code) == (400, "invalid_request")
 
     async def test_a_client_that_follows_sees_what_happens_and_a_drain_ends_its_stream(self, tmp_path: Path) -> None:
-        async with serving(tmp_path / "root", serve={"poll_s": 0.01}) as client:
+        async with serving(tmp_path / "root") as client:
             path, asked = await begun(client), Asked()
             asked.taking.set()
             async with anyio.create_task_group() as tasks:
@@ -243,6 +244,9 @@ class TestApprovals:
             allow = f"{path}/approvals/{approval_id}/approve"
             done = await client.ask("POST", allow, {"arguments": {"to": "bob"}, "message": "bob instead"})
             assert "sent to bob" in done.json["result"]["response"]
+            told = (await client.ask("GET", f"{path}/events?follow=false")).events
+            started = [each.get("resumes") for each in told if "user_message" in each]
+            assert (started[0], started[1]["approval_ids"]) == (None, [approval_id])
             again = await client.ask("POST", allow, {"arguments": {"to": "bob"}, "message": "bob instead"})
             assert again.json == done.json
             late = await client.ask("POST", f"{path}/approvals/{approval_id}/deny")

@@ -69,7 +69,7 @@ class TurnRunner:
         self._ledgers.enter_turn()
         self._limiter.track(scope)
         self._tools.registry.hold(turn.turn_id, services.constants.tools)
-        waiting = WaitingTurn(deadline)
+        waiting = WaitingTurn(deadline, turn.ids)
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
         try:

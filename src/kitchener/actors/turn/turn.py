@@ -190,6 +190,11 @@ class Turn:
             return results
         return await self._synthesize(classification, context, results, plan)
 
+    def ids(self) -> dict[str, str]:
+        """The ids of the session, the turn and the work order that runs, which events of the log carry."""
+        running = [("wo_id", wo.wo_id) for wo in self._chain.work_orders.values() if wo.state == "planned"]
+        return {"session_id": self._session.session_id, "turn_id": self.turn_id, **dict(running)}
+
     async def abort(self, reason: AbortReason) -> None:
         """Writes `TURN_ABORTED`, and `WO_ABANDONED` for each open work order. The session stays usable.
 

@@ -1,7 +1,6 @@
 """Writes replies in the form of the chat completions API: whole, or as the chunks of a stream. Knows no connection."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import Any, NamedTuple
 
 from kitchener.records.entries import CostSummary
@@ -80,37 +79,41 @@ def told_of(result: TurnResult) -> dict[str, Any]:
 
 
 async def chunks(
-    heading: Heading, updates: AsyncGenerator[TurnUpdate, None], *, includes_usage: bool
+    heading: Heading, updates: AsyncIterable[Sequence[TurnUpdate]], *, includes_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The stream of a turn.
+    """The stream of a turn: one piece for the updates that came together, whose text is one chunk.
 
     Args:
         heading: what each chunk begins with
-        updates: of the turn
+        updates: of the turn, in batches
         includes_usage: whether the client wants the tokens that were used
     """
     usage = None if includes_usage else ...
-    yield heading.chunk({"role": "assistant", "content": ""}, usage=usage)
-    sent = ""
+    begun = heading.chunk({"role": "assistant", "content": ""}, usage=usage)
+    sent = ""  # what the client has of the reply
     try:
-        async with aclosing(updates):
-            async for update in updates:
+        async for batch in updates:
+            said, piece = "", begun
+            for update in batch:
                 if isinstance(update, TextDelta):
-                    sent += update.text
-                    yield heading.chunk({"content": update.text}, usage=usage)
+                    sent, said = sent + update.text, said + update.text
                 elif isinstance(update, TextRetracted) and sent:
-                    sent = ""
-                    yield heading.chunk({"content": WITHDRAWN}, usage=usage)
+                    sent, said = "", said + WITHDRAWN
                 elif isinstance(update, TurnCompleted):
                     reply = update.result.response
-                    if rest := reply[len(sent) :] if reply.startswith(sent) else WITHDRAWN + reply:
-                        yield heading.chunk({"content": rest}, usage=usage)
-                    yield heading.chunk({}, "stop", usage=usage)
+                    said += reply[len(sent) :] if reply.startswith(sent) else WITHDRAWN + reply
+                    piece += heading.chunk({"content": said}, usage=usage) if said else b""
+                    piece += heading.chunk({}, "stop", usage=usage)
                     if includes_usage:
-                        yield heading.usage_chunk(update.result.cost_summary)
+                        piece += heading.usage_chunk(update.result.cost_summary)
+                    said, piece = "", piece + DONE
+            if said:
+                piece += heading.chunk({"content": said}, usage=usage)
+            if piece:
+                yield piece
+            begun = b""
     except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
-        yield event(problem_of(error).body())
-    yield DONE
+        yield event(problem_of(error).body()) + DONE
 
 
 async def whole_as_chunks(

@@ -1,9 +1,9 @@
 """`/v1/models` and `/v1/chat/completions`: an agent as a model of the OpenAI API. Explained in `docs/server.md`."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import Awaitable
 from functools import partial
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.records.entries import CostSummary
-from kitchener.records.turn import TurnResult, TurnUpdate
+from kitchener.records.turn import TurnResult, UpdateListener
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Caller
 from kitchener.serve.chat.approval_answers import given_answer
@@ -89,10 +89,9 @@ class ChatDoor:
             result = await until_gone(request.receive, turn.result, turn.leave)
             assert result is not None
             return self._whole(heading, result)
-        # What is wrong with the request shows before the first update, and can still have a status of its own.
-        first = await until_gone(request.receive, turn.__anext__, turn.leave)
-        pieces = chunks(heading, _with_first(first, turn), includes_usage=body.includes_usage)
-        return EventStream(pieces, self._config, turn.leave, ((SESSION_HEADER.lower().encode(), session_id.encode()),))
+        pieces = chunks(heading, turn, includes_usage=body.includes_usage)
+        headers = ((SESSION_HEADER.lower().encode(), session_id.encode()),)
+        return EventStream(pieces, self._config, turn.leave, headers, turn.wait_begun)
 
     def _begin(
         self, supervisor: HO2Supervisor, subject_id: str, session_id: str, asked: ChatRequest, key: str | None
@@ -106,8 +105,11 @@ class ChatDoor:
             "tool_choice": asked.body.tool_choice or "auto",
         }
         if asked.body.stream:
-            started = partial(supervisor.stream_turn, asked.message, **options)
-            return self._turns.begin(session_id, lambda: cast(AsyncGenerator[TurnUpdate, None], started()))
+
+            def started(listener: UpdateListener) -> Awaitable[TurnResult]:
+                return supervisor.handle_turn(asked.message, listener=listener, **options)
+
+            return self._turns.begin(session_id, started)
         return self._turns.begin_whole(session_id, partial(supervisor.handle_turn, asked.message, **options))
 
     async def _answered(
@@ -155,9 +157,3 @@ class ChatDoor:
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._began // 1_000_000, "owned_by": "kitchener"}
-
-
-async def _with_first(first: TurnUpdate, rest: AsyncIterator[TurnUpdate]) -> AsyncGenerator[TurnUpdate, None]:
-    yield first
-    async for each in rest:
-        yield each

@@ -4,7 +4,7 @@ The numbers are the positions of the entries in the supervisor's ledger. An even
 in `docs/server.md`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 import anyio
@@ -16,14 +16,15 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import opened
 from kitchener.serve.event_stream import EventStream, event
+from kitchener.serve.guard import Draining
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
-from kitchener.serve.native.session_calls import number
+from kitchener.serve.native.session_calls import flag, number
 
 TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SESSION_START: ("session_started", ("agent_class", "external_id")),
     events.SESSION_END: ("session_ended", ("reason",)),
     events.MESSAGE_IMPORTED: ("message_imported", ("turn_id", "role", "text", "speaker", "said_at")),
-    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts")),
+    events.TURN_STARTED: ("turn_started", ("turn_id", "user_message", "speaker", "turn_ts", "resumes")),
     events.TURN_COMPLETED: (
         "turn_completed",
         ("turn_id", "response", "degraded", "error", "pending_approval", "quality_gate_passed", "cost_summary", "intent_id"),
@@ -48,7 +49,22 @@ TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SUBJECT_ERASED: ("subject_erased", ()),
 }
 """The name and the fields of an event by the type of its entry. Entries of other types are for operators."""
-_LAST_NUMBER: Final = 2**53
+LAST_NUMBER: Final = 2**53
+"""Highest number of an event."""
+_MOST_JOINED: Final = 64
+"""Events that are sent as one piece."""
+
+
+class _Written(list[StoredEntry]):
+    """The entries that were written, and whether there is something to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news = anyio.Event()
+
+    def append(self, entry: StoredEntry) -> None:
+        super().append(entry)
+        self.news.set()
 
 
 class EventFeed:
@@ -57,40 +73,45 @@ class EventFeed:
     Args:
         access: finds sessions
         config: the settings of the server
-        is_draining: whether the server shuts down, which ends every stream
+        draining: whether the server shuts down, which ends every stream
     """
 
-    def __init__(self, access: SessionAccess, config: ServeConfig, is_draining: Callable[[], bool]) -> None:
-        self._access, self._config, self._is_draining = access, config, is_draining
+    def __init__(self, access: SessionAccess, config: ServeConfig, draining: Draining) -> None:
+        self._access, self._config, self._draining = access, config, draining
 
     async def follow(self, request: Request) -> ASGIApp:
         """The events of a session after a number, and those to come."""
         found = await self._access.of(request)
         last = request.headers.get("last-event-id", "")
-        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(_LAST_NUMBER)) else 0
-        after = number(request, "after", default, most=_LAST_NUMBER)
-        follows = request.query_params.get("follow", "true") != "false"
+        default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(LAST_NUMBER)) else 0
+        after = number(request, "after", default, most=LAST_NUMBER)
+        follows = flag(request, "follow", default=True)
         return EventStream(self._events(found, after, follows=follows), self._config, lambda: None)
 
     async def _events(self, found: FoundSession, after: int, *, follows: bool) -> AsyncGenerator[bytes, None]:
         ho2m, session_id = self._access.runtime.ledgers(found.supervisor.agent_class).ho2m, found.session.session_id
-        with ho2m.watch(session_id) as written:
-            is_new = True
+        written = _Written()
+        with ho2m.watch(session_id, written), self._draining.telling(lambda: written.news.set()):
             while True:
-                if is_new:
-                    written.clear()
-                    position = ho2m.position
-                    await found.ledgers.commit()  # a crash must not take back what a client was told
-                    async for entry in ho2m.read(session_id=session_id, after_seq=after, up_to_seq=position):
-                        after = entry.seq
-                        if entry.entry_type in TOLD:
-                            yield event_of(entry)
-                if not follows or self._is_draining():
+                written.clear()
+                written.news = anyio.Event()
+                position = ho2m.position
+                await found.ledgers.commit()  # a crash must not take back what a client was told
+                told = list[bytes]()
+                async for entry in ho2m.read(session_id=session_id, after_seq=after, up_to_seq=position):
+                    after = entry.seq
+                    if entry.entry_type in TOLD:
+                        told.append(event_of(entry))
+                    if len(told) >= _MOST_JOINED:
+                        yield b"".join(told)
+                        told.clear()
+                if told:
+                    yield b"".join(told)
+                if not follows or self._draining.has_begun:
                     return
-                is_new = bool(written)
-                if not is_new:
-                    await anyio.sleep(self._config.poll_s)
-                    is_new = bool(written)
+                await written.news.wait()
+                # What a turn writes comes in bursts, and each commit is a write to the disk.
+                await anyio.sleep(self._config.text_interval_s)
 
 
 def event_of(entry: StoredEntry) -> bytes:

@@ -2,10 +2,10 @@
 
 import base64
 import binascii
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from kitchener.records.turn import (
     TurnCompleted,
     TurnResult,
     TurnUpdate,
+    UpdateListener,
     WorkOrderFinished,
     WorkOrderPlanned,
 )
@@ -116,10 +117,12 @@ class MessageCalls:
             result = await until_gone(request.receive, turn.result, turn.leave)
             assert result is not None
             return json_response(result_json(result))
-        started = partial(found.supervisor.stream_turn, body.message, **options)
-        turn = self._turns.begin(session_id, lambda: cast(AsyncGenerator[TurnUpdate, None], started()))
-        first = await until_gone(request.receive, turn.__anext__, turn.leave)
-        return EventStream(_events(first, turn), self._config, turn.leave)
+
+        def started(listener: UpdateListener) -> Awaitable[TurnResult]:
+            return found.supervisor.handle_turn(body.message, listener=listener, **options)
+
+        turn = self._turns.begin(session_id, started)
+        return EventStream(_events(turn), self._config, turn.leave, ready=turn.wait_begun)
 
 
 def result_json(result: TurnResult) -> dict[str, Any]:
@@ -127,11 +130,10 @@ def result_json(result: TurnResult) -> dict[str, Any]:
     return {**result.as_payload(), "output": result.output}
 
 
-async def _events(first: TurnUpdate, rest: ServedTurn) -> AsyncGenerator[bytes, None]:
-    yield _event(first)
+async def _events(turn: ServedTurn) -> AsyncGenerator[bytes, None]:
     try:
-        async for each in rest:
-            yield _event(each)
+        async for batch in turn:
+            yield b"".join(map(_event, batch))
     except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
         yield event(problem_of(error).body(), name="error")
 

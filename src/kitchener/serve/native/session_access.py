@@ -16,7 +16,7 @@ from kitchener.serve.guard import caller_of
 from kitchener.serve.request_names import named_subject
 
 _POLL_S: Final = 0.02
-"""An abort takes one commit."""
+"""An abort takes one commit, and is waited for by whoever asked for it."""
 
 
 class FoundSession(NamedTuple):
@@ -62,7 +62,7 @@ class SessionAccess:
         """Returns when a turn that was stopped has ended on record, at the latest after `limits.abort_grace_s`."""
         with anyio.move_on_after(self.runtime.config.limits.abort_grace_s):
             while (turn := session.state.open_turn) is not None and turn.turn_id == turn_id:  # noqa: ASYNC110  a rare wait
-                await anyio.sleep(min(_POLL_S, self._config.poll_s))
+                await anyio.sleep(_POLL_S)
 
     async def of(self, request: Request) -> FoundSession:
         """The session in the path.

@@ -8,6 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.inspection.shown_text import one_line
+from kitchener.ledger import ReadableLedger
+from kitchener.records import events
+from kitchener.records.entries import opened
 from kitchener.serve.guard import caller_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
@@ -15,6 +19,7 @@ from kitchener.serve.problems import RequestRefused, json_response
 from kitchener.serve.served_turns import ServedTurns
 
 MAX_LISTED: Final = 1_000
+_TITLE_CHARS: Final = 80
 
 
 class NewSession(BaseModel):
@@ -62,7 +67,10 @@ class SessionCalls:
         supervisor = self._access.supervisor(caller_of(request), request.query_params.get("agent"))
         subject_id, name = self._access.subject(request), supervisor.agent_class
         found = await self._access.runtime.sessions(name, subject_id=subject_id, limit=limit or 1)
-        return json_response({"sessions": [{"agent": name, **asdict(each)} for each in found]})
+        ho2m = self._access.runtime.ledgers(name).ho2m
+        titles = [await _title(ho2m, each.session_id) for each in found]
+        told = [{"agent": name, **asdict(each), "title": title} for each, title in zip(found, titles, strict=True)]
+        return json_response({"sessions": told})
 
     async def show(self, request: Request) -> Response:
         """One session, and what waits in it."""
@@ -96,14 +104,32 @@ class SessionCalls:
         return json_response({"session_id": session_id, "stopped": len(turns)})
 
 
-def number(request: Request, name: str, default: int, *, most: int) -> int:
-    """A number in the query. Raises RequestRefused unless it is one from 0 to `most`."""
+def number(request: Request, name: str, default: int, *, most: int, least: int = 0) -> int:
+    """A number in the query. Raises RequestRefused unless it is one from `least` to `most`."""
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
-        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from 0 to {most}")
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise RequestRefused(400, "invalid_request", f"{name}: expected a whole number from {least} to {most}")
     return int(text)
+
+
+async def _title(ho2m: ReadableLedger, session_id: str) -> str | None:
+    """The beginning of the first message of a session; None: there is none, or it cannot be read."""
+    said = ho2m.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.MESSAGE_IMPORTED), limit=1)
+    async for entry in said:
+        payload = events.read_payload(entry.entry_type, entry.payload)
+        text = opened(payload.get("user_message", payload.get("text")))
+        return one_line(text[: 2 * _TITLE_CHARS], _TITLE_CHARS) if isinstance(text, str) else None
+    return None
+
+
+def flag(request: Request, name: str, *, default: bool) -> bool:
+    """A yes or no in the query. Raises RequestRefused unless it is `true` or `false`."""
+    text = request.query_params.get(name, str(default)).casefold()
+    if text not in ("true", "false"):
+        raise RequestRefused(400, "invalid_request", f"{name}: expected true or false")
+    return text == "true"
 
 
 def _shown(session: SessionManager, agent_class: str) -> dict[str, Any]:

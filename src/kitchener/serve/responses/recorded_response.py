@@ -4,18 +4,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from starlette.requests import Request
+
+from kitchener.errors import UnknownSession
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ApprovalRequestedPayload, payload_as
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.chat_chunks import told_of
-from kitchener.serve.native.session_access import FoundSession
+from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.responses.response_objects import (
     ResponseHead,
     ResponseStatus,
     approval_item,
     message_item,
     response_id_of,
+    turn_of_response,
     unknown_response,
 )
 
@@ -35,6 +39,8 @@ class RecordedResponse(NamedTuple):
     """Items for the tool calls that it ended with."""
     aborted: str | None
     """Why it was aborted; None: it was not."""
+    completed_at: int | None = None
+    """When it was complete, seconds since 1970; None: it is not."""
 
     def response(self) -> dict[str, Any]:
         """The response as a JSON object."""
@@ -42,7 +48,22 @@ class RecordedResponse(NamedTuple):
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
             return self.head.response(self.status, error=error)
         output = [message_item(self.head.message_id, self.result.response), *self.requests]
-        return self.head.response("completed", output, cost=self.result.cost_summary, told=told_of(self.result))
+        return self.head.response("completed", output, **self.told)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a complete response says besides its items: arguments of `ResponseHead.response`."""
+        assert self.result is not None
+        return {"completed_at": self.completed_at, "cost": self.result.cost_summary, "told": told_of(self.result)}
+
+
+async def named_response(access: SessionAccess, request: Request, response_id: str) -> tuple[FoundSession, str]:
+    """The session and the turn of a response. Raises RequestRefused if the caller has no such session."""
+    session_id, turn_id = turn_of_response(response_id)
+    try:
+        return await access.named(request, session_id), turn_id
+    except UnknownSession:
+        raise unknown_response(response_id) from None
 
 
 async def read_response(found: FoundSession, turn_id: str, servers: Mapping[str, object]) -> RecordedResponse:
@@ -56,17 +77,40 @@ async def read_response(found: FoundSession, turn_id: str, servers: Mapping[str,
     Raises:
         RequestRefused: the session has no such turn
     """
-    ho2m, session_id = found.ledgers.ho2m, found.session.session_id
+    ho2m = found.ledgers.ho2m
     head, start = await read_head(ho2m, turn_id, found.supervisor.agent_class)
-    ends = ho2m.read(session_id=session_id, entity_id=turn_id, entry_type=_ENDS, after_seq=start.seq)
-    end = next(iter([each async for each in ends]), None)
+    end = await _end_of(ho2m, start, turn_id)
     if end is None:
         return RecordedResponse(head, "in_progress", None, [], None)
     payload = events.read_payload(end.entry_type, end.payload)
     if end.entry_type == events.TURN_ABORTED:
         return RecordedResponse(head, _STATUSES.get(payload["reason"], "failed"), None, [], payload["reason"])
     result = TurnResult.from_payload(payload)
-    return RecordedResponse(head, "completed", result, await read_requests(ho2m, result, servers), None)
+    requests = await read_requests(ho2m, result, servers)
+    return RecordedResponse(head, "completed", result, requests, None, _seconds(end.timestamp))
+
+
+async def completed_response(
+    ho2m: ReadableLedger, head: ResponseHead, result: TurnResult, servers: Mapping[str, object]
+) -> RecordedResponse:
+    """The response of a turn that has just completed."""
+    (start,) = await ho2m.last(key=events.turn_index_key(result.turn_id))
+    end = await _end_of(ho2m, start, result.turn_id)
+    assert end is not None
+    return RecordedResponse(
+        head, "completed", result, await read_requests(ho2m, result, servers), None, _seconds(end.timestamp)
+    )
+
+
+async def _end_of(ho2m: ReadableLedger, start: StoredEntry, turn_id: str) -> StoredEntry | None:
+    """The entry that ended a turn; None: it runs."""
+    session_id = start.payload["session_id"]
+    ends = ho2m.read(session_id=session_id, entity_id=turn_id, entry_type=_ENDS, after_seq=start.seq)
+    return next(iter([each async for each in ends]), None)
+
+
+def _seconds(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp).timestamp())
 
 
 _ENDS: Final = (events.TURN_COMPLETED, events.TURN_ABORTED)
@@ -79,8 +123,7 @@ async def read_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tup
         raise unknown_response(response_id_of(turn_id))
     (start,) = starts
     began = events.read_payload(start.entry_type, start.payload)
-    created_at = int(datetime.fromisoformat(began["turn_ts"]).timestamp())
-    return ResponseHead(response_id_of(turn_id), created_at, agent_class, began["session_id"]), start
+    return ResponseHead(response_id_of(turn_id), _seconds(began["turn_ts"]), agent_class, began["session_id"]), start
 
 
 async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, Any]]:

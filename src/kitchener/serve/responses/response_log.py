@@ -31,6 +31,8 @@ class ResponseLog:
         """None: the turn has not begun."""
         self.turn: ServedTurn | None = None
         """The turn that runs; None: it has ended, or this log is read from the record."""
+        self.response: dict[str, Any] | None = None
+        """The complete response; None: it is not complete."""
         self.is_closed = False
         self._first, self._events = first, list[bytes]()
         self._grew = anyio.Event()
@@ -83,8 +85,8 @@ class ResponseLog:
         if self._is_open:
             self._close_message("incomplete")
 
-    def complete(self, reply: str, requests: Sequence[Mapping[str, Any]], **made: Any) -> dict[str, Any]:
-        """The turn has completed. Returns the response.
+    def complete(self, reply: str, requests: Sequence[Mapping[str, Any]], **made: Any) -> None:
+        """The turn has completed.
 
         Args:
             reply: its whole reply
@@ -101,9 +103,8 @@ class ResponseLog:
             self._add_item("added", each)
             self._add_item("done", each)
             self._output_index += 1
-        response = self.head.response("completed", [message, *requests], **made)
-        self._add("response.completed", response=response)
-        return response
+        self.response = self.head.response("completed", [message, *requests], **made)
+        self._add("response.completed", response=self.response)
 
     def fail(self, response: Mapping[str, Any]) -> None:
         """The turn has ended without a reply."""

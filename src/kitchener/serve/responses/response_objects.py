@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from kitchener.ids import session_of_turn
-from kitchener.records.entries import ApprovalRequestedPayload, CostSummary, opened
+from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, CostSummary, opened, text_of
 from kitchener.serve.problems import RequestRefused
 
 ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
@@ -39,6 +39,7 @@ class ResponseHead(NamedTuple):
         status: ResponseStatus,
         output: Sequence[Mapping[str, Any]] = (),
         *,
+        completed_at: int | None = None,
         cost: CostSummary | None = None,
         error: str | None = None,
         told: Mapping[str, Any] | None = None,
@@ -48,38 +49,55 @@ class ResponseHead(NamedTuple):
         Args:
             status: how far it is
             output: its items
+            completed_at: when it was complete, seconds since 1970; None: it is not
             cost: what the turn cost; None: not known
             error: why there is no reply; None: there is one, or may be
             told: what this server adds; None: nothing
         """
         found: dict[str, Any] = {
+            **_FIXED,
             "id": self.response_id,
-            "object": "response",
             "created_at": self.created_at,
+            "completed_at": completed_at,
             "status": status,
             "background": self.is_background,
             "error": {"code": "server_error", "message": error} if error is not None else None,
-            "incomplete_details": None,
-            "instructions": None,
-            "max_output_tokens": None,
-            "metadata": {},
             "model": self.model,
             "output": list(output),
-            "parallel_tool_calls": True,
             "previous_response_id": self.previous_id,
-            "store": True,
-            "temperature": None,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": None,
-            "truncation": "disabled",
             "usage": _usage(cost) if cost is not None else None,
             "conversation": {"id": self.session_id} if self.session_id is not None else None,
         }
         if told is not None:
             found["kitchener"] = dict(told)
         return found
+
+
+_FIXED: Final[Mapping[str, Any]] = {
+    "object": "response",
+    "frequency_penalty": 0,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": 0,
+    "prompt_cache_key": None,
+    "reasoning": None,
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Fields that clients require and that a request to this server cannot set: the defaults of the API."""
 
 
 def response_id_of(turn_id: str) -> str:
@@ -104,6 +122,19 @@ def turn_of_response(response_id: str) -> tuple[str, str]:
 def unknown_response(response_id: str) -> RequestRefused:
     """The error about a response that there is not, or not for this key."""
     return RequestRefused(404, "response_not_found", f"there is no response {response_id[:80]!r} for this key")
+
+
+def input_message(item_id: str, text: str) -> dict[str, Any]:
+    """A message of the user. Its images and files are added to `content`."""
+    content = [{"type": "input_text", "text": text}] if text else []
+    return {"id": item_id, "type": "message", "role": "user", "status": "completed", "content": content}
+
+
+def input_file(media_type: str, name: str, content_hash: str) -> dict[str, Any]:
+    """An image or a file of a message. Its content is named by its hash and stays with the server."""
+    if media_type.startswith("image/"):
+        return {"type": "input_image", "detail": "auto", "file_id": content_hash, "image_url": None}
+    return {"type": "input_file", "file_id": content_hash, "filename": name}
 
 
 def message_item(
@@ -136,6 +167,18 @@ def approval_item(request: ApprovalRequestedPayload, servers: Mapping[str, objec
         "name": name,
         "server_label": label,
         "arguments": arguments,
+    }
+
+
+def answer_item(resolved: ApprovalResolvedPayload) -> dict[str, Any]:
+    """The answer about a tool call that waited."""
+    approval_id, reason = resolved["approval_id"], resolved.get("message")
+    return {
+        "id": f"{approval_id}_answer",
+        "type": "mcp_approval_response",
+        "approval_request_id": approval_id,
+        "approve": resolved["decision"] == "approved",
+        "reason": None if reason is None else text_of(reason),
     }
 
 

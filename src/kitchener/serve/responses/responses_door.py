@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import anyio
 from starlette.requests import Request
@@ -12,32 +12,32 @@ from starlette.types import ASGIApp
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.errors import UnknownSession
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.approval_answers import given_answer
-from kitchener.serve.chat.chat_chunks import told_of
 from kitchener.serve.chat.chat_request import UTILITY
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.guard import caller_of
+from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
-from kitchener.serve.native.session_calls import number
+from kitchener.serve.native.session_calls import flag, number
 from kitchener.serve.problems import RequestRefused, json_response, problem_of
 from kitchener.serve.request_names import SESSION_HEADER, named_session
 from kitchener.serve.responses.recorded_response import (
     STOPPED,
     RecordedResponse,
+    completed_response,
+    named_response,
     read_head,
-    read_requests,
     read_response,
     turn_of_update,
 )
 from kitchener.serve.responses.response_log import ResponseLog, ResponseLogs
-from kitchener.serve.responses.response_objects import ResponseHead, turn_of_response, unknown_response
+from kitchener.serve.responses.response_objects import ResponseHead
 from kitchener.serve.responses.responses_request import (
     ResponsesBody,
     ResponsesRequest,
@@ -46,8 +46,6 @@ from kitchener.serve.responses.responses_request import (
     read_responses_request,
 )
 from kitchener.serve.served_turns import ServedTurns
-
-_LAST_NUMBER: Final = 2**53
 
 
 class ResponsesDoor:
@@ -93,11 +91,9 @@ class ResponsesDoor:
             assert log.head is not None
             return await self._recorded(request, log.head.response_id)
         if not body.stream:
-            result = await until_gone(request.receive, turn.result, turn.leave)
-            assert result is not None
-            assert log.head is not None
-            requests = await self._requests(supervisor, result)
-            return _answer(RecordedResponse(log.head, "completed", result, requests, None))
+            await until_gone(request.receive, turn.result, turn.leave)
+            assert log.response is not None
+            return json_response(log.response, headers={SESSION_HEADER: session_id})
         # What is wrong with the request shows before the first event, and can still have a status of its own.
         gone = turn.leave if not body.background else _nobody
         await until_gone(request.receive, log.wait_begun, gone)
@@ -106,10 +102,10 @@ class ResponsesDoor:
     async def retrieve(self, request: Request) -> ASGIApp:
         """A response, or its events after a number."""
         response_id: str = request.path_params["response_id"]
-        if request.query_params.get("stream", "false").casefold() != "true":
+        after = number(request, "starting_after", -1, most=LAST_NUMBER)
+        if not flag(request, "stream", default=False):
             return await self._recorded(request, response_id)
-        after = number(request, "starting_after", -1, most=_LAST_NUMBER)
-        found, turn_id = await self._turn(request, response_id)
+        found, turn_id = await named_response(self._access, request, response_id)
         log = self._log(found, response_id)
         if log is None:
             for each in self._turns.of_session(found.session.session_id):  # another operation began it
@@ -120,7 +116,7 @@ class ResponsesDoor:
     async def cancel(self, request: Request) -> ASGIApp:
         """The response, whose turn is aborted if it runs."""
         response_id: str = request.path_params["response_id"]
-        found, turn_id = await self._turn(request, response_id)
+        found, turn_id = await named_response(self._access, request, response_id)
         log = self._log(found, response_id)
         turn = log.turn if log is not None else None
         if turn is not None:
@@ -133,6 +129,17 @@ class ResponsesDoor:
             raise RequestRefused(409, "response_running", f"another operation began this turn; POST {path} stops it")
         return _answer(recorded)
 
+    async def delete(self, request: Request) -> ASGIApp:
+        """Refuses: a response is a turn on record, and a record keeps its turns."""
+        response_id: str = request.path_params["response_id"]
+        found, turn_id = await named_response(self._access, request, response_id)
+        await read_head(found.ledgers.ho2m, turn_id, found.supervisor.agent_class)
+        raise RequestRefused(
+            405,
+            "cannot_delete",
+            "a response is a turn, and a record keeps its turns; POST /v1/subject/erase erases all that the subject said",
+        )
+
     @asynccontextmanager
     async def _chosen(
         self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, subject_id: str, asked: ResponsesRequest
@@ -140,7 +147,7 @@ class ResponsesDoor:
         """The id of the session; the block begins the turn."""
         key, said = request.headers.get("idempotency-key"), body.conversation_name
         if body.previous_response_id is not None:
-            found, turn_id = await self._turn(request, body.previous_response_id)
+            found, turn_id = await named_response(self._access, request, body.previous_response_id)
             agent = found.supervisor.agent_class
             if agent != supervisor.agent_class:
                 raise RequestRefused(400, "invalid_request", f"model: the previous response is one of the agent {agent!r}")
@@ -203,8 +210,9 @@ class ResponsesDoor:
                         log.retract()
                     elif isinstance(update, TurnCompleted):
                         result = update.result
-                        requests = await self._requests(supervisor, result)
-                        log.complete(result.response, requests, cost=result.cost_summary, told=told_of(result))
+                        assert log.head is not None
+                        recorded = await completed_response(ledgers.ho2m, log.head, result, self._servers)
+                        log.complete(result.response, recorded.requests, **recorded.told)
         except Exception as error:
             if log.head is not None:
                 log.fail(log.head.response("failed", error=problem_of(error).message))
@@ -271,34 +279,22 @@ class ResponsesDoor:
         cost = CostSummary(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, llm_calls=1, tool_calls=0)
         log = ResponseLog()
         log.begin(ResponseHead(f"resp_utility_{now_us}", now_us // 1_000_000, body.model or agent, None))
-        whole = log.complete(answer.text, (), cost=cost)
+        log.complete(answer.text, (), completed_at=self._clock.time_us() // 1_000_000, cost=cost)
         log.close()
-        return self._stream(log.after(-1), None, _nobody) if body.stream else json_response(whole)
+        return self._stream(log.after(-1), None, _nobody) if body.stream else json_response(log.response)
 
     async def _recorded(self, request: Request, response_id: str) -> ASGIApp:
-        found, turn_id = await self._turn(request, response_id)
+        found, turn_id = await named_response(self._access, request, response_id)
         recorded, log = await read_response(found, turn_id, self._servers), self._log(found, response_id)
         if log is not None and log.head is not None:
             recorded = recorded._replace(head=log.head)
         return _answer(recorded)
-
-    async def _turn(self, request: Request, response_id: str) -> tuple[FoundSession, str]:
-        """The session and the turn of a response. Raises RequestRefused if the caller has no such response."""
-        session_id, turn_id = turn_of_response(response_id)
-        try:
-            return await self._access.named(request, session_id), turn_id
-        except UnknownSession:
-            raise unknown_response(response_id) from None
 
     def _log(self, found: FoundSession, response_id: str) -> ResponseLog | None:
         """The kept events of a response; None: the record has to do, also where its subject was erased meanwhile."""
         if found.session.state.is_erased:
             self._logs.forget_ended()
         return self._logs.of(response_id)
-
-    async def _requests(self, supervisor: HO2Supervisor, result: TurnResult) -> list[dict[str, Any]]:
-        ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
-        return await read_requests(ho2m, result, self._servers)
 
     def _stream(self, pieces: AsyncGenerator[bytes, None], session_id: str | None, gone: Any) -> ASGIApp:
         headers = ((SESSION_HEADER.lower().encode(), session_id.encode()),) if session_id is not None else ()
@@ -317,8 +313,7 @@ def _log_of(recorded: RecordedResponse, after: int) -> ResponseLog:
     else:
         log.go_on(recorded.head)
     if recorded.result is not None:
-        result = recorded.result
-        log.complete(result.response, recorded.requests, cost=result.cost_summary, told=told_of(result))
+        log.complete(recorded.result.response, recorded.requests, **recorded.told)
     elif recorded.aborted is not None:
         log.fail(recorded.response())
     log.close()

@@ -16,6 +16,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from kitchener.cli.context.page.sections import sections_of
 from kitchener.cli.context.page.turn_page import TurnPage
 from kitchener.cli.terminal.written_files import write_whole
+from kitchener.inspection.palette import palette
 from kitchener.inspection.shown_text import harmless
 
 _ASSETS: Final = files("kitchener.cli.context.page")
@@ -39,7 +40,7 @@ def page_html(page: TurnPage) -> str:
 
 @cache
 def _template() -> Template:
-    style = (_ASSETS / "turn.css").read_text("utf-8")
+    style = palette() + (_ASSETS / "turn.css").read_text("utf-8")
     hashed = base64.b64encode(sha256(style.encode()).digest()).decode()
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_as_shown, trim_blocks=True, lstrip_blocks=True

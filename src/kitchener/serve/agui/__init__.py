@@ -1,0 +1,1 @@
+"""The AG-UI door: agents for web front ends."""

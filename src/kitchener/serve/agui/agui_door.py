@@ -1,0 +1,236 @@
+"""`POST /v1/agui/{agent}`: an agent for front ends that speak AG-UI. Explained in `docs/server.md`."""
+
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from kitchener.actors.approval.answering import GivenAnswer
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import Clock
+from kitchener.config import ServeConfig
+from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, UnknownSession
+from kitchener.ids import is_session_id
+from kitchener.records import events
+from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
+from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
+from kitchener.serve.agui.run_events import RunEvents
+from kitchener.serve.agui.run_input import AskedRun, RunInput, message_id, read_run
+from kitchener.serve.chat.chat_chunks import told_of
+from kitchener.serve.chat.session_finder import SessionFinder
+from kitchener.serve.event_stream import EventStream, until_gone
+from kitchener.serve.guard import caller_of
+from kitchener.serve.native.session_access import SessionAccess
+from kitchener.serve.operations_table import Parameter, Served
+from kitchener.serve.problems import RequestRefused, problem_of
+from kitchener.serve.request_names import SESSION_HEADER
+from kitchener.serve.served_turns import ServedTurn, ServedTurns
+
+MAX_TOLD: Final = 500
+"""Most turns of a thread that a client without messages is told, the newest."""
+_STOPPED: Final = "turn_stopped"
+
+
+class AguiDoor:
+    """Answers the requests of AG-UI clients.
+
+    Args:
+        access: finds agents and subjects
+        config: the settings of the server
+        turns: runs the turns of requests
+        clock: the time of day
+        sessions: finds the sessions of threads
+    """
+
+    def __init__(
+        self, access: SessionAccess, config: ServeConfig, turns: ServedTurns, clock: Clock, sessions: SessionFinder
+    ) -> None:
+        self._access, self._config, self._turns, self._clock = access, config, turns, clock
+        self._sessions = sessions
+
+    def operations(self) -> list[Served]:
+        """The operation of this door."""
+        agent = Parameter("agent", "path", "the agent class")
+        path, summary = "/v1/agui/{agent}", "Run an agent for an AG-UI client"
+        return [Served("POST", path, summary, self.run, "chat", RunInput, (agent,), errors=(409, 410, 504), streams=True)]
+
+    async def run(self, request: Request) -> ASGIApp:
+        """The events of a run: a reply to the last message, what follows from answers, or what was said in the thread."""
+        asked, caller = read_run(await request.body()), caller_of(request)
+        supervisor = self._access.supervisor(caller, request.path_params["agent"])
+        subject_id = self._access.subject(request)
+        if asked.body.resume:
+            caller.check("approve")
+            resumed = await self._resumed(request, supervisor, subject_id, asked)
+            if resumed is not None:
+                return resumed
+        elif not asked.body.messages:
+            caller.check("read")
+            return await self._told(supervisor, subject_id, asked)
+        run_id = asked.body.run_id
+        async with self._sessions.chosen(supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id) as session_id:
+            session = await supervisor.session(session_id)
+            if has_waiting(session) and not await self._has_run(supervisor, session_id, run_id):
+                return self._stream(supervisor, RunEvents(asked), session, None, asked)
+            turn = self._begin(supervisor, session, asked)
+        # What is wrong with the request shows before the first event, and can still have a status of its own.
+        await until_gone(request.receive, turn.wait_begun, turn.leave)
+        return self._stream(supervisor, RunEvents(asked), session, turn, asked)
+
+    def _begin(self, supervisor: HO2Supervisor, session: SessionManager, asked: AskedRun) -> ServedTurn:
+        def started(listener: UpdateListener) -> Awaitable[TurnResult]:
+            return supervisor.handle_turn(
+                asked.message,
+                session_id=session.session_id,
+                subject_id=session.subject_id,
+                idempotency_key=asked.body.run_id,
+                parts=asked.parts,
+                listener=listener,
+            )
+
+        return self._turns.begin(session.session_id, started)
+
+    async def _has_run(self, supervisor: HO2Supervisor, session_id: str, run_id: str) -> bool:
+        """Whether the session has a turn of this run, which may be the one that asks."""
+        ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
+        return bool(await ho2m.last(key=events.idempotency_index_key("session", session_id, run_id)))
+
+    async def _resumed(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
+        """The run that goes on after answers, all of which are checked first; None: there is only a message to reply to."""
+        answers = asked.body.resume or []
+        session = await self._asking(supervisor, subject_id, asked)
+        requested = await read_requested(self._access.runtime.ledgers(supervisor.agent_class).ho2m, session)
+        given = given_answers(answers, requested, subject_id)
+        if not given:
+            return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
+        answered = {approval_id for approval_id, _ in given}
+        made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
+        turn = self._turns.begin(session.session_id, partial(_answer_all, supervisor, given))
+        if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
+            return self._stream(supervisor, made, session, None, asked)
+        return self._stream(supervisor, made, session, turn, asked)
+
+    async def _asking(self, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> SessionManager:
+        """The session of a thread in which a call waits.
+
+        Raises:
+            UnknownApproval: the subject's thread has no such session
+        """
+        answers, thread_id = asked.body.resume or [], asked.body.thread_id
+        session_id = session_of(answers)
+        try:
+            session = await supervisor.session(session_id)
+        except UnknownSession:
+            raise UnknownApproval(answers[0].interrupt_id) from None
+        if session.subject_id != subject_id or thread_id not in (session_id, session.state.external_id):
+            raise UnknownApproval(answers[0].interrupt_id)
+        return session
+
+    async def _told(self, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
+        """What was said in a thread and what waits in it, for a client that has no messages. No turn runs."""
+        thread_id = asked.body.thread_id
+        if is_session_id(thread_id):
+            session = await supervisor.session(thread_id)
+            if session.subject_id != subject_id:
+                raise SessionMismatch(thread_id, "subject", subject_id)
+        else:
+            found = await supervisor.find_external(thread_id, subject_id=subject_id)
+            if found is None:
+                return EventStream(_once(self._empty(asked)), self._config, _nobody)
+            session = await supervisor.session(found)
+        said = [each async for each in session.read_history()][-MAX_TOLD:]
+        messages = list[dict[str, Any]]()
+        for each in said:
+            if each.user_message and not each.is_resumed:
+                messages.append({"id": f"{each.turn_id}:user", "role": "user", "content": each.user_message})
+            if each.response:
+                name = message_id(each.turn_id, 1, is_resumed=each.is_resumed)
+                messages.append({"id": name, "role": "assistant", "content": each.response})
+        return self._stream(supervisor, RunEvents(asked), session, None, asked, messages=messages)
+
+    def _empty(self, asked: AskedRun) -> bytes:
+        made = RunEvents(asked)
+        return made.start(self._now_ms()) + made.finish(self._now_ms())
+
+    def _stream(
+        self,
+        supervisor: HO2Supervisor,
+        made: RunEvents,
+        session: SessionManager,
+        turn: ServedTurn | None,
+        asked: AskedRun,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+    ) -> ASGIApp:
+        pieces = self._pieces(supervisor, made, session, turn, asked, messages)
+        headers = ((SESSION_HEADER.lower().encode(), session.session_id.encode()),)
+        return EventStream(pieces, self._config, turn.leave if turn is not None else _nobody, headers)
+
+    async def _pieces(
+        self,
+        supervisor: HO2Supervisor,
+        made: RunEvents,
+        session: SessionManager,
+        turn: ServedTurn | None,
+        asked: AskedRun,
+        messages: Sequence[Mapping[str, Any]] | None,
+    ) -> AsyncGenerator[bytes, None]:
+        yield made.start(self._now_ms(), messages)
+        result: TurnResult | None = None
+        try:
+            if turn is not None:
+                async for batch in turn:
+                    if piece := b"".join(map(made.add, batch)):
+                        yield piece
+                result = await turn.result()
+            session = await supervisor.session(session.session_id)
+            ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
+            waiting = waiting_calls(await read_requested(ho2m, session)) if has_waiting(session) else []
+            yield made.finish(self._now_ms(), waiting, _told(result, asked, ho2m.position))
+        except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
+            if isinstance(error, TurnReplaced) or (isinstance(error, RequestRefused) and error.code == _STOPPED):
+                yield made.cancel(self._now_ms())
+            else:
+                yield made.fail(problem_of(error))
+
+    def _now_ms(self) -> int:
+        return self._clock.time_us() // 1_000
+
+
+async def _answer_all(
+    supervisor: HO2Supervisor, given: Sequence[tuple[str, GivenAnswer]], tell: UpdateListener
+) -> TurnResult | None:
+    """Gives answers one after the other, and tells the turns that go on, but for the end of the last one.
+
+    Returns the result of the last one; None: none went on.
+    """
+    last: TurnResult | None = None
+    for approval_id, answer in given:
+        result = await supervisor.answer_approval(approval_id, answer, tell)
+        if result is not None:
+            if last is not None:
+                await tell(TurnCompleted(last))
+            last = result
+    return last
+
+
+def _told(result: TurnResult | None, asked: AskedRun, position: int) -> dict[str, Any] | None:
+    """What this server says of a run beside its events; None: no turn has run."""
+    if result is None:
+        return None
+    told = told_of(result)
+    told["why"] = f"/v1/sessions/{result.session_id}/turns/{result.turn_id}/why"
+    told["ledger_position"] = position
+    if asked.skipped:
+        told["skipped_parts"] = list(asked.skipped)
+    return told
+
+
+async def _once(piece: bytes) -> AsyncGenerator[bytes, None]:
+    yield piece
+
+
+def _nobody() -> None:
+    """Nobody has to know that the client has gone."""

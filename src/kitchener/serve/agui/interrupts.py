@@ -1,0 +1,148 @@
+"""Tells tool calls that wait for a person as interrupts of AG-UI, and reads the answers to them.
+
+Explained in `docs/server.md`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+
+from kitchener.actors.approval.answering import GivenAnswer
+from kitchener.actors.sessions.directory import SessionManager
+from kitchener.errors import CallerError, UnknownApproval
+from kitchener.ids import split_approval_id
+from kitchener.ledger import ReadableLedger
+from kitchener.records import events
+from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
+from kitchener.serve.agui.run_events import RequestedCall
+from kitchener.serve.agui.run_input import ResumeAnswer
+from kitchener.serve.operations_table import checked_body
+
+CANCELLED: Final = "the person left the question unanswered"
+"""What the model is told of an interrupt that was cancelled."""
+
+
+class CallAnswer(BaseModel):
+    """The payload of an answer about a tool call."""
+
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+    approved: StrictBool
+    """Whether the call is made."""
+    edited_args: Annotated[dict[str, Any] | None, Field(alias="editedArgs")] = None
+    """The arguments to use in place of the model's."""
+    message: str | None = None
+    """What to tell the model about it."""
+    scope: Literal["once", "session"] = "once"
+    """`session`: also later calls of the tool in this session."""
+
+
+_ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "editedArgs": {"type": "object"},
+        "message": {"type": "string"},
+        "scope": {"type": "string", "enum": ["once", "session"]},
+    },
+    "required": ["approved"],
+}
+
+
+async def read_requested(ledger: ReadableLedger, session: SessionManager) -> list[ApprovalInfo]:
+    """All requests for approval of a session, oldest first; []: it never had one, which costs no reading."""
+    if session.state.approvals is None:
+        return []
+    found = ledger.read(session_id=session.session_id, entry_type=_ABOUT)
+    return approvals_in([each async for each in found], session.now())
+
+
+_ABOUT: Final = (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED, events.WO_ABANDONED, events.SESSION_END)
+
+
+def has_waiting(session: SessionManager) -> bool:
+    """Whether a request of a session waits for an answer."""
+    approvals, now = session.state.approvals, session.now()
+    return approvals is not None and any(each.expires_at > now for each in approvals.open)
+
+
+def waiting_calls(requested: Iterable[ApprovalInfo]) -> list[RequestedCall]:
+    """Those of the requests that wait, as interrupts."""
+    return [
+        RequestedCall(each.approval_id, each.tool_id, each.arguments or {}, _interrupt(each))
+        for each in requested
+        if each.status == "waiting"
+    ]
+
+
+def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalInfo], by: str) -> list[tuple[str, GivenAnswer]]:
+    """The answers that a run brings, each with its request.
+
+    Left out are interrupts that the client cancels and that are over: it must name them to go on with its thread.
+
+    Args:
+        answers: of the run
+        requested: the requests of the session
+        by: who answers
+
+    Raises:
+        UnknownApproval: the session has no such request, or an earlier answer of the list is about it
+        RequestRefused: the payload is no answer to it
+    """
+    known = {each.approval_id: each for each in requested}
+    found = list[tuple[str, GivenAnswer]]()
+    for each in answers:
+        request = known.pop(each.interrupt_id, None)
+        if request is None:
+            raise UnknownApproval(each.interrupt_id)
+        answer = _given(each, request, by)
+        if each.status != "cancelled" or not _is_over(request, answer):
+            found.append((request.approval_id, answer))
+    return found
+
+
+def session_of(answers: Sequence[ResumeAnswer]) -> str:
+    """The session that the first answer is about. Raises UnknownApproval if the interrupt's id cannot be one."""
+    try:
+        return split_approval_id(answers[0].interrupt_id)[0]
+    except CallerError:
+        raise UnknownApproval(answers[0].interrupt_id) from None
+
+
+def _given(answer: ResumeAnswer, request: ApprovalInfo, by: str) -> GivenAnswer:
+    if answer.status == "cancelled":
+        return GivenAnswer(decision="denied", message=CANCELLED, answered_by=by)
+    if request.response_schema is not None and not _declines(answer.payload, request.response_schema):
+        return GivenAnswer(decision="approved", answer=answer.payload, answered_by=by)
+    read = checked_body(CallAnswer, answer.payload)
+    if not read.approved:
+        return GivenAnswer(decision="denied", message=read.message, answered_by=by)
+    return GivenAnswer(decision="approved", arguments=read.edited_args, scope=read.scope, message=read.message, answered_by=by)
+
+
+def _is_over(request: ApprovalInfo, answer: GivenAnswer) -> bool:
+    """Whether a request has expired, is void, or has another answer."""
+    is_other = request.resolved is not None and not answer.is_same(request.resolved)
+    return is_other or request.status in ("expired", "void")
+
+
+def _declines(payload: object, schema: Mapping[str, object]) -> bool:
+    """Whether a payload refuses the call, where the tool's own question has no such field."""
+    fields = schema.get("properties")
+    is_asked = isinstance(fields, dict) and "approved" in fields
+    return isinstance(payload, dict) and payload.get("approved") is False and not is_asked
+
+
+def _interrupt(request: ApprovalInfo) -> dict[str, Any]:
+    """What a client is told of a request."""
+    schema = request.response_schema
+    return {
+        "id": request.approval_id,
+        "reason": request.reason,
+        "message": request.message or f"May {request.tool_id} be called?",
+        "toolCallId": request.approval_id,
+        "responseSchema": _ANSWER_SCHEMA if schema is None else schema,
+        "expiresAt": request.expires_at,
+        "metadata": {"kitchener.tool": request.tool_id, "kitchener.rule": request.rule},
+    }

@@ -1,0 +1,35 @@
+"""The base of the descriptions of answers.
+
+An answer is written where it is made, as plain JSON types. The tests of the server compare every answer with its description.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Answer(BaseModel):
+    """A JSON object that the server sends. Clients must accept further fields."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+JsonObject = dict[str, object]
+"""An object whose fields another page describes."""
+
+
+class ProblemDetail(Answer):
+    """What went wrong."""
+
+    message: str
+    """For people."""
+    type: str
+    """The family of the error, such as `invalid_request_error`."""
+    param: None
+    """Always null."""
+    code: str
+    """For programs; `docs/server.md` lists the codes."""
+
+
+class ProblemAnswer(Answer):
+    """The answer to a request that failed."""
+
+    error: ProblemDetail

@@ -1,0 +1,171 @@
+"""Describes responses of the Responses API and their items."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kitchener.serve.answers.answer import Answer, JsonObject
+from kitchener.serve.answers.chat_answers import ServedTurnAnswer
+
+
+class OutputTextAnswer(Answer):
+    """The text of a reply."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[object]
+    logprobs: list[object]
+
+
+class InputTextAnswer(Answer):
+    """The text of a message."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class InputImageAnswer(Answer):
+    """An image of a message."""
+
+    type: Literal["input_image"]
+    detail: Literal["auto"]
+    file_id: str
+    """Hash of its content."""
+    image_url: None
+
+
+class InputFileAnswer(Answer):
+    """A file of a message."""
+
+    type: Literal["input_file"]
+    file_id: str
+    """Hash of its content."""
+    filename: str
+
+
+MessagePartAnswer = Annotated[
+    OutputTextAnswer | InputTextAnswer | InputImageAnswer | InputFileAnswer, Field(discriminator="type")
+]
+
+
+class MessageItemAnswer(Answer):
+    """A message or a reply."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["user", "assistant"]
+    status: Literal["in_progress", "completed", "incomplete"]
+    content: list[MessagePartAnswer]
+
+
+class ApprovalRequestItemAnswer(Answer):
+    """A tool call that waits for a person."""
+
+    id: str
+    type: Literal["mcp_approval_request"]
+    name: str
+    """The tool."""
+    server_label: str
+    """Its MCP server; `kitchener`: it is no server's."""
+    arguments: str
+    """JSON."""
+
+
+class ApprovalResponseItemAnswer(Answer):
+    """The answer about a tool call."""
+
+    id: str
+    type: Literal["mcp_approval_response"]
+    approval_request_id: str
+    approve: bool
+    reason: str | None
+
+
+ItemAnswer = Annotated[MessageItemAnswer | ApprovalRequestItemAnswer | ApprovalResponseItemAnswer, Field(discriminator="type")]
+
+
+class ItemListAnswer(Answer):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[ItemAnswer]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ResponseErrorAnswer(Answer):
+    """Why there is no reply."""
+
+    code: Literal["server_error"]
+    message: str
+
+
+class CachedTokensAnswer(Answer):
+    """Tokens that the provider had cached."""
+
+    cached_tokens: int
+
+
+class ReasoningTokensAnswer(Answer):
+    """Tokens that the model thought in; always 0."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsageAnswer(Answer):
+    """Tokens of all model calls of the turn."""
+
+    input_tokens: int
+    input_tokens_details: CachedTokensAnswer
+    output_tokens: int
+    output_tokens_details: ReasoningTokensAnswer
+    total_tokens: int
+
+
+class ConversationAnswer(Answer):
+    """The session."""
+
+    id: str
+
+
+class ResponseAnswer(Answer):
+    """A turn as a response."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    """Null: it is not complete."""
+    status: Literal["in_progress", "completed", "cancelled", "failed"]
+    background: bool
+    error: ResponseErrorAnswer | None
+    model: str
+    output: list[ItemAnswer]
+    previous_response_id: str | None
+    usage: ResponseUsageAnswer | None
+    conversation: ConversationAnswer | None
+    """The session; null: a plain model call."""
+    kitchener: ServedTurnAnswer | None = None
+    """Absent: the turn has not completed, or there is none."""
+    frequency_penalty: float
+    incomplete_details: None
+    instructions: None
+    max_output_tokens: None
+    max_tool_calls: None
+    metadata: JsonObject
+    parallel_tool_calls: bool
+    presence_penalty: float
+    prompt_cache_key: None
+    reasoning: None
+    safety_identifier: None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: JsonObject
+    tool_choice: str
+    tools: list[JsonObject]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    user: None

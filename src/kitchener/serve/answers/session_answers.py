@@ -1,0 +1,102 @@
+"""Describes answers about sessions and their intents."""
+
+from typing import Literal
+
+from kitchener.records.entries import IntentScope
+from kitchener.serve.answers.answer import Answer
+from kitchener.serve.answers.turn_answers import CostAnswer
+
+
+class SessionAnswer(Answer):
+    """A session, and what waits in it."""
+
+    session_id: str
+    agent: str
+    """The agent class."""
+    subject_id: str
+    external_id: str | None
+    """The client's own name for it."""
+    turns: int
+    """Completed turns."""
+    is_ended: bool
+    running_turn: str | None
+    pending_approval: list[str]
+    cost: CostAnswer
+
+
+class ListedSessionAnswer(Answer):
+    """A session in a list."""
+
+    session_id: str
+    agent: str
+    subject_id: str
+    external_id: str | None
+    started_at: str
+    last_at: str
+    turns: int
+    """Turns that it began, and messages that were imported."""
+    is_ended: bool
+    title: str | None
+    """The beginning of its first message; null: there is none, or it cannot be read."""
+
+
+class SessionListAnswer(Answer):
+    """Sessions, newest first."""
+
+    sessions: list[ListedSessionAnswer]
+
+
+class SpokenTurnAnswer(Answer):
+    """What was said in a turn, or an imported message with its reply."""
+
+    turn_id: str
+    started_at: str
+    """ISO time; "": not known."""
+    user_message: str
+    response: str
+    speaker: str | None
+    """Who said the message; null: the subject."""
+    replied_by: str | None
+    """Who replied in an imported conversation; null: the assistant."""
+    is_imported: bool
+    is_resumed: bool
+    """Whether the turn went on after a person's answer about a tool."""
+
+
+class SpokenTurnsAnswer(Answer):
+    """What was said in a session, oldest first."""
+
+    turns: list[SpokenTurnAnswer]
+
+
+class StoppedAnswer(Answer):
+    """How many turns were aborted."""
+
+    session_id: str
+    stopped: int
+
+
+class IntentAnswer(Answer):
+    """An intent of a session."""
+
+    intent_id: str
+    status: Literal["live", "deferred", "closed", "superseded", "abandoned", "retired"]
+    is_active: bool
+    is_competing: bool
+    scope: IntentScope
+    parent_intent_id: str | None
+    superseded_by: str | None
+    objective: str
+    declared_at: str
+
+
+class IntentListAnswer(Answer):
+    """The intents of a session, in the order of their declarations."""
+
+    intents: list[IntentAnswer]
+
+
+class DeclaredIntentAnswer(Answer):
+    """An intent that was declared."""
+
+    intent_id: str

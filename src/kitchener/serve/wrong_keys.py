@@ -1,0 +1,112 @@
+"""Limits how often an address may try keys that are none, so that nobody finds one by trying.
+
+A key that was good from an address before stays good there while the address is held back: behind a proxy, all clients have one
+address. Explained in `docs/server.md`.
+"""
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from kitchener.logs import get_logger
+from kitchener.serve.problems import RequestRefused
+
+_log = get_logger(__name__)
+
+_MAX_ADDRESSES: Final = 4_096
+"""Addresses that are kept in memory, those seen last."""
+_NETWORK_BITS: Final = 64
+"""Of an IPv6 address, what counts: one user has all the rest."""
+
+
+@dataclass(slots=True)
+class _Address:
+    left: float
+    """Wrong keys that it may still try."""
+    at: float
+    """When that was so, on the event loop's clock."""
+    good: set[str] = field(default_factory=set)
+    """The names of the keys that were good from here."""
+    is_held: bool = False
+
+
+class WrongKeys:
+    """The wrong keys of each address.
+
+    Args:
+        per_minute: how many an address may try a minute
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._addresses: OrderedDict[str, _Address] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many addresses are kept."""
+        return len(self._addresses)
+
+    def note(self, address: str, good: str | None, now: float) -> None:
+        """Counts a key that was sent.
+
+        Args:
+            address: where it came from
+            good: the name of the key; None: there is no such key
+            now: on the event loop's clock
+
+        Raises:
+            RequestRefused: too many wrong keys came from there, so that this one does not count even if it is good
+        """
+        found = self._addresses.get(address)
+        if found is None:
+            found = self._addresses[address] = _Address(self._per_minute, now)
+            if len(self._addresses) > _MAX_ADDRESSES:
+                self._addresses.popitem(last=False)
+        self._addresses.move_to_end(address)
+        if good is not None and good in found.good:
+            return
+        found.left = min(float(self._per_minute), found.left + (now - found.at) * self._per_minute / 60)
+        found.at = now
+        if found.left < 1:
+            if not found.is_held:
+                _log.warning("too many wrong keys", address=address, per_minute=self._per_minute)
+            found.is_held = True
+            wait_s = (1 - found.left) * 60 / self._per_minute
+            raise RequestRefused(
+                429, "too_many_wrong_keys", "too many wrong keys came from this address; wait", retry_after_s=wait_s
+            )
+        found.is_held = False
+        if good is not None:
+            found.good.add(good)
+        else:
+            found.left -= 1
+
+
+def address_of(scope: Scope, proxies: Iterable[str]) -> str:
+    """Where a request comes from: an IPv4 address, or the network of an IPv6 address.
+
+    Args:
+        scope: of the request
+        proxies: addresses whose X-Forwarded-For is believed
+    """
+    known, client = frozenset(proxies), scope.get("client")
+    found = str(client[0]) if client else ""
+    if found in known:
+        said = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
+        # Each proxy adds whom it talks to, so the last that is no proxy is as far as anybody here can know.
+        found = next((each for each in map(str.strip, reversed(said)) if each and each not in known), found)
+    try:
+        address = ipaddress.ip_address(found)
+    except ValueError:
+        return found[:_LONGEST]
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False))
+    return found
+
+
+_LONGEST: Final = 64

@@ -1,0 +1,1 @@
+from kitchener.telemetry.observing import OpenTelemetry as OpenTelemetry

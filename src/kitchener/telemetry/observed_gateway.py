@@ -1,0 +1,128 @@
+"""The gateway that also tells of each attempt of a model call: a retry and a fallback have a span of their own.
+
+The built-in rules, which classify without a model, have none.
+"""
+
+from typing import Any, Final
+
+from opentelemetry.trace import SpanKind
+
+from kitchener.gateway import LLMGateway
+from kitchener.gateway.attempts import Attempts, PlannedAttempt
+from kitchener.lanes.envelope import Outlet
+from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptResponse, StreamRestart, TextPiece
+from kitchener.telemetry import names
+from kitchener.telemetry.captured_content import as_json, content_of, finish_reason_of
+from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
+
+_VENDORS: Final = {
+    "anthropic": "anthropic",
+    "bedrock": "aws.bedrock",
+    "cohere": "cohere",
+    "deepseek": "deepseek",
+    "google": "gcp.gemini",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "groq": "groq",
+    "mistral": "mistral_ai",
+    "openai": "openai",
+}
+"""What the conventions call a vendor that `model` names before its colon."""
+
+
+class ObservedGateway(LLMGateway):
+    """Makes attempts, each in a span `chat {model}`."""
+
+    def __init__(self, tracing: Tracing, *given: Any, **named: Any) -> None:  # those of an `LLMGateway`
+        self._tracing = tracing
+        super().__init__(*given, **named)
+
+    async def _attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
+        way, request, tracing = attempts.way, attempts.request, self._tracing
+        if way.target.provider_id == RULES_PROVIDER:
+            return await super()._attempt(attempts)
+        labels: dict[str, AttributeValue] = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER_NAME: _provider_name(way),
+            names.REQUEST_MODEL: way.model_name,
+        }
+        known = {**labels, **_asked(request, way), names.ATTEMPT: attempts.number + 1}
+        outlet, name = attempts.outlet, f"{names.CHAT} {way.model_name}"
+        with OpenSpan(tracing, name, SpanKind.CLIENT, known, tracing.instruments.call, labels) as call:
+            if outlet is not None:
+                attempts.outlet = _NotedOutlet(outlet, call)
+            response: PromptResponse | None = None
+            try:
+                reply = await super()._attempt(attempts)
+                if isinstance(reply, PromptResponse):
+                    response = reply
+                    self._answered(call, reply)
+                return reply
+            finally:
+                attempts.outlet = outlet
+                self._tell_content(call, known, request, response)
+
+    def _answered(self, call: OpenSpan, response: PromptResponse) -> None:
+        usage, tokens = response.usage, self._tracing.instruments.tokens
+        known: dict[str, AttributeValue] = {
+            names.RESPONSE_MODEL: response.model_id,
+            names.FINISH_REASONS: [finish_reason_of(response)],
+            names.INPUT_TOKENS: usage.input_tokens,
+            names.OUTPUT_TOKENS: usage.output_tokens,
+        }
+        if usage.cached_tokens:
+            known[names.CACHE_READ_TOKENS] = usage.cached_tokens
+        if usage.cache_write_tokens:
+            known[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
+        call.note(known)
+        call.label(names.RESPONSE_MODEL, response.model_id)
+        call.measure(tokens, usage.input_tokens, {names.TOKEN_TYPE: "input"})
+        call.measure(tokens, usage.output_tokens, {names.TOKEN_TYPE: "output"})
+
+    def _tell_content(
+        self, call: OpenSpan, known: dict[str, AttributeValue], request: PromptRequest, response: PromptResponse | None
+    ) -> None:
+        """Adds the messages to the span, and writes them as an event, as far as the environment asks for either."""
+        content = self._tracing.content
+        if content.in_spans:
+            call.note({key: as_json(value) for key, value in content_of(request, response).items()})
+        if content.in_events:
+            call.tell(names.INFERENCE_DETAILS, {**known, **content_of(request, response)})
+
+
+class _NotedOutlet(Outlet[TextPiece | StreamRestart]):
+    """Notes when the first text of a stream came, and hands everything on."""
+
+    __slots__ = ("_call", "_has_begun", "_outlet")
+
+    def __init__(self, outlet: Outlet[TextPiece | StreamRestart], call: OpenSpan) -> None:
+        super().__init__()
+        self._outlet, self._call, self._has_begun = outlet, call, False
+        call.note({names.REQUEST_STREAM: True})
+
+    async def give(self, item: TextPiece | StreamRestart) -> None:
+        if not self._has_begun and isinstance(item, TextPiece):
+            self._has_begun, after_s = True, self._call.elapsed_s()
+            self._call.note({names.TIME_TO_FIRST_CHUNK: after_s})
+            self._call.measure(self._call.tracing.instruments.first_chunk, after_s)
+        await self._outlet.give(item)
+
+
+def _asked(request: PromptRequest, way: PlannedAttempt) -> dict[str, AttributeValue]:
+    asked: dict[str, AttributeValue] = {
+        names.REQUEST_MAX_TOKENS: request.max_tokens,
+        names.REQUEST_TEMPERATURE: request.temperature,
+        names.CONVERSATION_ID: request.session_id,
+        names.SESSION_ID: request.session_id,
+        names.WORK_ORDER_ID: request.wo_id,
+        names.PROVIDER_ID: way.target.provider_id,
+        names.ROUTE_REASON: way.route_reason,
+    }
+    return {**asked, names.TURN_ID: request.turn_id} if request.turn_id else asked
+
+
+def _provider_name(way: PlannedAttempt) -> str:
+    """The vendor as the conventions call it, or the id of the provider in the settings."""
+    vendor = (way.target.config.model or "").partition(":")[0]
+    known = _VENDORS.get(vendor) if way.target.config.kind == "model" else None
+    return known or way.target.provider_id

@@ -1,0 +1,64 @@
+"""The official AG-UI client for JavaScript against a server on this machine. `make doors` installs it and runs this.
+
+CLIENT_DOORS=.doors/clients   the folder where `npm` has installed it
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import orjson
+import pytest
+
+from kitchener.records.prompt import PromptRequest
+from kitchener.testing import ScriptedProvider, use_tool
+from tests.acceptance.stack import echo
+from tests.serve.agui.test_agui import send_letter
+from tests.serve.test_openai_client import listening
+
+DOORS: Final = os.environ.get("CLIENT_DOORS", "")
+HERE: Final = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(not DOORS, reason="CLIENT_DOORS names no folder with clients of npm; `make doors` makes one")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """uvicorn runs on asyncio."""
+    return "asyncio"
+
+
+def answer(request: PromptRequest) -> Any:
+    """Asks for a tool at `go`; is rejected once at `reject`."""
+    message = str(request.variables["user_message"])
+    if request.wo_type != "synthesize" or ("go" not in message and message != "reject"):
+        return echo(request)
+    if message == "reject":
+        return {"response_text": "no" if request.temperature else "a reply that is accepted"}
+    outcomes = [each.content for each in request.messages if each.role == "tool"]
+    return {"response_text": f"heard {outcomes[-1]}, done"} if outcomes else use_tool("send_letter", to="ada")
+
+
+async def test_it_shows_replies_withdrawals_tools_and_interrupts(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root", ScriptedProvider(answer), [send_letter], acceptance=["min_chars:8"]) as real:
+        url = f"{str(real.openai.base_url).rstrip('/')}/agui/ADMIN"
+        command = ["node", str(HERE / "front_end.cjs"), str(Path(DOORS).resolve()), url]
+        with anyio.fail_after(60):
+            ran = await anyio.run_process(command, check=False)
+        assert ran.returncode == 0, ran.stderr.decode()
+        assert len(await real.inside.runtime.sessions()) == 1
+    found = orjson.loads(ran.stdout)
+    hello, rejected, go, refused, resumed, thanks = found["shown"]
+    assert hello["texts"] == ["user: hello", "assistant: echo: hello"]
+    assert "MESSAGES_SNAPSHOT" in rejected["kinds"]
+    assert rejected["texts"] == [*hello["texts"], "user: reject", "assistant: a reply that is accepted"]
+    assert [each["reason"] for each in go["interrupts"]] == ["tool_call"]
+    assert "pending interrupt" in refused["refused"]
+    assert resumed["interrupts"] == []
+    assert resumed["texts"][-1].startswith("assistant: heard")
+    assert "tool: sent to bob" in resumed["texts"]
+    assert thanks["texts"] == [*resumed["texts"], "user: thanks", "assistant: echo: thanks"]
+    assert found["calls"] == ['{"to":"ada"}']
+    assert "HTTP 404" in found["error"]
+    assert found["warnings"] == []

@@ -1,0 +1,32 @@
+"""What a key is told that it reaches and allows (docs/server.md)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.serve.requests import serving
+
+
+async def test_a_key_learns_what_it_reaches_and_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ADA", "DESK"):
+        monkeypatch.setenv(f"{name}_KEY", f"key-of-{name}-0123456789")
+    clients = {
+        "ada": {"key": "env:ADA_KEY", "rights": ("chat", "read"), "subject": "ada", "agents": ("OTHER",)},
+        "desk": {"key": "env:DESK_KEY", "rights": ("chat", "act_for")},
+    }
+    async with serving(tmp_path / "root", serve={"clients": clients}, agents={"OTHER": {}}) as client:
+        ada = client.with_headers(authorization="Bearer key-of-ADA-0123456789", x_kitchener_subject="bob")
+        told = (await ada.ask("GET", "/v1/me")).json
+        assert (told["subject_id"], told["agents"], told["default_agent"]) == ("ada", ["OTHER"], "OTHER")
+        assert (told["rights"], told["needs_key"]) == (["chat", "read"], True)
+        desk = client.with_headers(authorization="Bearer key-of-DESK-0123456789")
+        assert (await desk.ask("GET", "/v1/me")).code == "subject_missing"
+        told = (await desk.ask("GET", "/v1/me", x_kitchener_subject="bob")).json
+        assert (told["subject_id"], told["agents"], told["default_agent"]) == ("bob", ["ADMIN", "OTHER"], "ADMIN")
+        assert (await client.ask("GET", "/v1/me")).code == "invalid_api_key"
+
+
+async def test_without_keys_everybody_is_told_that_none_is_needed(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+        told = (await client.ask("GET", "/v1/me")).json
+        assert (told["subject_id"], told["needs_key"], "erase" in told["rights"]) == ("local", False, True)

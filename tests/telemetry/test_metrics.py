@@ -1,0 +1,51 @@
+"""The metrics of the conventions, with few labels."""
+
+from pathlib import Path
+from typing import Any
+
+from kitchener.errors import ProviderError
+from kitchener.records.prompt import PromptRequest
+from kitchener.telemetry import names
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import open_scripted
+from tests.telemetry.test_spans import forecaster, weather
+from tests.telemetry.watching import Watch
+
+
+async def test_a_turn_counts_in_every_metric(tmp_path: Path) -> None:
+    watch = Watch()
+    async with open_scripted(tmp_path, ScriptedProvider(forecaster), tools=[weather], telemetry=watch.telemetry) as runtime:
+        result = await runtime.supervisor().handle_turn("Graz")
+    metrics = watch.metrics()
+    (turn,), (ran,) = metrics[names.AGENT_DURATION], metrics[names.TOOL_DURATION]
+    assert (turn.count, dict(turn.attributes)) == (1, {names.AGENT_NAME: "ADMIN"})
+    assert tuple(turn.explicit_bounds) == names.AGENT_SECONDS
+    assert dict(ran.attributes) == {names.TOOL_NAME: "weather", names.TOOL_TYPE: "function"}
+    (calls,) = metrics[names.OPERATION_DURATION]
+    assert calls.count == 3
+    labels = {
+        names.OPERATION: "chat",
+        names.PROVIDER_NAME: "scripted",
+        names.REQUEST_MODEL: "scripted-1",
+        names.RESPONSE_MODEL: "scripted-1",
+    }
+    assert dict(calls.attributes) == labels
+    tokens = {point.attributes[names.TOKEN_TYPE]: point.sum for point in metrics[names.TOKEN_USAGE]}
+    spent = result.cost_summary
+    assert tokens == {"input": spent["input_tokens"], "output": spent["output_tokens"]}
+
+
+async def test_failures_are_told_apart_by_kind(tmp_path: Path) -> None:
+    watch, calls = Watch(), [0]
+
+    def answer(request: PromptRequest) -> Any:
+        calls[0] += 1
+        return ProviderError("scripted", "server_error", "down") if calls[0] == 1 else "up"
+
+    lane = {"max_retries": 1}
+    async with open_scripted(
+        tmp_path, ScriptedProvider(answer), classify="off", lane=lane, telemetry=watch.telemetry
+    ) as runtime:
+        await runtime.supervisor().handle_turn("hello")
+    found = {point.attributes.get(names.ERROR_TYPE): point.count for point in watch.metrics()[names.OPERATION_DURATION]}
+    assert found == {"server_error": 1, None: 1}
