@@ -67,12 +67,15 @@ class Sender:
             "before": turn["turn_id"],
             "change": "close",
             "intent_id": self._json(f"/v1/sessions/{session}/intents", {"objective": "travel"})["intent_id"],
-            "messages": [{"role": "user", "content": "hello"}],
+            "messages": [{"id": "m1", "role": "user", "content": "hello"}],
             "model": "ADMIN",
             "response_id": f"resp_{turn['turn_id'][2:].replace('-', '_')}",
             "session_id": session,
             "n": 1,
+            "resume": None,
+            "runId": turn["turn_id"],
             "response_format": None,
+            "threadId": f"thread of {session}",
             "tool_choice": "auto",
             "turn_id": turn["turn_id"],
         }
@@ -87,7 +90,7 @@ class Sender:
         headers = {name: each if isinstance(each, str) else each.decode("latin-1") for name, each in made.headers.items()}
 
         async def run() -> None:
-            with anyio.fail_after(20):
+            with anyio.fail_after(120):
                 await run_request(self._client.server.app, asked, str(made.method), str(made.path_url), [body or b""], headers)
 
         self._portal.call(run)
@@ -146,6 +149,6 @@ def test_every_operation_answers_many_made_up_requests_as_described(tmp_path: Pa
     with sending(tmp_path / "root") as (sender, operations):
         for operation in operations:
             try:
-                ask_made_up(sender, operation, mode, 300)
+                ask_made_up(sender, operation, mode, 100)
             except Unsatisfiable:  # nothing about the operation can be wrong
                 assert mode == GenerationMode.NEGATIVE

@@ -78,7 +78,7 @@ class KitchenerServer:
             ),
             *response_operations(responses, InputItems(access)),
             *AguiDoor(access, config, turns, clock, sessions).operations(),
-            *subject_operations(access, responses.forget_ended),
+            *subject_operations(access, responses.forget_ended, sessions.histories.forget),
             *session_operations(access, config, turns, self._draining),
         ]
         """Everything that `/openapi.json` describes."""

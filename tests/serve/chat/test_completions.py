@@ -11,6 +11,7 @@ import pytest
 from kitchener import tool
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.serve.chat.chat_request import CONTINUE
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
@@ -110,6 +111,9 @@ class TestAReply:
             ({"model": "NOBODY"}, 404),
             ({"model": "../ADMIN"}, 404),
             ({"messages": [{"role": "assistant", "content": "I begin"}]}, 400),
+            ({"messages": [{"role": "user", "content": " "}]}, 400),
+            ({"messages": [{"role": "user", "content": None}]}, 400),
+            ({"messages": [{"role": "user", "content": []}]}, 400),
         ],
     )
     async def test_what_this_server_does_not_do_is_refused(self, tmp_path: Path, more: dict[str, Any], status: int) -> None:
@@ -117,9 +121,45 @@ class TestAReply:
             found = await client.ask("POST", COMPLETIONS, {**chat_body("hello"), **more})
             assert (found.status, client.provider.requests) == (status, [])
 
-    async def test_a_body_of_the_responses_api_is_told_where_it_belongs(self, tmp_path: Path) -> None:
+    async def test_a_body_of_the_responses_api_gets_a_completion(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
-            assert (await client.ask("POST", COMPLETIONS, {"model": "ADMIN", "input": "hello"})).code == "wrong_api"
+            assert (await client.ask("POST", COMPLETIONS, {"model": "ADMIN", "input": "hello"})).text == "echo: hello"
+            for wrong in ({"a": 1}, 3, None, [], ["hello"], [{"type": "reasoning"}], [{"type": ["message"]}]):
+                refused = await client.ask("POST", COMPLETIONS, {"model": "ADMIN", "input": wrong})
+                assert (refused.status, refused.code) == (400, "invalid_request"), wrong
+
+    async def test_a_reply_is_continued_and_stays_one_reply_to_the_client(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            await chat.chat("one", stream=True)
+            more = await chat.chat("one", "echo: one", stream=True)
+            assert more.text == f"echo: {CONTINUE}"
+            shown = f"echo: one{more.text}"
+            await chat.chat("one", shown, "two")
+            found = await chat.chat("one", shown, "two", "echo: two", "three")
+            assert found.headers["x-kitchener-session"] == more.headers["x-kitchener-session"]
+        async with serving(tmp_path / "root") as client:
+            later = await client.with_headers(**CHAT).chat("one", shown, "two", "echo: two", "three", "echo: three", "four")
+            assert later.headers["x-kitchener-session"] == more.headers["x-kitchener-session"]
+
+    async def test_a_reply_that_a_client_stopped_reading_stays_as_it_shows_it(self, tmp_path: Path) -> None:
+        said = ["one", "echo: one", "two", "ec", "three", "echo: three"]
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            first = await chat.chat("one")
+            await chat.chat("one", "echo: one", "two", stream=True)
+            found = [await chat.chat(*said[: 2 * number], "next" if number > 2 else "three") for number in (2, 3)]
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            found.append(await chat.chat(*said, "next", "echo: next", "four"))
+            assert {each.headers["x-kitchener-session"] for each in found} == {first.headers["x-kitchener-session"]}
+            for wrong in ("co", "ech o"):
+                other = await chat.chat("one", "echo: one", "two", wrong, "three", "echo: three", "next")
+                assert other.headers["x-kitchener-session"] != first.headers["x-kitchener-session"]
+
+    async def test_the_empty_place_of_the_reply_does_not_count(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root") as client:
+            assert (await client.chat("one", "")).text == "echo: one"
 
 
 class TestAConversation:

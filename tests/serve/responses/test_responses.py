@@ -161,6 +161,8 @@ class TestAResponse:
             ({}, "invalid_request"),
             ({"messages": [{"role": "user", "content": "x"}]}, "wrong_api"),
             ({"input": ""}, "invalid_request"),
+            ({"input": " "}, "invalid_request"),
+            ({"input": [{"role": "user", "content": ""}]}, "invalid_request"),
             ({"input": []}, "invalid_request"),
             ({"input": [{"role": "assistant", "content": "x"}]}, "invalid_request"),
             ({"input": [{"role": "nobody", "content": "x"}, {"role": "user", "content": "x"}]}, "invalid_request"),

@@ -105,6 +105,8 @@ class CachedTokensAnswer(Answer):
     """Tokens that the provider had cached."""
 
     cached_tokens: int
+    cache_write_tokens: int
+    """Always 0: not counted."""
 
 
 class ReasoningTokensAnswer(Answer):

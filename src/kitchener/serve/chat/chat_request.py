@@ -17,6 +17,8 @@ from kitchener.serve.problems import RequestRefused
 
 UTILITY: Final = "-utility"
 """Ends the model that stands for an agent's plain model calls: titles, tags, suggestions."""
+CONTINUE: Final = "Go on with your last reply from where it ends."
+"""The message where a client sends no new one, but the last reply, to be continued."""
 ATTACHED: Final = "(attached)"
 """The message where a client sends a file without a word."""
 
@@ -85,8 +87,15 @@ def read_body(data: bytes) -> ChatBody:
     """
     found = read_json(data)
     if isinstance(found, dict) and "messages" not in found and "input" in found:
-        raise RequestRefused(400, "wrong_api", "this body is for the Responses API; send `messages` to /v1/chat/completions")
+        found["messages"] = _messages_of(found["input"])
     return checked_body(ChatBody, found)
+
+
+def _messages_of(items: object) -> object:
+    """The messages of a body for the Responses API, which some clients send here. They expect a chat completion back."""
+    if not isinstance(items, list):
+        return [{"role": "user", "content": items}]
+    return [each for each in items if not isinstance(each, dict) or each.get("type", "message") == "message"]
 
 
 def read_request(body: ChatBody) -> ChatRequest:
@@ -99,11 +108,31 @@ def read_request(body: ChatBody) -> ChatRequest:
         raise RequestRefused(400, "unsupported", "n: this server gives one reply")
     if body.tool_choice not in (None, "auto", "none"):
         raise RequestRefused(400, "unsupported", "tool_choice: the agent has its own tools; it can be left to choose only")
-    last = body.messages[-1]
+    messages, output = list(body.messages), schema_of(body.response_format)
+    while len(messages) > 1 and messages[-1].role == "assistant" and not message_text(messages[-1]):
+        messages.pop()  # the place of the reply
+    last, earlier = messages[-1], pairs_of(messages)
+    if last.role == "assistant" and earlier and earlier[-1].message:
+        return ChatRequest(body, CONTINUE, (), earlier, output)
     if last.role != "user":
-        raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's")
+        raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's, or a reply to continue")
     text, parts = _content(last)
-    return ChatRequest(body, text or ATTACHED, parts, pairs_of(body.messages[:-1]), schema_of(body.response_format))
+    return ChatRequest(body, spoken_text(text, parts), parts, earlier, output)
+
+
+def spoken_text(text: str, parts: Sequence[FilePart]) -> str:
+    """The message of a turn.
+
+    Args:
+        text: what the user wrote
+        parts: images and files of the message
+
+    Raises:
+        RequestRefused: there is neither
+    """
+    if not text and not parts:
+        raise RequestRefused(400, "invalid_request", "the last message is empty")
+    return text or ATTACHED
 
 
 def plain_messages(body: ChatBody) -> tuple[Message, ...]:
@@ -151,6 +180,8 @@ def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
             continue
         if kind == "image_url" and isinstance(inner, dict):
             parts.append(attached_file(inner.get("url"), None, number))
+        elif kind == "input_image":
+            parts.append(attached_file(each.get("image_url"), None, number))
         elif kind == "file" and isinstance(inner, dict):
             parts.append(attached_file(inner.get("file_data"), inner.get("filename"), number))
         else:

@@ -6,11 +6,11 @@ the session goes on; if it was edited, another session begins. Explained in `doc
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.serve.chat.chat_request import SaidPair
+from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
 
 WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
 """Stands in a stream before a reply that replaces text which was sent before. This API cannot take text back."""
@@ -52,38 +52,36 @@ class KnownHistory(NamedTuple):
 
     known: int
     """Its completed turns and imported messages when this was read."""
+    messages: tuple[bytes, ...]
+    """Hashes of the user's messages, oldest first, without turns that went on after a person's answer."""
     digests: tuple[bytes, ...]
-    """Of its messages with their replies, oldest first, without turns that went on after a person's answer."""
+    """Hashes of the same messages with their replies."""
     last: SaidPair | None
     """The newest of them; None: there is none."""
+    shortened: Mapping[int, bytes] = {}
+    """Hashes of messages with the beginning of their reply, which is all that a client read of it, by their number."""
 
-    def continues_as(self, claimed: Sequence[SaidPair]) -> bool:
-        """Whether a client that claims this history goes on with the session.
+    def differing(self, claimed: Sequence[SaidPair]) -> dict[int, SaidPair] | None:
+        """What a client claims of replies that are not as on record, by the number of the message.
 
-        A client may leave out the beginning of a long conversation, and may have stopped reading the last reply.
+        A client may leave out the beginning of a long conversation.
+
+        Returns:
+            None: the messages differ; {}: nothing does
         """
-        own = [each for each in claimed if spoken_answer(each.message) is None]
-        if not own:
-            return not self.digests
-        if len(own) > len(self.digests):
-            return False
-        *before, newest = own
-        end = len(self.digests) - 1
-        if any(digest_of(each.message, as_sent(each.reply)) != known for each, known in self._beside(before, end)):
-            return False
-        reply = as_sent(newest.reply)
-        if digest_of(newest.message, reply) == self.digests[-1]:
-            return True
-        last = self.last
-        return (
-            last is not None
-            and bool(reply)
-            and newest.message.strip() == last.message.strip()
-            and last.reply.strip().startswith(reply)
-        )
-
-    def _beside(self, before: Sequence[SaidPair], end: int) -> Iterable[tuple[SaidPair, bytes]]:
-        return zip(before, self.digests[end - len(before) : end], strict=True)
+        own = _joined([each for each in claimed if spoken_answer(each.message) is None])
+        first = len(self.digests) - len(own)
+        if first < 0 or (not own and self.digests):
+            return None
+        found = dict[int, SaidPair]()
+        for number, each in enumerate(own, first):
+            shown = SaidPair(each.message, as_sent(each.reply))
+            if digest_of(*shown) in (self.digests[number], self.shortened.get(number)):
+                continue
+            if digest_of(each.message, "") != self.messages[number]:
+                return None
+            found[number] = shown
+        return found
 
 
 class Histories:
@@ -92,7 +90,26 @@ class Histories:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, KnownHistory] = OrderedDict()
 
-    async def of(self, session: SessionManager) -> KnownHistory:
+    async def continues(self, session: SessionManager, claimed: Sequence[SaidPair]) -> bool:
+        """Whether a client that claims this history goes on with a session.
+
+        It may have stopped reading a reply, and then shows the beginning of it from then on.
+        """
+        history = await self._of(session)
+        differing = history.differing(claimed)
+        if not differing:
+            return differing is not None
+        newest = len(history.digests) - 1
+        said = {newest: history.last} if differing.keys() == {newest} else dict(enumerate(_joined(await _said(session))))
+        for number, shown in differing.items():
+            known = said[number]
+            if known is None or not shown.reply or not known.reply.strip().startswith(shown.reply):
+                return False
+        shortened = {**history.shortened, **{number: digest_of(*each) for number, each in differing.items()}}
+        self._keep(session.session_id, history._replace(shortened=shortened))
+        return True
+
+    async def _of(self, session: SessionManager) -> KnownHistory:
         """The history of a session: what is kept of it and its newest turns, or read from its ledger."""
         state, kept = session.state, self._kept.get(session.session_id)
         count = state.completed_turns + state.imported
@@ -100,12 +117,16 @@ class Histories:
         # The newest turns in memory do not say which of them went on after an answer, and name files beside the message.
         is_partial = state.approvals is not None or state.has_parts
         if kept is None or not 0 <= new <= (0 if is_partial else len(state.window)):
-            kept = await _read(session, count)
+            shortened = kept.shortened if kept is not None else {}
+            kept = _with(KnownHistory(0, (), (), None, shortened), count, await _said(session))
         elif new:
-            pairs = [SaidPair(each.user_message, each.response) for each in state.newest(new)]
-            kept = KnownHistory(count, (*kept.digests, *(digest_of(*each) for each in pairs)), pairs[-1])
+            kept = _with(kept, count, [SaidPair(each.user_message, each.response) for each in state.newest(new)])
         self._keep(session.session_id, kept)
         return kept
+
+    def forget(self) -> None:
+        """Drops everything: somebody was erased, and what was said must not stay in memory."""
+        self._kept.clear()
 
     def _keep(self, session_id: str, history: KnownHistory) -> None:
         self._kept[session_id] = history
@@ -114,10 +135,26 @@ class Histories:
             self._kept.popitem(last=False)
 
 
-async def _read(session: SessionManager, count: int) -> KnownHistory:
-    digests, last = list[bytes](), None
-    async for each in session.read_history():
-        if not each.is_resumed:
-            last = SaidPair(each.user_message, each.response)
-            digests.append(digest_of(*last))
-    return KnownHistory(count, tuple(digests), last)
+async def _said(session: SessionManager) -> list[SaidPair]:
+    """What a session has on record, without turns that went on after a person's answer."""
+    return [SaidPair(each.user_message, each.response) async for each in session.read_history() if not each.is_resumed]
+
+
+def _with(history: KnownHistory, count: int, pairs: Sequence[SaidPair]) -> KnownHistory:
+    """A history with further messages."""
+    kept = len(history.digests) - (history.last is not None)
+    joined = _joined(pairs if history.last is None else [history.last, *pairs])
+    messages = (*history.messages[:kept], *(digest_of(each.message, "") for each in joined))
+    digests = (*history.digests[:kept], *(digest_of(*each) for each in joined))
+    return KnownHistory(count, messages, digests, joined[-1] if joined else None, history.shortened)
+
+
+def _joined(pairs: Sequence[SaidPair]) -> list[SaidPair]:
+    """The same messages, where what a reply was continued with belongs to that reply, as clients show it."""
+    found = list[SaidPair]()
+    for each in pairs:
+        if each.message == CONTINUE and found:
+            found[-1] = SaidPair(found[-1].message, found[-1].reply + each.reply)
+        else:
+            found.append(each)
+    return found

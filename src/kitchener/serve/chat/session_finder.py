@@ -132,9 +132,12 @@ class SessionFinder:
             try:
                 session = await supervisor.session(session_id)
                 session.check_open()
-            except (SessionEnded, SubjectErased):
+            except SubjectErased:
+                self.histories.forget()
                 continue
-            if claimed is None or (await self.histories.of(session)).continues_as(claimed):
+            except SessionEnded:
+                continue
+            if claimed is None or await self.histories.continues(session, claimed):
                 return session_id
         return None
 

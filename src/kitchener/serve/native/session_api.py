@@ -60,14 +60,14 @@ _FOLLOW: Final = Parameter(
 _OF_TURN: Final = (409, 410, 504)
 
 
-def subject_operations(access: SessionAccess, forget: Callable[[], object]) -> list[Served]:
+def subject_operations(access: SessionAccess, *forget: Callable[[], object]) -> list[Served]:
     """The operations about what is known of a subject: why a turn was shown what it was, memory, erasure.
 
     Args:
         access: finds sessions
-        forget: drops what the server itself keeps of what was said
+        *forget: drop what the server itself keeps of what was said
     """
-    why, memory, erasure = ExplanationCalls(access), MemoryCalls(access), ErasureCalls(access, forget)
+    why, memory, erasure = ExplanationCalls(access), MemoryCalls(access), ErasureCalls(access, *forget)
     turn = f"{_ONE}/turns/{{turn_id}}"
     line = "/v1/memory/{artifact_id}/deactivate"
     return [

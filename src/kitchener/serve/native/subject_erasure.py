@@ -26,10 +26,10 @@ class ErasureCalls:
 
     Args:
         access: knows the subjects of requests
-        forget: drops what the server itself keeps of what was said
+        *forget: drop what the server itself keeps of what was said
     """
 
-    def __init__(self, access: SessionAccess, forget: Callable[[], object]) -> None:
+    def __init__(self, access: SessionAccess, *forget: Callable[[], object]) -> None:
         self._access, self._forget = access, forget
 
     async def erase(self, request: Request) -> ASGIApp:
@@ -43,5 +43,6 @@ class ErasureCalls:
             raise RequestRefused(
                 409, "not_sealed", "content is stored in plain text here, so there is no key to destroy; see docs/erasure.md"
             ) from None
-        self._forget()
+        for each in self._forget:
+            each()
         return json_response(report.as_json())

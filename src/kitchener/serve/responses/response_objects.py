@@ -187,7 +187,7 @@ def _usage(cost: CostSummary) -> dict[str, Any]:
     read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": cost.get("cached_tokens", 0) or 0},
+        "input_tokens_details": {"cached_tokens": cost.get("cached_tokens", 0) or 0, "cache_write_tokens": 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": read + written,

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.records.parts import FilePart
 from kitchener.serve.chat.chat_request import (
-    ATTACHED,
     ChatBody,
     ChatMessage,
     SaidPair,
@@ -18,6 +17,7 @@ from kitchener.serve.chat.chat_request import (
     message_text,
     pairs_of,
     schema_of,
+    spoken_text,
 )
 from kitchener.serve.chat.client_history import SpokenAnswer
 from kitchener.serve.operations_table import checked_body, read_json
@@ -102,7 +102,7 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
         raise RequestRefused(400, "invalid_request", "previous_response_id and conversation: send one of the two")
     output = schema_of(_chat_format(body.text))
     if isinstance(body.input, str):
-        return ResponsesRequest(body.input, (), (), output, ())
+        return ResponsesRequest(spoken_text(body.input if body.input.strip() else "", ()), (), (), output, ())
     items = body.input
     if items[-1].get("type") == _ANSWER:
         return ResponsesRequest("", (), (), output, tuple(_answers(items)))
@@ -113,7 +113,7 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
         )
     message = _message(last)
     parts = tuple(_parts(last.get("content")))
-    return ResponsesRequest(message_text(message) or ATTACHED, parts, pairs_of(_messages(items[:-1])), output, ())
+    return ResponsesRequest(spoken_text(message_text(message), parts), parts, pairs_of(_messages(items[:-1])), output, ())
 
 
 def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:

@@ -1,0 +1,143 @@
+"""The cases of the Open Responses compliance suite, with its checks and those of the official types (docs/server.md).
+
+The suite is in no package registry, so its requests and checks are written down here. Three of its cases define a function that
+the client itself runs: agents have their own tools, and a client's are ignored.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
+
+from tests.serve.requests import Asked, Client, serving
+from tests.serve.responses.test_input_items import PNG
+from tests.serve.responses.test_responses import PATH, answer_item, asking, send_card, told
+
+NUMBERS = ("created_at", "frequency_penalty", "presence_penalty", "temperature", "top_logprobs", "top_p")
+TEXTS = ("id", "model", "object", "service_tier", "status", "truncation")
+FLAGS = ("background", "parallel_tool_calls", "store")
+PRESENT = (
+    *("completed_at", "error", "incomplete_details", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
+    *("output", "previous_response_id", "prompt_cache_key", "reasoning", "safety_identifier", "text", "tool_choice", "tools"),
+    *("usage", "user"),
+)
+"""Fields that the specification requires, also where they are null."""
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+OWN = {"kitchener", "completed_at", "frequency_penalty", "presence_penalty", "store"}
+"""Fields that the official types of this version do not have, and the specification or this server does."""
+
+PDF = "data:application/pdf;base64,JVBERi0xLjEKJSVFT0Y="
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+}
+
+
+def message(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content}
+
+
+CASES: dict[str, list[dict[str, Any]]] = {
+    "basic text": [message("Say hello in three words.")],
+    "system prompt": [message("You are a pirate.", "system"), message("Say hello.")],
+    "image": [
+        message(
+            [
+                {"type": "input_text", "text": "What do you see?"},
+                {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+            ]
+        )
+    ],
+    "file": [
+        message([{"type": "input_text", "text": "Read it."}, {"type": "input_file", "filename": "a.pdf", "file_data": PDF}])
+    ],
+    "several turns": [
+        message("My name is Alice."),
+        message("Hello Alice!", "assistant"),
+        message("What is my name?"),
+    ],
+}
+
+
+def check_response(response: Any) -> None:
+    """Fails unless this is a response as the specification and the official types have it."""
+    assert not [each for each in (*NUMBERS, *TEXTS, *FLAGS, *PRESENT) if each not in response]
+    assert all(type(response[each]) in (int, float) for each in NUMBERS)
+    assert all(type(response[each]) is str for each in TEXTS)
+    assert all(type(response[each]) is bool for each in FLAGS)
+    assert (type(response["completed_at"]) is int) == (response["status"] == "completed")
+    assert unknown(Response.model_validate(response)) <= OWN
+
+
+def unknown(found: Any) -> set[str]:
+    """The fields within an object of the official types that they do not know."""
+    if isinstance(found, list):
+        return set[str]().union(*map(unknown, found))
+    if not isinstance(found, BaseModel):
+        return set()
+    inner = (getattr(found, name) for name in type(found).model_fields)
+    return set(found.model_extra or ()).union(*map(unknown, inner))
+
+
+def check_stream(asked: Asked) -> Any:
+    """The response of a stream, all of whose events are as the official types have them."""
+    lines = asked.body.decode().split("\n\n")
+    names = [each.partition("\n")[0].removeprefix("event: ") for each in lines if each.startswith("event: ")]
+    events = told(asked)
+    assert names == [each["type"] for each in events]
+    for each in events:
+        assert unknown(EVENT.validate_python(each)) <= OWN, each["type"]
+        if "response" in each:
+            check_response(each["response"])
+    assert [each["sequence_number"] for each in events] == list(range(len(events)))
+    return events[-1]["response"]
+
+
+async def respond(client: Client, said: Any, *, stream: bool, **more: Any) -> Any:
+    """A response that was checked."""
+    made = await client.ask("POST", PATH, {"model": "ADMIN", "input": said, "stream": stream, **more})
+    assert made.status == 200, made.body
+    if stream:
+        return check_stream(made)
+    check_response(made.json)
+    return made.json
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_case_is_answered_as_the_specification_says(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path / "root") as client:
+        for name, said in CASES.items():
+            response = await respond(client, said, stream=stream)
+            assert (response["status"], response["output"][0]["type"]) == ("completed", "message"), name
+        last = await respond(client, "Which one?", stream=stream, previous_response_id=response["id"])
+        assert last["status"] == "completed"
+        assert last["conversation"] == response["conversation"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_functions_of_a_client_are_ignored_and_cannot_be_required(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path / "root") as client:
+        response = await respond(client, "What is the weather?", stream=stream, tools=[WEATHER])
+        assert [each["type"] for each in response["output"]] == ["message"]
+        wanted = {"input": "x", "tools": [WEATHER], "tool_choice": {"type": "function", "name": "get_weather"}}
+        assert (await client.ask("POST", PATH, wanted)).code == "unsupported"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_requests_for_approval_and_what_follows_are_of_the_official_types(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path / "root", asking("ada"), tools=[send_card]) as client:
+        asked = await respond(client, "a card", stream=stream)
+        (_, waiting) = asked["output"]
+        done = await respond(client, [answer_item(waiting)], stream=stream, previous_response_id=asked["id"])
+        assert "sent to ada" in done["output"][0]["content"][0]["text"]
+
+
+async def test_a_response_in_the_background_that_is_cancelled_is_of_the_official_type(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root", asking("ada"), tools=[send_card]) as client:
+        made = (await client.ask("POST", PATH, {"input": "a card", "background": True})).json
+        check_response(made)
+        check_stream(await client.ask("GET", f"{PATH}/{made['id']}?stream=true"))
+        check_response((await client.ask("POST", f"{PATH}/{made['id']}/cancel")).json)
