@@ -14,8 +14,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from kitchener.records.prompt import PromptRequest
-from kitchener.testing import ScriptedProvider
+from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
+from tests.mcp.servers import calls, faulty
 from tests.serve.requests import Client, serving
 from tests.serve.responses.test_open_responses import unknown
 from tests.serve.responses.test_responses import asking, send_card
@@ -137,6 +138,27 @@ async def test_calls_that_wait_are_answered_one_by_one(tmp_path: Path, stream: b
         with pytest.raises(openai.ConflictError) as caught:
             await respond([{**no, "approve": True}])
         assert caught.value.code == "approval_closed"
+
+
+async def test_a_tool_of_an_mcp_server_waits_under_the_label_of_its_server(tmp_path: Path) -> None:
+    def model(request: PromptRequest) -> Any:
+        outcomes = [each.content for each in request.messages if each.role == "tool"]
+        return {"response_text": f"heard {outcomes}"} if outcomes else use_tool("post__echo", text="a letter")
+
+    servers = {"post": faulty(tmp_path / "post", ["echo"])}
+    async with (
+        serving(tmp_path / "root", ScriptedProvider(model), mcp=servers) as inside,
+        connected(inside) as (client, _),
+    ):
+        asked = await client.responses.create(model="ADMIN", input="write")
+        waiting = asked.output[-1]
+        assert waiting.type == "mcp_approval_request"
+        assert (waiting.server_label, waiting.name, waiting.arguments) == ("post", "echo", '{"text":"a letter"}')
+        assert calls(tmp_path / "post") == []
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": waiting.id, "approve": True}
+        done = await client.responses.create(model="ADMIN", input=[answer], previous_response_id=asked.id)
+        assert "a letter" in done.output_text
+        assert calls(tmp_path / "post") == ["echo"]
 
 
 @pytest.mark.parametrize(
