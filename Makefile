@@ -23,7 +23,7 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
-.PHONY: help chat demo test format bench load memory peers real doors soak lock clean
+.PHONY: help chat demo test format bench load servers memory peers real doors soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,8 +48,19 @@ format: $(DEV) ## format the code and apply the safe lint fixes
 bench: $(DEV) ## measure CPU time a turn
 	@$(BIN)/python benchmarks/sessions.py $(ARGS)
 
-load: $(DEV) ## measure 5,000 concurrent sessions
-	@$(BIN)/python benchmarks/sessions.py --sessions 5000 --turns 3 $(ARGS)
+load: $(DEV) ## measure 5,000 concurrent sessions, and load and attack a server
+	@$(BIN)/python benchmarks/sessions.py --sessions 5000 --turns 3
+	@$(BIN)/python -m benchmarks.serving $(ARGS)
+
+servers: $(DEV) .venv-gateways/.stamp ## measure the server beside a bare one and LiteLLM's proxy
+	@$(BIN)/python -m benchmarks.servers --gateway-python .venv-gateways/bin/python $(ARGS)
+
+.venv-gateways/.stamp: requirements/gateways.txt
+	@echo "Setting up .venv-gateways with LiteLLM's proxy (about two minutes, once) ..."
+	@rm -rf .venv-gateways && $(BIN)/python -m venv .venv-gateways
+	@.venv-gateways/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/gateways.txt \
+		|| { rm -rf .venv-gateways; echo "LiteLLM could not be installed from requirements/gateways.txt; pip says why above" >&2; exit 1; }
+	@touch $@
 
 memory: $(DEV) ## measure long-term memory: reads at size, replies while it learns
 	@$(BIN)/python benchmarks/memory.py
@@ -69,7 +80,7 @@ real: $(DEV) ## talk with a small language model, replay and verify; installs it
 	@$(BIN)/python -m benchmarks.real $(ARGS)
 
 doors: $(DEV) .doors/clients/.stamp ## run the tests with MCP servers and clients of npm; installs them below .doors (needs Node.js)
-	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients $(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/doors $(ARGS)
+	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients $(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/agui/test_official_client.py $(ARGS)
 
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	@for each in node npm; do command -v $$each >/dev/null || \
@@ -104,7 +115,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-header --no-annotate
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) .venv-peers .real .doors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@rm -rf $(VENV) .venv-peers .venv-gateways .real .doors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -141,30 +141,34 @@ class Seen:
     """What was wrong with answers; empty is right."""
     refused: int = 0
     """Answers of 429 or 503, after which the client came again."""
+    texts: list[str] = field(default_factory=list)
+    """The last reply of each client, if that is wanted."""
 
 
 async def converse(port: int, number: int, options: argparse.Namespace, seen: Seen) -> None:
     """One client: so many turns, one after the other."""
-    connection, messages = Connection(port), list[dict[str, str]]()
+    connection, messages, name = Connection(port), list[dict[str, str]](), f"{options.name}-{number}"
     for turn in range(options.turns):
-        messages.append({"role": "user", "content": f"Message {turn} of client {number}: is there a hotel in that area?"})
+        messages.append({"role": "user", "content": f"Message {turn} of {name}: is there a hotel in that area?"})
         began = time.perf_counter()
         try:
-            answer = await connection.ask(chat(messages, stream=not options.whole, x_kitchener_session=f"client-{number}"))
+            answer = await connection.ask(chat(messages, stream=not options.whole, x_kitchener_session=name))
             while answer.status in (429, 503) and seen.refused < options.clients * options.turns * 100:
                 seen.refused += 1
                 await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
-                answer = await connection.ask(chat(messages, stream=not options.whole, x_kitchener_session=f"client-{number}"))
+                answer = await connection.ask(chat(messages, stream=not options.whole, x_kitchener_session=name))
         except (OSError, EOFError, TimeoutError) as error:
             seen.wrong.append(f"client {number}, turn {turn}: {type(error).__name__}: {error}")
             return
         seen.latencies.append(time.perf_counter() - began)
         seen.first_texts.append(answer.first_s)
         is_right = answer.is_whole_stream if not options.whole else answer.status == 200
-        if not is_right or (options.expect and options.expect.format(messages[-1]["content"]) not in answer.text):
+        if not is_right or not answer.text or any("error" in each for each in answer.events):
             seen.wrong.append(f"client {number}, turn {turn}: {answer.status} {answer.body[:300]!r}")
             return
         messages.append({"role": "assistant", "content": answer.text})
+    if options.texts:
+        seen.texts.append(messages[-1]["content"])
     connection.close()
 
 
@@ -175,7 +179,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=1000, help="clients at the same time (default 1000)")
     parser.add_argument("--turns", type=int, default=5, help="messages of each (default 5)")
     parser.add_argument("--whole", action="store_true", help="ask for whole answers, not for streams")
-    parser.add_argument("--expect", default="", help="what each reply has to contain; {} stands for the message")
+    parser.add_argument("--name", default="client", help="what their conversations are called (default client)")
+    parser.add_argument("--texts", action="store_true", help="give the last reply of each, too")
     return parser.parse_args(arguments)
 
 

@@ -7,6 +7,7 @@ benchmarks start it with `serving()`, or with `serving(delay_s)` where each answ
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -61,9 +62,28 @@ _ANSWERS = {
 }
 
 
+_TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class _Gate:
+    """Lets so many calls a second through; 0: all."""
+
+    def __init__(self, calls_per_s: float) -> None:
+        self._per_s, self._left, self._at = calls_per_s, calls_per_s, time.monotonic()
+
+    def opens(self) -> bool:
+        """Whether one more call may pass now."""
+        now = time.monotonic()
+        self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
+        if self._per_s and self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class _Connection(asyncio.Protocol):
-    def __init__(self, delay_s: float) -> None:
-        self._delay_s = delay_s
+    def __init__(self, delay_s: float, gate: _Gate) -> None:
+        self._delay_s, self._gate = delay_s, gate
 
     def connection_made(self, transport: Any) -> None:
         self.transport, self.buffer = transport, b""
@@ -77,25 +97,31 @@ class _Connection(asyncio.Protocol):
                 return
             body, self.buffer = self.buffer[end:size], self.buffer[size:]
             kind = "classify" if b'"response_format"' in body else "plain"  # a reply is text
-            answer = _ANSWERS[kind][b'"stream":true' in body]
+            answer = _ANSWERS[kind][b'"stream":true' in body] if self._gate.opens() else _TOO_MANY
             if self._delay_s:
                 asyncio.get_running_loop().call_later(self._delay_s, self.transport.write, answer)
             else:
                 self.transport.write(answer)
 
 
-async def _serve(delay_s: float) -> None:
+async def _serve(delay_s: float, calls_per_s: float) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(_Connection, delay_s), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(partial(_Connection, delay_s, _Gate(calls_per_s)), "127.0.0.1", 0, backlog=4096)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
 
 
 @asynccontextmanager
-async def serving(delay_s: float = 0.0) -> AsyncIterator[str]:
-    """Starts the endpoint in another process for the block, and yields its `base_url`."""
-    async with await anyio.open_process([sys.executable, __file__, str(delay_s)], stderr=None) as process:
+async def serving(delay_s: float = 0.0, calls_per_s: float = 0.0) -> AsyncIterator[str]:
+    """Starts the endpoint in another process for the block, and yields its `base_url`.
+
+    Args:
+        delay_s: how much later each answer begins
+        calls_per_s: calls that it answers in a second; others get 429 with `Retry-After: 1`. 0: it answers all
+    """
+    command = [sys.executable, __file__, str(delay_s), str(calls_per_s)]
+    async with await anyio.open_process(command, stderr=None) as process:
         try:
             assert process.stdout is not None
             port = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 16)
@@ -105,4 +131,4 @@ async def serving(delay_s: float = 0.0) -> AsyncIterator[str]:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1])))
+    asyncio.run(_serve(float(sys.argv[1]), float(sys.argv[2])))

@@ -2,6 +2,7 @@
 
     python -m benchmarks.steps                                          # a turn of 20 concurrent sessions, by function
     python -m benchmarks.steps --memory --context enforce
+    python -m benchmarks.steps --traces                                 # with OpenTelemetry's SDK, and no exporter
     python -m benchmarks.steps --after 0 400 4000 --context enforce     # turns of one session after so many others
 
 CPU time on a shared machine differs by half from minute to minute; these counts differ by less than one in a hundred. They say
@@ -19,9 +20,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 import anyio
+from opentelemetry.sdk.trace import TracerProvider
 
 from benchmarks import sessions
 from kitchener import open_runtime
+from kitchener.telemetry import OpenTelemetry
 
 _SESSIONS = 20
 _TURNS = 10
@@ -71,7 +74,9 @@ async def at_once(options: argparse.Namespace, settings: argparse.Namespace) -> 
     """A turn of sessions that run at the same time."""
     steps = Steps()
     with tempfile.TemporaryDirectory() as root:
-        async with open_runtime(sessions.config(root, settings), providers=sessions.provider(settings)) as runtime:
+        telemetry = OpenTelemetry(tracer_provider=TracerProvider()) if options.traces else None
+        providers = sessions.provider(settings)
+        async with open_runtime(sessions.config(root, settings), providers=providers, telemetry=telemetry) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             await sessions.warm_up(supervisor)
             if settings.memory:
@@ -87,7 +92,9 @@ async def after(options: argparse.Namespace, settings: argparse.Namespace) -> li
     """Turns of one session after so many others."""
     found, steps, told = list[dict[str, Any]](), Steps(), 0
     with tempfile.TemporaryDirectory() as root:
-        async with open_runtime(sessions.config(root, settings), providers=sessions.provider(settings)) as runtime:
+        telemetry = OpenTelemetry(tracer_provider=TracerProvider()) if options.traces else None
+        providers = sessions.provider(settings)
+        async with open_runtime(sessions.config(root, settings), providers=providers, telemetry=telemetry) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             await sessions.warm_up(supervisor)
             said, session_id = sessions.messages(settings.data), await supervisor.start_session(subject_id="long")
@@ -104,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How many bytecodes a turn executes.")
     parser.add_argument("--after", type=int, nargs="+", help="count turns of one session after so many others")
     parser.add_argument("--most", type=int, default=40, help="functions that are listed (default 40)")
+    parser.add_argument("--traces", action="store_true", help="tell OpenTelemetry of each turn")
     options, rest = parser.parse_known_args()
     settings = sessions.parse(["--sessions", str(_SESSIONS), *rest])
     try:

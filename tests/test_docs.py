@@ -225,7 +225,8 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
         *events.IMPORTED_TYPES,
     )
     foreign = {("HO2m", each) for each in elsewhere}
-    assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)} | foreign
+    of_consolidations = {("HO1m", each) for each in (events.WO_EXECUTING, events.WO_COMPLETED)}
+    assert set(listed()) - written - later == {("HO1m", events.WO_DEFERRED)} | of_consolidations | foreign
 
 
 async def test_the_page_of_entries_lists_what_a_message_with_a_file_writes(tmp_path: Path) -> None:

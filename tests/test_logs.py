@@ -103,6 +103,24 @@ def test_no_record_is_made_that_no_handler_takes(monkeypatch: pytest.MonkeyPatch
     assert made == ["read"]
 
 
+def test_further_fields_are_asked_for_only_where_somebody_reads_and_never_replace_an_events_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def fields() -> dict[str, str]:
+        asked.append("once")
+        return {"turn_id": "T-1", "wo_id": "WO-1"}
+
+    monkeypatch.setattr("kitchener.logs.FIELDS", [fields])
+    monkeypatch.setattr(logging.getLogger("kitchener.of_another_test"), "propagate", False)
+    get_logger("kitchener.of_another_test").error("nobody reads this")
+    assert asked == []
+    with captured_logs() as logs:
+        get_logger("kitchener.of_a_third_test").error("read", wo_id="WO-2")
+    assert (logs[0]["turn_id"], logs[0]["wo_id"], asked) == ("T-1", "WO-2", ["once"])
+
+
 def test_no_field_of_an_event_has_a_name_of_the_record() -> None:
     """`logging` refuses them, and that only when somebody reads."""
     reserved = {*logging.makeLogRecord({}).__dict__, "message", "asctime"}
@@ -111,6 +129,23 @@ def test_no_field_of_an_event_has_a_name_of_the_record() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "logger.")):
                 fields = {each.arg for each in node.keywords}
                 assert not fields & reserved - {"exc_info", "stack_info"}, f"{path}:{node.lineno}"
+
+
+SAID = {"answer", "arguments", "content", "message", "prompt", "reply", "response", "result", "text", "user_message"}
+"""Names of what somebody said, or what a tool was given or returned."""
+
+
+def test_no_event_has_what_was_said() -> None:
+    """Neither as a field, nor inside the expression that is the value of one."""
+    found = []
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "logger.")):
+                values = [each for given in (*node.args, *node.keywords) for each in ast.walk(given)]
+                used = {each.attr for each in values if isinstance(each, ast.Attribute)}
+                used |= {each.id for each in values if isinstance(each, ast.Name)} | {str(each.arg) for each in node.keywords}
+                found += [f"{path.name}:{node.lineno}: {name}" for name in used & SAID]
+    assert found == []
 
 
 def test_only_one_module_makes_loggers() -> None:

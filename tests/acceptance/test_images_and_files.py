@@ -26,6 +26,7 @@ from kitchener.runtime.content_check import check_content, remove_orphans
 from kitchener.runtime.ledger_paths import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.content_kit import ADA, BO, NOTES, PDF, blobs, config, entries, model, png, replies, running, shown
+from tests.acceptance.context.context_kit import last_lists
 
 
 async def test_the_model_gets_the_bytes_with_the_message_and_again_with_the_turn(tmp_path: Path) -> None:
@@ -128,10 +129,10 @@ async def test_what_does_not_fit_the_budget_is_a_stub_with_its_reason_on_record(
     assert "[image large.png, image/png, " in later.messages[-1].content
     assert " kB: not shown]" in later.messages[-1].content
     large, small = await entries(settings, events.PART_ATTACHED)
-    projection = (await entries(settings, events.PROJECTION_COMPUTED))[-1].payload
-    reasons = {each["ref"]["entry_id"]: each["reason"] for each in projection["suppressed_refs"]}
-    assert reasons == {large.entry_id: "BUDGET_EVICTION"}
-    assert small.entry_id in {each["ref"]["entry_id"] for each in projection["visible_refs"]}
+    projections = await entries(settings, events.PROJECTION_COMPUTED)
+    projection, lists = projections[-1].payload, last_lists(projections)
+    assert {ref.entry_id: reason for ref, reason in lists.suppressed} == {large.entry_id: "BUDGET_EVICTION"}
+    assert small.entry_id in {ref.entry_id for ref in lists.visible}
     assert projection["tokens_used"] <= 900
     assert (await replay_session(first.session_id, config=settings)).is_identical
 
@@ -239,8 +240,8 @@ async def test_an_earlier_image_is_a_stub_for_a_model_that_takes_none(tmp_path: 
         await runtime.supervisor().handle_turn("again", session_id=first.session_id)
     assert shown(replies(other)[-1]) == []
     assert ": not shown]" in replies(other)[-1].messages[-1].content
-    projection = (await entries(settings, events.PROJECTION_COMPUTED))[-1].payload
-    assert [each["reason"] for each in projection["suppressed_refs"]] == ["UNSUPPORTED"]
+    lists = last_lists(await entries(settings, events.PROJECTION_COMPUTED))
+    assert [reason for _, reason in lists.suppressed] == ["UNSUPPORTED"]
     assert (await replay_session(first.session_id, config=settings)).is_identical
 
 

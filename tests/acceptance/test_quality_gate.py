@@ -310,7 +310,7 @@ async def test_criteria_of_a_tool_that_the_model_calls_hold_for_its_reply(tmp_pa
         other = await runtime.supervisor().handle_turn("hello?", session_id=bought.session_id)
         planned = await read_all(runtime.ledgers().ho2m, entry_type=events.WO_PLANNED)
     assert (bought.response, other.response) == ("12 EUR", "eleven")
-    replies = [each.payload["acceptance"] for each in planned if each.payload["wo_type"] == "synthesize"]
+    replies = [each.payload.get("acceptance", []) for each in planned if each.payload["wo_type"] == "synthesize"]
     assert replies == [[], ["contains:EUR"], []]
     report = await replay_session(bought.session_id, config=scripted_config(tmp_path, classify=classify), tools=[price])
     assert report.is_identical, report.text()
@@ -333,3 +333,17 @@ async def test_criteria_are_a_list_of_texts(by_hand: OpenStack, wrong: Any) -> N
     async with by_hand(ScriptedExecutor(fitting)) as stack:
         with pytest.raises(CallerError, match="acceptance"):
             await stack.supervisor.handle_turn("hello", acceptance=wrong)
+
+
+async def test_a_verdict_gives_a_reason_only_where_it_has_one(by_hand: OpenStack) -> None:
+    """That all checks passed is what `accept` says already; a rejection says which did not, docs/ledger-entries.md."""
+    executor = ScriptedExecutor(synthesizes({"response_text": " "}, {"response_text": "better"}))
+    async with by_hand(executor) as stack:
+        await stack.turn()
+        verdicts = await stack.payloads(events.WO_QUALITY_GATE)
+        planned = await stack.payloads(events.WO_PLANNED)
+    assert [(each["decision"], each["reason"]) for each in verdicts] == [
+        ("reject", "the output has no response_text"),
+        ("accept", None),
+    ]
+    assert all("targets" not in each and "acceptance" not in each for each in planned)

@@ -17,6 +17,7 @@ from tests.config import observed_embeddings as embedded
 from tests.config import observed_parts as parts
 from tests.config import observed_servers as servers
 from tests.config import observed_serving as served
+from tests.config import observed_telemetry as told
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
 from tests.replay.knobs import KNOBS
@@ -141,6 +142,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.session_headers": Seen((), ("X-Room",), with_settings(served.named_here, "session_headers")),
     "serve.subject_headers": Seen(("X-Kitchener-Subject",), ("X-Person",), with_settings(served.acted_for, "subject_headers")),
     "serve.cache_key_names_session": Seen(False, True, with_settings(served.named_here, "cache_key_names_session")),
+    "telemetry.traces": Seen(False, True, with_settings(told.logged, "traces")),
     "serve.page": Seen(False, True, with_settings(served.paged, "page")),
     "serve.client_gone": Seen("detach", "cancel", with_settings(served.left, "client_gone")),
     "serve.max_request_bytes": Seen(1_024, 65_536, with_settings(served.long_body, "max_request_bytes")),

@@ -110,7 +110,7 @@ async def test_a_dispatched_work_order_comes_back_completed_and_recorded(host: s
         assert (done.state, done.output_result) == ("completed", {"speech_act": "hello", "ambiguity": "low"})
         assert (done.wo_id, done.input_context) == (given.wo_id, given.input_context)
         assert done.cost.llm_calls == 1
-        assert await bench.types() == ["WO_EXECUTING", "LLM_CALL", "WO_COMPLETED"]
+        assert await bench.types() == ["LLM_CALL"]
 
 
 async def test_a_model_that_fails_is_a_result(host: str, tmp_path: Path) -> None:

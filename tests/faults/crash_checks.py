@@ -135,7 +135,7 @@ def _each_once(recorded: Recorded) -> Iterator[str]:
         "turn": [entry.entity_id for entry in recorded.turns(events.TURN_STARTED)],
         "end of a turn": [e.entity_id for e in recorded.ho2m if e.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED)],
         "work order": [entry.entity_id for entry in recorded.turns(events.WO_PLANNED)],
-        "execution of a work order": [e.entity_id for e in recorded.ho1m if e.entry_type == events.WO_EXECUTING],
+        "model call": [(e.entity_id, e.payload["call"]) for e in recorded.ho1m if e.entry_type == events.LLM_CALL],
         "intent": [entry.entity_id for entry in recorded.turns(events.INTENT_DECLARED)],
         "event": [(e.payload["namespace"], e.payload["event_id"]) for e in recorded.signals],
         "session": [entry.entity_id for entry in recorded.turns(events.SESSION_START)],
@@ -172,6 +172,11 @@ def _work_orders(recorded: Recorded) -> Iterator[str]:
         if entry.entry_type.startswith("WO_") and entry.entry_type not in ("WO_QUALITY_GATE", "WO_CHAIN_COMPLETE"):
             lives[entry.entity_id] += (entry.entry_type,)
     yield from (f"work order {wo_id} has the life {life}" for wo_id, life in lives.items() if life not in _CLOSED)
+    held = {(each.ledger_id, each.entry_id, each.entry_hash): each.entity_id for each in recorded.ho1m}
+    for entry in recorded.turns(events.WO_COMPLETED):
+        ref = entry.payload["output_ref"]
+        if ref is None or held.get((ref["ledger_id"], ref["entry_id"], ref["entry_hash"])) != entry.entity_id:
+            yield f"work order {entry.entity_id} is completed, and its output is not on record"
 
 
 def _intents(recorded: Recorded) -> Iterator[str]:

@@ -79,9 +79,10 @@ async def test_a_refused_call_is_on_record_without_an_attempt(tmp_path: Path) ->
         result = await runtime.supervisor().handle_turn("And now?", subject_id="ada")
         entries = await read_all(runtime.ledgers().ho1m, session_id=result.session_id)
     assert is_refused(result)
-    asked = [each for each in entries if each.payload.get("wo_type") == "synthesize" or "error" in each.payload]
-    assert [each.entry_type for each in asked] == [events.WO_EXECUTING, events.WO_FAILED]
-    assert asked[-1].payload["error"]["provider_reason"] == "spending_limit"
+    refused = result.wo_chain_summary[-1]["wo_id"]
+    [failed] = [each for each in entries if each.entity_id == refused]
+    assert failed.entry_type == events.WO_FAILED
+    assert failed.payload["error"]["provider_reason"] == "spending_limit"
 
 
 async def test_the_sums_hold_over_restarts_and_begin_anew_the_next_day(tmp_path: Path) -> None:

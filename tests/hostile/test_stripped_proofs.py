@@ -54,7 +54,7 @@ def strip(path: Path, to: Path, *types: str, more: Callable[[dict[str, Any]], ob
     return to
 
 
-CALLS = ("TOOL_STARTED", "TOOL_CALL", "LLM_CALL", "WO_EXECUTING")
+CALLS = ("TOOL_STARTED", "TOOL_CALL", "LLM_CALL")
 
 
 def test_a_bundle_without_the_turns_end_is_refused(good: Path, proven: Proven, tmp_path: Path) -> None:

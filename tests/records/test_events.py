@@ -139,11 +139,12 @@ LISTED = {"ref": REF}
     ids=["projection", "changed_projection", "conflict", "weight", "no_weight", "renewed", "deactivated"],
 )
 def test_the_names_of_before_are_upgraded(entry_type: str, older: dict[str, Any], newest: dict[str, Any]) -> None:
+    last = events.VERSIONS[entry_type]
     for version in ({"v": 1}, {}):
-        assert events.read_payload(entry_type, {**older, **version}) == {**newest, "v": 2}
-    assert events.read_payload(entry_type, {**newest, "v": 2}) == {**newest, "v": 2}
-    with pytest.raises(EventVersionError, match="has version 3; this version of Kitchener reads up to 2"):
-        events.read_payload(entry_type, {**newest, "v": 3})
+        assert events.read_payload(entry_type, {**older, **version}) == {**newest, "v": last}
+    assert events.read_payload(entry_type, {**newest, "v": 2}) == {**newest, "v": last}
+    with pytest.raises(EventVersionError, match=f"has version {last + 1}; this version of Kitchener reads up to {last}"):
+        events.read_payload(entry_type, {**newest, "v": last + 1})
 
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [], [None, 3, "x"], {"base": 1}, {"edits": None}])

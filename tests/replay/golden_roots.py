@@ -9,7 +9,8 @@ when turns followed version 1 of the policy, and has turns which version 2 decid
 version 2; its contents are sealed, and it has the packed sources of its requests. `0.1.0-version-3` follows version 3: messages
 and replies are items of their own under dates, with excerpts, speakers, images, and classification by
 rules; a reply was an object. `0.1.0-version-4` follows version 4: replies are text, and the past stands in chat messages.
-`0.1.0-version-5` follows version 5: days that a message names.
+`0.1.0-version-5` follows version 5: days that a message names. `0.1.0-version-6` follows version 6:
+long results are read page by page.
 """
 
 import argparse

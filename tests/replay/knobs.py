@@ -68,6 +68,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "admin.max_connections": _WAITING,
     "admin.request_timeout_s": _WAITING,
     "admin.deadline_s": _WAITING,
+    "telemetry.traces": "what is told of a turn decides nothing in it",
     "serve.host": _SERVED,
     "serve.port": _SERVED,
     "serve.allowed_hosts": _SERVED,

@@ -109,8 +109,8 @@ def tampered_label(entry: dict[str, Any]) -> None:
 
 
 def tampered_visible(entry: dict[str, Any]) -> None:
-    if entry["entry_type"] == "PROJECTION_COMPUTED" and len(entry["payload"]["visible_refs"]) > 1:
-        entry["payload"]["visible_refs"].pop()
+    if entry["entry_type"] == "PROJECTION_COMPUTED" and (run := entry["payload"]["visible_refs"]["eligible"][-1])[1] > 1:
+        run[1] -= 1
 
 
 def tampered_verdict(entry: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def tampered_objective(entry: dict[str, Any]) -> None:
 
 SIGNALS = Path("HOT/memory/signals.jsonl")
 FORGED: dict[str, tuple[Path, Callable[[dict[str, Any]], None], tuple[str, str, int]]] = {
-    "answer": (HO1M, tampered_answer, ("WO_COMPLETED", "output_hash", 4)),
+    "answer": (HO1M, tampered_answer, ("WO_QUALITY_GATE", "trace_hash", 4)),
     "classification": (HO1M, tampered_label, ("WO_COMPLETED", "output_hash", 3)),
     "projection": (CONTEXT, tampered_visible, ("PROJECTION_COMPUTED", "visible", 2)),
     "objective": (HO2M, tampered_objective, ("INTENT_DECLARED", "objective", 1)),

@@ -16,6 +16,7 @@ from tests.logs import captured_logs
 from tests.telemetry.watching import Watch, facts
 
 SECRET = "xyzzy-4711"
+CONTENT = {names.SYSTEM_INSTRUCTIONS, names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.TOOL_ARGUMENTS, names.TOOL_RESULT}
 FAULTS = ["none", "tool", "arguments", "model", "output", "listener"]
 
 
@@ -89,10 +90,33 @@ async def test_content_stands_where_the_variable_says(
 ) -> None:
     monkeypatch.setenv(names.CAPTURE_CONTENT, value)
     watch = await told(tmp_path)
-    assert any(names.CONTENT & facts(each).keys() for each in watch.spans) is in_spans
+    assert any(CONTENT & facts(each).keys() for each in watch.spans) is in_spans
     assert {name for name, _ in watch.events} == ({names.INFERENCE_DETAILS} if in_events else set())
     assert (SECRET in watch.words()) is (in_spans or in_events)
     assert SECRET not in repr(watch.metrics())
+
+
+async def test_content_without_a_form_changes_nothing_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider of the program asks for a tool with lists that are too deep for JSON, which no ledger takes either."""
+    monkeypatch.setenv(names.CAPTURE_CONTENT, "SPAN_AND_EVENT")
+
+    def answer(request: PromptRequest) -> Any:
+        deep: list[Any] = []
+        for _ in range(5_000):
+            deep = [deep]
+        return use_tool("note", text=deep)
+
+    ends, watch = [], Watch()
+    with captured_logs() as logs:
+        for name, telemetry in (("with", watch.telemetry), ("without", None)):
+            provider = ScriptedProvider(answer)
+            root = tmp_path / name
+            async with open_scripted(root, provider, classify="off", tools=[note], telemetry=telemetry) as runtime:
+                result = await runtime.supervisor().handle_turn("Note it.")
+                ends.append((result.response, result.error.kind if result.error is not None else None))
+    assert ends[0] == ends[1]
+    assert [each["event"] for each in logs if "telemetry failed" in each["event"]] != []
+    assert watch.named("chat")
 
 
 async def test_content_has_the_form_of_the_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

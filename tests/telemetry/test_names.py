@@ -32,6 +32,7 @@ def test_every_name_of_the_conventions_is_in_the_reference() -> None:
     assert ours - known == set()
     operations = {names.INVOKE_AGENT, names.CHAT, names.EXECUTE_TOOL, *NOT_IN_THE_REFERENCE}
     assert operations <= known
+    assert set(names.VENDORS.values()) <= {each.value for each in gen_ai_attributes.GenAiProviderNameValues}
     assert names.CAPTURE_CONTENT == OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
     assert set(CapturedContent.__members__) == set(ContentCapturingMode.__members__)
 

@@ -117,7 +117,6 @@ CHANGES: dict[str, Callable[[Bundle], object]] = {
     "a row without its body": _shown(lambda rows: rows[2].pop()),
     "a message that is not shown, and not counted": lambda content: _hide(content, "HO2M:", "TURN_STARTED"),
     "an answer that is not shown, and not counted": lambda content: _hide(content, "HO1M:", "LLM_CALL"),
-    "an output that is not shown, and not counted": lambda content: _hide(content, "HO1M:", "WO_COMPLETED"),
     "a context that is not shown, and not counted": lambda content: _hide(content, "CONTEXT:", "PROJECTION_COMPUTED"),
     "a turn's end that is not shown, and not counted": lambda content: _hide(content, "HO2M:", "TURN_COMPLETED"),
     "a body moved to another row": _on(

@@ -105,8 +105,6 @@ def test_no_entry_on_which_the_reply_rests_can_be_left_out(proven: Proven, attac
         attack("begin", without(proven, "HO2M:", "TURN_STARTED")),
         attack("session", without(proven, "HO2M:", "SESSION_START")),
         attack("model call", without(proven, "HO1M:", "LLM_CALL")),
-        attack("answer", without(proven, "HO1M:", "WO_COMPLETED")),
-        attack("beginning", without(proven, "HO1M:", "WO_EXECUTING")),
     ]
     assert refused(paths, proven.signer.public_key) == paths
 

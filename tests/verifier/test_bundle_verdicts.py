@@ -82,7 +82,7 @@ def _has_evidence(good: Path) -> None:
     assert list(found) == ["HO2M:ADMIN", "HO1M:ADMIN", "CONTEXT:ADMIN", "SIGNALS", "OVERLAYS"]
     assert found["HO2M:ADMIN"][0] == "SESSION_START"
     assert {"TURN_STARTED", "WO_PLANNED", "WO_QUALITY_GATE", "TURN_COMPLETED"} <= set(found["HO2M:ADMIN"])
-    assert {"WO_EXECUTING", "LLM_CALL", "WO_COMPLETED"} <= set(found["HO1M:ADMIN"])
+    assert "LLM_CALL" in found["HO1M:ADMIN"]
     assert "PROJECTION_COMPUTED" in found["CONTEXT:ADMIN"]
     assert set(found["SIGNALS"]) == {"HO3_SIGNAL"}
     assert set(found["OVERLAYS"]) == {"HO3_OVERLAY"}
@@ -370,19 +370,19 @@ def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
     assert refused([plain, foreign], proven.signer.public_key) == [plain, foreign]
 
 
-def test_an_answer_that_does_not_fit_the_turns_trace_hash_is_refused(change: Callable[..., Path], tmp_path: Path) -> None:
-    """Even where HO1m was built anew and signed: HO2m says what its bytes were."""
+def test_an_answer_that_was_not_the_turns_is_refused(change: Callable[..., Path], tmp_path: Path) -> None:
+    """Even where HO1m was built anew and signed: HO2m says what its hash was."""
 
     def forged(content: Bundle) -> None:
         def how(fields: dict[str, Any]) -> None:
-            fields["payload"]["wo_type"] = "forged"
+            fields["payload"]["finish_reason"] = "forged"
 
-        found = _rebuilt(content, "HO1M:", "WO_EXECUTING", how)
+        found = _rebuilt(content, "HO1M:", "LLM_CALL", how)
         other = make_key(tmp_path / "other.pem")
         found["head"] = sign_head(found["ledger_id"], found["rows"][-1][0], found["rows"][-1][4], MOMENT, other).as_json()
 
     path = change(forged)
-    assert "trace_hash: expected sha256:" in node([path])[0]
+    assert "output_ref: expected " in node([path])[0]
     assert refused([path]) == [path]
 
 

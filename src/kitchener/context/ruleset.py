@@ -160,6 +160,11 @@ class Ruleset:
         """Whether what matches a message never takes the room of the chat messages, so that a cache can serve them."""
         return self.policy_version > 5
 
+    @property
+    def hides_resumed(self) -> bool:
+        """Whether the deferred work order that a turn goes on with is not shown as one that waits."""
+        return self.policy_version > 6
+
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"

@@ -141,7 +141,7 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
 
-POLICY_VERSION: Final = 6
+POLICY_VERSION: Final = 7
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -169,10 +169,16 @@ Version 6: a model reads a long result of a tool page by page, and is told when 
 calls (5: it read all of a result, and only the rounds were counted). What matches a message never takes the room of the chat
 messages, the goal of the running intent stands after them, and defaults give more room to both (5: a good match took their
 room; the goal stood before them).
+
+Version 7: a turn records things once. HO1m has the calls of a work order and HO2m its life: `WO_EXECUTING` and `WO_COMPLETED`
+of HO1m are those of consolidations only (6: of every work order), and `WO_COMPLETED` of HO2m has the output's hash. What says
+nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
+time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn goes on with is not
+shown as one that waits (6: it was).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
-    PROJECTION_COMPUTED: 2,
+    PROJECTION_COMPUTED: 3,
     CONFLICT_FLAG: 2,
     HO3_OVERLAY_DEACTIVATED: 2,
     HO3_OVERLAY_WEIGHT_UPDATED: 2,
@@ -181,6 +187,7 @@ VERSIONS: Final[Mapping[str, int]] = {
 
 UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
     (PROJECTION_COMPUTED, 1): upgrades.name_projection,
+    (PROJECTION_COMPUTED, 2): upgrades.keep_lists,
     (CONFLICT_FLAG, 1): upgrades.name_conflict,
     (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,
     (HO3_OVERLAY_WEIGHT_UPDATED, 1): upgrades.name_weight,

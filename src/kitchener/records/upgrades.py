@@ -19,6 +19,11 @@ def name_projection(payload: dict[str, Any]) -> dict[str, Any]:
     return upgraded
 
 
+def keep_lists(payload: dict[str, Any]) -> dict[str, Any]:
+    """`PROJECTION_COMPUTED` 2 to 3: positions may stand without a base. Lists that are written out are read as they are."""
+    return {**payload, "v": 3}
+
+
 def name_conflict(payload: dict[str, Any]) -> dict[str, Any]:
     """`CONFLICT_FLAG` 1 to 2: it has an `overlay_type`, and each listed reference is an object with `ref`."""
     upgraded = {**payload, "v": 2, "overlay_type": "CONFLICT_FLAG"}

@@ -218,6 +218,8 @@ class WorkOrder(_Replaceable):
     """The deferred work order that this one goes on with; None: it begins anew."""
     output_result: dict[str, Any] | None = None
     """The output; validated by the contract's output schema; None: there is none."""
+    output_hash: str | None = None
+    """The hash of the output, as the executor took it; None: there is no output, or another executor gave none."""
     error: WorkOrderError | None = None
     """Why it failed; None: it did not fail."""
     cost: Cost = Cost()
@@ -271,9 +273,9 @@ class WorkOrder(_Replaceable):
         """Returns the work order as being executed by HO1."""
         return self._moved("executing")
 
-    def completed(self, output_result: dict[str, Any], cost: Cost, at: str) -> Self:
-        """Returns the work order with its output."""
-        return self._moved("completed", output_result=output_result, cost=cost, completed_at=at)
+    def completed(self, output_result: dict[str, Any], cost: Cost, at: str, output_hash: str | None = None) -> Self:
+        """Returns the work order with its output, and the hash of the output where it is known."""
+        return self._moved("completed", output_result=output_result, cost=cost, completed_at=at, output_hash=output_hash)
 
     def failed(self, error: WorkOrderError, cost: Cost | None = None, at: str | None = None) -> Self:
         """Returns the work order as failed, with the error."""

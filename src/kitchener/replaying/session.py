@@ -309,7 +309,15 @@ class Replays:
             config=agent,
             contract_id=direct_contract_of(agent, version),
         )
-        executor = HO1Executor(ledgers=ledgers, gateway=gateway, prompts=self.prompts, tools=tools, clock=clock, config=agent)
+        executor = HO1Executor(
+            ledgers=ledgers,
+            gateway=gateway,
+            prompts=self.prompts,
+            tools=tools,
+            clock=clock,
+            config=agent,
+            policy_version=version,
+        )
         return HO2Supervisor(
             agent_class=self.agent_class,
             ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),

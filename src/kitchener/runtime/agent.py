@@ -6,7 +6,7 @@ The runtime makes one `Agent` for each configured class, and for other classes o
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -94,6 +94,8 @@ class RuntimeParts:
     telemetry: Telemetry | None
     tasks: TaskGroup
     scope: anyio.CancelScope
+    opening_memory: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a memory is open that no agent class uses."""
 
 
 class _OpeningAttempt:

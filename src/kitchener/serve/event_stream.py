@@ -8,12 +8,12 @@ from contextlib import aclosing, contextmanager
 from typing import Final, TypeVar
 
 import anyio
-import orjson
 from anyio.abc import TaskGroup
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from kitchener.config import ServeConfig
+from kitchener.serve.sendable import as_json
 
 R = TypeVar("R")
 
@@ -32,7 +32,7 @@ STREAM_HEADERS: Final = [
 def event(data: object, *, name: str | None = None, number: int | None = None) -> bytes:
     """A server-sent event with JSON data."""
     head = (f"id: {number}\n" if number is not None else "") + (f"event: {name}\n" if name is not None else "")
-    return head.encode() + b"data: " + orjson.dumps(data) + b"\n\n"
+    return head.encode() + b"data: " + as_json(data) + b"\n\n"
 
 
 async def until_gone(receive: Receive, work: Callable[[], Awaitable[R]], gone: Callable[[], object]) -> R:

@@ -12,7 +12,7 @@ import uvicorn
 from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
-from kitchener.serve.joined_writes import JoiningProtocol
+from kitchener.serve.connections import connection_class
 
 _log = get_logger(__name__)
 
@@ -59,16 +59,17 @@ async def listen(
     Returns:
         whether all turns were ready within the grace time
     """
+    most = config.serve.max_requests + SPARE_CONNECTIONS
     settings = uvicorn.Config(
         server.app,
         lifespan="off",
         ws="none",
-        http=JoiningProtocol,
+        http=connection_class(most, config.serve.request_timeout_s),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=config.serve.max_requests + SPARE_CONNECTIONS,
+        limit_concurrency=most,
         h11_max_incomplete_event_size=_HEADER_BYTES,
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=max(1, round(config.limits.abort_grace_s)),

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -34,6 +33,7 @@ from kitchener.errors import (
     UnknownSubject,
 )
 from kitchener.logs import get_logger
+from kitchener.serve.sendable import as_json
 
 _log = get_logger(__name__)
 
@@ -144,4 +144,4 @@ INTERNAL: Final = (500, "internal_error")
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """An answer that is one JSON value."""
-    return Response(orjson.dumps(content), status, {**(headers or {}), "cache-control": "no-store"}, "application/json")
+    return Response(as_json(content), status, {**(headers or {}), "cache-control": "no-store"}, "application/json")

@@ -40,8 +40,6 @@ INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_RESULT: Final = "gen_ai.tool.call.result"
-CONTENT: Final = frozenset((SYSTEM_INSTRUCTIONS, INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_ARGUMENTS, TOOL_RESULT))
-"""The attributes that hold what was said, shown or returned."""
 
 SESSION_ID: Final = "kitchener.session.id"
 TURN_ID: Final = "kitchener.turn.id"
@@ -63,6 +61,24 @@ APPROVAL_QUESTION: Final = "kitchener.approval.question"
 """Whether a tool asked a person, so that its call is not over."""
 MEMORY_LINES: Final = "kitchener.memory.lines"
 """How many learned lines were selected."""
+
+VENDORS: Final = {
+    "anthropic": "anthropic",
+    "azure": "azure.ai.openai",
+    "bedrock-mantle": "aws.bedrock",
+    "cohere": "cohere",
+    "deepseek": "deepseek",
+    "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "groq": "groq",
+    "mistral": "mistral_ai",
+    "openai": "openai",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+}
+"""What the conventions call a vendor, by the name before the colon of `model`."""
 
 INFERENCE_DETAILS: Final = "gen_ai.client.inference.operation.details"
 

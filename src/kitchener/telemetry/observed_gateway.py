@@ -3,7 +3,7 @@
 The built-in rules, which classify without a model, have none.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.trace import SpanKind
 
@@ -14,20 +14,6 @@ from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptRespon
 from kitchener.telemetry import names
 from kitchener.telemetry.captured_content import as_json, content_of, finish_reason_of
 from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
-
-_VENDORS: Final = {
-    "anthropic": "anthropic",
-    "bedrock": "aws.bedrock",
-    "cohere": "cohere",
-    "deepseek": "deepseek",
-    "google": "gcp.gemini",
-    "google-gla": "gcp.gemini",
-    "google-vertex": "gcp.vertex_ai",
-    "groq": "groq",
-    "mistral": "mistral_ai",
-    "openai": "openai",
-}
-"""What the conventions call a vendor that `model` names before its colon."""
 
 
 class ObservedGateway(LLMGateway):
@@ -85,9 +71,9 @@ class ObservedGateway(LLMGateway):
         """Adds the messages to the span, and writes them as an event, as far as the environment asks for either."""
         content = self._tracing.content
         if content.in_spans:
-            call.note({key: as_json(value) for key, value in content_of(request, response).items()})
+            call.note(lambda: {key: as_json(value) for key, value in content_of(request, response).items()})
         if content.in_events:
-            call.tell(names.INFERENCE_DETAILS, {**known, **content_of(request, response)})
+            call.tell(names.INFERENCE_DETAILS, lambda: {**known, **content_of(request, response)})
 
 
 class _NotedOutlet(Outlet[TextPiece | StreamRestart]):
@@ -124,5 +110,5 @@ def _asked(request: PromptRequest, way: PlannedAttempt) -> dict[str, AttributeVa
 def _provider_name(way: PlannedAttempt) -> str:
     """The vendor as the conventions call it, or the id of the provider in the settings."""
     vendor = (way.target.config.model or "").partition(":")[0]
-    known = _VENDORS.get(vendor) if way.target.config.kind == "model" else None
+    known = names.VENDORS.get(vendor) if way.target.config.kind == "model" else None
     return known or way.target.provider_id

@@ -58,7 +58,7 @@ class ObservedRunner(TurnRunner):
                 result = outcome.result
                 return outcome
             finally:
-                turn.note(self._end(session, message, result))
+                turn.note(lambda: self._end(session, message, result))
                 if result is not None and result.error is not None:
                     turn.fail(result.error.kind)
 
@@ -86,21 +86,21 @@ class ObservedTools(ToolRegistry):
 
     async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """As `ToolRegistry.run`."""
-        identity = self.identity(tool_id)
-        kind = "extension" if identity is not None and identity.source.startswith("mcp:") else "function"
+        found = self._tools.get(tool_id)
+        kind = "extension" if found is not None and found.source.startswith("mcp:") else "function"
         labels: dict[str, AttributeValue] = {names.TOOL_NAME: tool_id, names.TOOL_TYPE: kind}
         known: dict[str, AttributeValue] = {names.OPERATION: names.EXECUTE_TOOL, **labels, **_place()}
-        if self.tracing.content.in_spans:
-            known[names.TOOL_ARGUMENTS] = as_json(arguments)
         name, duration = f"{names.EXECUTE_TOOL} {tool_id}", self.tracing.instruments.tool
         with OpenSpan(self.tracing, name, SpanKind.INTERNAL, known, duration, labels) as running:
+            if self.tracing.content.in_spans:
+                running.note(lambda: {names.TOOL_ARGUMENTS: as_json(arguments)})
             outcome = await super().run(tool_id, arguments, call)
             if outcome.question is not None:
                 running.note({names.APPROVAL_QUESTION: True})
             elif outcome.error is not None:
                 running.fail("tool_error")
             if self.tracing.content.in_spans and outcome.question is None:
-                running.note({names.TOOL_RESULT: outcome.as_text()})
+                running.note(lambda: {names.TOOL_RESULT: outcome.as_text()})
             return outcome
 
 

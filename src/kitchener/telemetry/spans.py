@@ -7,7 +7,7 @@ turn of its own.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context, Token
 from time import perf_counter
 from types import TracebackType
@@ -132,11 +132,11 @@ class OpenSpan:
         except Exception as broken:  # noqa: BLE001  as above
             self.tracing.failed(broken)
 
-    def note(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Adds attributes."""
+    def note(self, attributes: Mapping[str, AttributeValue] | Callable[[], Mapping[str, AttributeValue]]) -> None:
+        """Adds attributes, or what a function makes of them: it may raise, as where a text has no form of JSON."""
         try:
             if self._span is not None:
-                self._span.set_attributes(attributes)
+                self._span.set_attributes(attributes() if callable(attributes) else attributes)
         except Exception as error:  # noqa: BLE001  as above
             self.tracing.failed(error)
 
@@ -151,10 +151,10 @@ class OpenSpan:
         except Exception as error:  # noqa: BLE001  as above
             self.tracing.failed(error)
 
-    def tell(self, event: str, attributes: Mapping[str, AnyValue]) -> None:
+    def tell(self, event: str, attributes: Callable[[], Mapping[str, AnyValue]]) -> None:
         """Writes an event beside the span."""
         try:
-            self.tracing.events.emit(LogRecord(event_name=event, attributes=attributes, context=get_current()))
+            self.tracing.events.emit(LogRecord(event_name=event, attributes=attributes(), context=get_current()))
         except Exception as error:  # noqa: BLE001  as above
             self.tracing.failed(error)
 

@@ -35,7 +35,8 @@ async def read_calls(
 
     Args:
         ho1m: the executor's ledger
-        ho2m: the supervisor's ledger, with the plans of work orders. Without a plan, the route says what the request asked for.
+        ho2m: the supervisor's ledger, with the plans of work orders. Without a plan, the route says what the request asked for,
+            and its type is `unknown` unless HO1m has it.
         session_id: only this session or pseudo-session of a consolidation; None: all
         seen: called for each entry
 
@@ -54,7 +55,7 @@ async def read_calls(
         number = payload_as(AttemptStartedPayload, payload)["call"]
         call = calls.get((entry.entity_id, number))
         if call is None:
-            call = calls[entry.entity_id, number] = _PartialCall(entry, number, types.get(entry.entity_id, "unknown"))
+            call = calls[entry.entity_id, number] = _PartialCall(entry, number)
         call.is_direct = "governance_violation" in payload
         if (attempt := attempt_of(entry.entry_type, payload)) is not None:
             call.attempt(attempt)
@@ -64,19 +65,21 @@ async def read_calls(
     if ho2m is not None:
         async for entry in ho2m.read(session_id=session_id, entry_type=events.WO_PLANNED):
             seen()
-            constraints = payload_as(WorkOrderPlannedPayload, entry.payload).get("constraints")
+            planned = payload_as(WorkOrderPlannedPayload, entry.payload)
+            constraints = planned.get("constraints")
             plans[entry.entity_id] = constraints if isinstance(constraints, dict) else {}
+            types[entry.entity_id] = str(planned.get("wo_type", "unknown"))
     for (wo_id, _), call in calls.items():
         if call.tries:
-            yield call.made(plans.get(wo_id))
+            yield call.made(types.get(wo_id, "unknown"), plans.get(wo_id))
 
 
 class _PartialCall:
     """One call under construction."""
 
-    def __init__(self, entry: StoredEntry, number: int, wo_type: str) -> None:
+    def __init__(self, entry: StoredEntry, number: int) -> None:
         payload = payload_as(CommonPayload, entry.payload)
-        self._wo_id, self._wo_type, self._number = entry.entity_id, wo_type, number
+        self._wo_id, self._number = entry.entity_id, number
         self._session_id, self._turn_id = payload["session_id"], payload.get("turn_id")
         self.tries: dict[int, PastAttempt] = {}
         self._tokens: Tokens | None = None
@@ -95,13 +98,13 @@ class _PartialCall:
         )
         self._state = "cut off" if told.reason is None else "failed"
 
-    def made(self, constraints: ConstraintsMapping | None) -> RecordedCall:
+    def made(self, wo_type: str, constraints: ConstraintsMapping | None) -> RecordedCall:
         """The call, with what its work order asked for."""
         tries = tuple(self.tries[number] for number in sorted(self.tries))
         asked = _implied(tries[0]) if constraints is None or self.is_direct else constraints
         return RecordedCall(
             wo_id=self._wo_id,
-            wo_type=self._wo_type,
+            wo_type=wo_type,
             call=self._number,
             session_id=self._session_id,
             turn_id=self._turn_id,

@@ -81,7 +81,7 @@ async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _PlannedRep
         turn = turns.get(planned.get("turn_id", ""))
         if turn is not None and not turn.wo_id and planned["wo_type"] == "synthesize":
             turn.wo_id, turn.constraints = entry.entity_id, planned["constraints"]
-            turn.criteria = tuple(opened(planned["acceptance"]) or ())
+            turn.criteria = tuple(opened(planned.get("acceptance", ())) or ())
     return turns
 
 

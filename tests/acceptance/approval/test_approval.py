@@ -1,13 +1,19 @@
 """A tool call waits for a person: asked, answered, made once, replayed. The claims stand in docs/approval.md."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from kitchener.errors import ApprovalAnswered, CallerError, UnknownApproval
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.records import events
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
-from tests.acceptance.stack import read_all
+from tests.acceptance.stack import read_all, scripted_config
+
+ENFORCE: Final[Mapping[str, Any]] = {"context_mode": "enforce"}
 
 
 async def test_a_call_waits_until_a_person_allows_it(tmp_path: Path) -> None:
@@ -168,3 +174,25 @@ async def test_an_unknown_request_is_refused(tmp_path: Path) -> None:
         with pytest.raises(CallerError, match="path"):
             await supervisor.approve(waiting.pending_approval[0], arguments={})
     assert desk.done == []
+
+
+async def test_a_turn_that_goes_on_does_not_show_its_work_order_as_one_that_waits(tmp_path: Path) -> None:
+    """Turns in between are told that it waits; the other subject's request is never told. It stays explained and replays."""
+    root, desk, settings = tmp_path / "root", Desk(), ENFORCE
+    provider = model([("delete", {"path": "a.txt"})])
+    async with open_desk(root, desk, provider, **settings) as runtime:
+        other = await runtime.supervisor().handle_turn("tidy up", subject_id="bo")
+        asked = await runtime.supervisor().handle_turn("tidy up", subject_id="ada")
+        await runtime.supervisor().handle_turn("chat meanwhile", session_id=asked.session_id)
+        between = provider.requests[-1]
+        resumed = await runtime.supervisor().approve(asked.pending_approval[0])
+        assert resumed is not None
+    waits = f"Work order {asked.wo_chain_summary[-1]['wo_id']} (synthesize) waiting"
+    shown = ["\n".join(each.content for each in request.messages) for request in (between, provider.requests[-1])]
+    assert [waits in each for each in shown] == [True, False]
+    assert not any(other.pending_approval[0] in each for each in shown)
+    view = await read_turn(LedgerPaths(scripted_config(root, **settings)), "ADMIN", resumed.turn_id)
+    assert view.is_exact
+    told = {each.entity_id: each.text for each in view.explain_all()}
+    assert "not shown: the turn goes on with it" in told[asked.wo_chain_summary[-1]["wo_id"]]
+    assert await replayed(root, desk, asked.session_id, **settings) == 3

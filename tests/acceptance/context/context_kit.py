@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from kitchener.context import ContextState, estimator, fold, make_event
+from kitchener.context import ContextState, ProjectionLists, estimator, fold, make_event, read_chain
 from kitchener.errors import ProviderError
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
@@ -116,6 +116,10 @@ class Talk:
         """Entries of one type on the context ledger."""
         return await read_all(self.ledgers.context, session_id=session_id, entry_type=entry_type)
 
+    async def lists(self, session_id: str = SID) -> ProjectionLists:
+        """The lists of the last projection, written out."""
+        return last_lists(await self.decisions(events.PROJECTION_COMPUTED, session_id))
+
     async def flags(self) -> list[str]:
         """The kinds of the flags on the context ledger."""
         return [entry.payload["kind"] for entry in await self.decisions(events.CONFLICT_FLAG)]
@@ -138,6 +142,11 @@ class Talk:
         thread = (await self.supervisor.session(session_id)).thread
         assert thread is not None
         return thread.state.snapshot()
+
+
+def last_lists(projections: Sequence[StoredEntry]) -> ProjectionLists:
+    """The lists of a session's last projection, written out."""
+    return read_chain(projections[-1].payload, {}, {entry.ref: entry.payload for entry in projections}.__getitem__)
 
 
 def actions(entries: Sequence[StoredEntry]) -> list[str]:

@@ -57,10 +57,10 @@ async def test_newest_turns_are_shown_whatever_their_intent(tmp_path: Path) -> N
         await ada.say("one", "two", "three", "four", "[switch] museums")
         assert [each in ada.text() for each in ("echo: one", "echo: two", "echo: three", "echo: four")] == [False, *[True] * 3]
         assert "eve" not in ada.text()
-        shown = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
-        recent = {key.partition("/")[2] for key, why in shown["eligibility_reasons"].items() if list(why) == ["RECENT"]}
+        shown = await ada.lists()
+        recent = {key.partition("/")[2] for key, why in shown.reasons.items() if why == ("RECENT",)}
         assert len(recent) == 6  # a message and a reply each
-        assert not recent & {each["ref"]["entry_id"] for each in shown["eligible_refs"]}
+        assert not recent & {ref.entry_id for ref in shown.eligible}
         await ada.say("a b", "c d", "e f")
         assert "echo: four" not in ada.text(), "three newer ones belong to the intent"
         assert await ada.kept() == (await ada.state()).snapshot()
@@ -73,7 +73,7 @@ async def test_newest_turns_keep_to_the_budget(tmp_path: Path) -> None:
         await ada.say(*[f"{n} {'word ' * 30}" for n in range(4)], "[switch] museums")
         shown = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
         assert shown["tokens_used"] <= 120
-        assert {each["reason"] for each in shown["suppressed_refs"]} == {"BUDGET_EVICTION"}
+        assert {reason for _, reason in (await ada.lists()).suppressed} == {"BUDGET_EVICTION"}
     await check_replay(tmp_path, **settings)
 
 

@@ -146,13 +146,13 @@ async def test_a_projection_names_it_with_its_tier_and_reason(tmp_path: Path) ->
     """It is eligible by the turn's intent, goes after learned lines and before turns, and leaves with its intent."""
     async with talking(tmp_path, **ENFORCE) as ada:
         await ada.say("use door_code", "what a day")
-        shown, key = await projected(ada), await result_key(ada)
-        names = [f"{each['ref']['ledger_id']}/{each['ref']['entry_id']}" for each in shown["visible_refs"]]
-        assert shown["eligibility_reasons"][key] == ["TOOL_RESULT", "REACHABLE_FROM_INTENT"]
+        shown, key = await ada.lists(), await result_key(ada)
+        names = [f"{ref.ledger_id}/{ref.entry_id}" for ref in shown.visible]
+        assert shown.reasons[key] == ("TOOL_RESULT", "REACHABLE_FROM_INTENT")
         assert [name.partition(":")[0] for name in names] == ["HO2M", "HO1M", "HO2M", "HO2M"]  # goal, result, message, reply
         assert names[1] == key
         await ada.say("[switch] the garden")
-        assert key not in (await projected(ada))["eligibility_reasons"]
+        assert key not in (await ada.lists()).reasons
         assert "4711" not in ada.text()
         await ada.say("[back] the door again")
         assert "4711" in ada.text()
@@ -165,9 +165,7 @@ async def test_what_does_not_fit_is_left_out_with_the_reason(tmp_path: Path) -> 
     async with talking(tmp_path, **settings) as ada:
         await ada.say("use list_sizes", "what a day")
         shown, key = await projected(ada), await result_key(ada)
-        left_out = {
-            f"{each['ref']['ledger_id']}/{each['ref']['entry_id']}": each["reason"] for each in shown["suppressed_refs"]
-        }
+        left_out = {f"{ref.ledger_id}/{ref.entry_id}": reason for ref, reason in (await ada.lists()).suppressed}
         assert left_out[key] == "BUDGET_EVICTION"
         assert shown["tokens_used"] <= 60
         assert f"[WO-{SID}-002.1] list_sizes: " in ada.text()

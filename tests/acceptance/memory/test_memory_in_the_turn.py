@@ -414,4 +414,4 @@ async def test_a_turn_without_memory_reads_and_writes_nothing(tmp_path: Path, sc
     else:
         assert (logged, result.consolidation_candidates) == ([], ())
         assert knows()(asked(provider, "synthesize")[0])
-        assert completed.payload["gate_ts"] is None
+        assert "gate_ts" not in completed.payload

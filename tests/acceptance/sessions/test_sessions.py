@@ -320,7 +320,7 @@ async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_pa
     async with open_scripted(tmp_path) as runtime:
         result = await runtime.supervisor().handle_turn("three", session_id=session_id)
         entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
-        executed = await read_all(runtime.ledgers().ho1m, session_id=session_id, entry_type=events.WO_EXECUTING)
+        executed = await read_all(runtime.ledgers().ho1m, session_id=session_id, entry_type=events.LLM_CALL)
     assert (lost[-6:], result.turn_id[-6:]) == ("000002", "000003")
     assert [(entry.entity_id, entry.payload["reason"]) for entry in entries if entry.entry_type == events.TURN_ABORTED] == [
         (lost, "crash")
@@ -345,7 +345,7 @@ async def test_a_session_whose_start_was_lost_goes_on_after_its_lost_turn(tmp_pa
         result = await runtime.supervisor().handle_turn("one", session_id=session_id)
         entries = await read_all(runtime.ledgers().ho2m, session_id=session_id)
         traced = await read_all(runtime.ledgers().ho1m, session_id=session_id)
-    executed = [entry for entry in traced if entry.entry_type == events.WO_EXECUTING]
+    executed = [entry for entry in traced if entry.entry_type == events.LLM_CALL]
     assert (lost.turn_id[-6:], result.turn_id[-6:]) == ("000001", "000002")
     assert [entry.entity_id for entry in entries if entry.entry_type == events.TURN_ABORTED] == [lost.turn_id]
     assert len({entry.entity_id for entry in executed}) == len(executed) == 4

@@ -306,10 +306,10 @@ async def test_recall_goes_as_far_as_its_scope(tmp_path: Path, scope: str, shown
         text = ada.text()
         assert [each for each in shown if each not in text] == []
         assert [each for each in hidden if each in text] == []
-        projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
-        recalled = [key for key, reasons in projected["eligibility_reasons"].items() if "RECALLED" in reasons]
+        lists = await ada.lists()
+        recalled = [key for key, reasons in lists.reasons.items() if "RECALLED" in reasons]
         assert len(recalled) == 2 * len(shown)  # the message and its reply
-        eligible = {each["ref"]["entry_id"] for each in projected["eligible_refs"]}
+        eligible = {ref.entry_id for ref in lists.eligible}
         assert not eligible & {key.partition("/")[2] for key in recalled}
 
 
@@ -378,9 +378,7 @@ async def test_learned_lines_stand_once(tmp_path: Path) -> None:
         assert line not in shown["context_text"]
         whole = "".join(message.content for message in ada.provider.requests[-1].messages if isinstance(message.content, str))
         assert whole.count(line) == 1
-        projected = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
-        visible = {each["ref"]["ledger_id"] for each in projected["visible_refs"]}
-        assert "OVERLAYS" in visible
+        assert "OVERLAYS" in {ref.ledger_id for ref in (await ada.lists()).visible}
     async with talking(tmp_path, FakeClock(1_767_226_600_000_000), context_budget=12, **EASY, **ENFORCE) as ada:
         await ada.say("[switch] plums")
         assert "ho3_biases" not in ada.shown()

@@ -46,8 +46,7 @@ async def test_an_intent_of_another_session_is_above_this_ones(tmp_path: Path) -
         assert result.intent_id == child
         assert "Goal: Compare the prices" in ada.text()
         assert "Wider goal: Open the shop" in ada.text()
-        shared = (await ada.decisions(events.PROJECTION_COMPUTED, OTHER))[-1].payload["eligible_refs"]
-        assert shared[0]["ref"]["entry_id"] in {e.entry_id for e in await ada.intents(SID)}
+        assert (await ada.lists(OTHER)).eligible[0].entry_id in {e.entry_id for e in await ada.intents(SID)}
         # It is nobody's own: it neither competes nor becomes active where it was declared.
         mine = await ada.say("hello")
         assert mine.intent_id not in (project, child, None)

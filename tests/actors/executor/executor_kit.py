@@ -15,6 +15,7 @@ from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.config import HO2Config, LedgerConfig
 from kitchener.errors import ProviderError
 from kitchener.ledger import Ledgers, StoredEntry, open_ledgers
+from kitchener.records import events
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.prompt import (
     Attempt,
@@ -183,6 +184,7 @@ async def open_bench(
     tools: ToolRegistry | None = None,
     prompts: PromptLibrary = LIBRARY,
     config: HO2Config | None = None,
+    policy_version: int = events.POLICY_VERSION,
 ) -> AsyncIterator[Bench]:
     """An executor over real ledger files in `path`, whose gateway gives these answers in turn."""
     clock, gateway, listeners = FrozenClock(), ListGateway(answers), dict[str, UpdateListener]()
@@ -202,6 +204,7 @@ async def open_bench(
             clock=clock,
             config=config or HO2Config(),
             listeners=listeners,
+            policy_version=policy_version,
         )
         yield Bench(executor, ledgers, gateway, clock, listeners, path)
 

@@ -9,12 +9,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_digest
 from kitchener.config import HO2Config
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
+from kitchener.records import events
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, Usage
-from kitchener.records.work_order import WorkOrderError
+from kitchener.records.work_order import Cost, WorkOrderError
 from tests.actors.executor.executor_kit import (
     CLASSIFY,
     CONSOLIDATE,
@@ -63,11 +65,8 @@ async def test_the_steps_of_a_model_call_stand_in_order_with_every_field(tmp_pat
         digest = bench.ledgers.ho1m.content_digest
         request = bench.gateway.requests[0]
     common = {"v": 1, "session_id": SESSION, "subject_id": "ada", "turn_id": TURN}
-    assert [(entry.entry_type, entry.entity_id) for entry in entries] == [
-        (entry_type, done.wo_id) for entry_type in ("WO_EXECUTING", "LLM_CALL", "WO_COMPLETED")
-    ]
-    executing, call, completed = (entry.payload for entry in entries)
-    assert executing == common | {"wo_type": "synthesize"}
+    assert [(entry.entry_type, entry.entity_id) for entry in entries] == [("LLM_CALL", done.wo_id)]
+    (call,) = (entry.payload for entry in entries)
     hashed = [
         "PRC-SYNTHESIZE-001",
         request.prompt_pack_version,
@@ -92,17 +91,24 @@ async def test_the_steps_of_a_model_call_stand_in_order_with_every_field(tmp_pat
         "finish_reason": "stop",
         "attempt": 1,
     }
+    assert done.output_hash == digest("ada", b'{"response_text":"Hi."}')
+    assert done.cost == Cost(input_tokens=10, output_tokens=5, llm_calls=1)
+
+
+@pytest.mark.parametrize(("turn_id", "version"), [(None, events.POLICY_VERSION), (TURN, 6)])
+async def test_a_work_order_whose_life_is_not_in_ho2m_has_it_in_ho1m(tmp_path: Path, turn_id: str | None, version: int) -> None:
+    """A consolidation, which is recovered from HO1m alone, and every work order before version 7 of the policy."""
+    async with open_bench(tmp_path, json.dumps(CLASSIFIED), policy_version=version) as bench:
+        done = await bench.executor.execute(work_order("classify").replaced(turn_id=turn_id or ""))
+        entries = await bench.entries()
+    assert [entry.entry_type for entry in entries] == ["WO_EXECUTING", "LLM_CALL", "WO_COMPLETED"]
+    executing, _, completed = (entry.payload for entry in entries)
+    common = {"v": 1, "session_id": SESSION, "subject_id": "ada"} | ({"turn_id": turn_id} if turn_id else {})
+    assert executing == common | {"wo_type": "classify"}
     assert completed == common | {
         "output_ref": entries[1].ref.as_mapping(),
-        "output_hash": digest("ada", b'{"response_text":"Hi."}'),
-        "cost": {
-            "input_tokens": 10,
-            "output_tokens": 5,
-            "llm_calls": 1,
-            "tool_calls": 0,
-            "tool_ids_used": [],
-            "elapsed_ms": 0,
-        },
+        "output_hash": done.output_hash,
+        "cost": cost_mapping(done.cost),
     }
 
 
@@ -266,7 +272,7 @@ async def test_a_failing_provider_fails_the_work_order_with_its_reason(tmp_path:
     assert done.error is not None
     assert (done.error.reason, done.error.provider_reason) == ("PROVIDER", "rate_limited")
     assert done.cost.llm_calls == 0
-    assert types == ["WO_EXECUTING", "ATTEMPT_FAILED", "WO_FAILED"]
+    assert types == ["ATTEMPT_FAILED", "WO_FAILED"]
     assert (attempt["reason"], attempt["detail"], attempt["output_begun"]) == ("rate_limited", "slow down \\ud800", False)
     assert failed["error"] == {
         "reason": "PROVIDER",
@@ -301,7 +307,7 @@ async def test_input_that_breaks_the_input_schema_fails_without_a_call(tmp_path:
     assert done.error.reason == "EXECUTOR"
     assert "instructions: 7 is not of type" in done.error.detail
     assert "PRC-SYNTHESIZE-001" in done.error.detail
-    assert types == ["WO_EXECUTING", "WO_FAILED"]
+    assert types == ["WO_FAILED"]
 
 
 async def test_a_used_up_token_budget_fails_instead_of_calling_again(tmp_path: Path) -> None:
@@ -320,7 +326,7 @@ async def test_an_answer_that_no_ledger_takes_fails_as_malformed(tmp_path: Path,
         types = await bench.types()
     assert done.error is not None
     assert (done.error.reason, done.error.provider_reason) == ("PROVIDER", "malformed")
-    assert types == ["WO_EXECUTING", "ATTEMPT_STARTED", "WO_FAILED"]
+    assert types == ["ATTEMPT_STARTED", "WO_FAILED"]
 
 
 async def test_an_unknown_contract_raises(tmp_path: Path) -> None:
@@ -342,7 +348,7 @@ async def test_a_bug_in_a_gateway_raises_instead_of_becoming_a_result(tmp_path: 
     async with open_bench(tmp_path, RuntimeError("a bug")) as bench:
         with pytest.raises(RuntimeError, match="a bug"):
             await bench.executor.execute(work_order("classify"))
-        assert await bench.types() == ["WO_EXECUTING", "ATTEMPT_STARTED"]
+        assert await bench.types() == ["ATTEMPT_STARTED"]
 
 
 async def test_cancellation_passes_through_and_leaves_what_was_recorded(tmp_path: Path) -> None:
@@ -360,7 +366,7 @@ async def test_cancellation_passes_through_and_leaves_what_was_recorded(tmp_path
                 tasks.start_soon(bench.executor.execute, work_order("classify"))
                 await begun.wait()
                 tasks.cancel_scope.cancel()
-        assert await bench.types() == ["WO_EXECUTING"]
+        assert await bench.types() == []
 
 
 async def test_many_work_orders_run_at_the_same_time_without_mixing(tmp_path: Path) -> None:

@@ -24,10 +24,12 @@ from kitchener.context import (
     read_lists,
     resolve_active,
 )
-from kitchener.context.projection.record import MAX_WRITTEN_OUT, apply_edits, edit_script, positions_of, runs_of, written_edits
+from kitchener.context.projection.record import apply_edits, edit_script, positions_of, runs_of, written_edits
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref
 from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank
+
+SEVERAL = 16
 
 
 def stored(projection: Projection, base: BaseProjection | None = None, **more: Any) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def context_ref(number: int) -> Ref:
     return Ref("CONTEXT:ADMIN", f"E-2026-02-18-{number:012d}", digest(str(number).encode()))
 
 
-def test_a_short_projection_is_written_out() -> None:
+def test_a_first_projection_has_all_references_once() -> None:
     history = History()
     declared = history.declare("INT-1")
     opened = history.open("WO-1", "INT-1")
@@ -52,7 +54,7 @@ def test_a_short_projection_is_written_out() -> None:
     payload = stored(projection, transition_refs=[context_ref(7)])
     rendering = text_of(projection)
     assert payload == {
-        "v": 2,
+        "v": 3,
         "overlay_type": "PROJECTION_COMPUTED",
         "timestamp": second(1),
         "intent_id": "INT-1",
@@ -60,21 +62,41 @@ def test_a_short_projection_is_written_out() -> None:
         "mode": "enforce",
         "token_budget": 100,
         "tokens_used": projection.tokens_used,
-        "eligible_refs": [{"ref": refs["INT-1"]}, {"ref": refs["WO-1"]}, {"ref": refs["T-1"]}],
-        "visible_refs": [{"ref": refs["INT-1"]}, {"ref": refs["WO-1"]}],
-        "suppressed_refs": [{"ref": refs["T-1"], "reason": "BUDGET_EVICTION"}],
+        "eligible_refs": {"edits": [{"add": [{"ref": refs["INT-1"]}, {"ref": refs["WO-1"]}, {"ref": refs["T-1"]}]}]},
+        "visible_refs": {"eligible": [[0, 2]]},
+        "suppressed_refs": {"rest": "LOW_URGENCY", "BUDGET_EVICTION": [[2, 3]]},
         "eligibility_reasons": {
+            "*": ["REACHABLE_FROM_INTENT"],
             f"HO2M:ADMIN/{declared.ref.entry_id}": ["DEFINES_INTENT"],
             f"HO2M:ADMIN/{opened.ref.entry_id}": ["FAILED_WO", "REACHABLE_FROM_INTENT"],
-            f"HO2M:ADMIN/{done.ref.entry_id}": ["REACHABLE_FROM_INTENT"],
         },
         "flags": [],
         "ruleset_hash": projection.ruleset_hash,
-        "proof_refs": [{"ref": each.as_mapping()} for each in (declared.ref, failed.ref, done.ref, context_ref(7))],
+        "proof_refs": [{"ref": each.as_mapping()} for each in (failed.ref, context_ref(7))],
         "stable_prefix_tokens": rendering.stable_prefix_tokens,
         "stable_prefix_hash": digest(rendering.stable_prefix.encode()),
         "authority": {"tier": "HO2", "signer": None, "sig": None},
     }
+
+
+def test_lists_that_an_older_version_wrote_out_say_the_same() -> None:
+    """Up to version 2 of the payload, the lists of at most 16 eligible entries were written out."""
+    history = History()
+    history.declare("INT-1")
+    history.open("WO-1", "INT-1")
+    history.fail("WO-1")
+    history.turn("T-1", "INT-1", words=900)
+    projection = history.project(Ruleset(admission="newest_first", context_budget=100))
+    lists = lists_of(projection)
+    older = stored(projection) | {
+        "v": 2,
+        "eligible_refs": [ref.as_listed() for ref in lists.eligible],
+        "visible_refs": [ref.as_listed() for ref in lists.visible],
+        "suppressed_refs": [{"ref": ref.as_mapping(), "reason": reason} for ref, reason in lists.suppressed],
+        "eligibility_reasons": lists.reasons,
+    }
+    assert base_ref(older) is None
+    assert read_lists(older) == read_lists(stored(projection)) == lists
 
 
 def test_a_flag_is_recorded_with_what_it_is_about() -> None:
@@ -135,7 +157,7 @@ def test_an_intent_that_shares_nothing_with_the_base_is_written_out() -> None:
 def test_a_change_cannot_be_read_without_its_base_nor_with_another_one() -> None:
     history = History()
     history.declare("INT-1")
-    for n in range(MAX_WRITTEN_OUT):
+    for n in range(SEVERAL):
         history.turn(f"T-{n:02d}", "INT-1")
     payload = stored(history.project(), base_of(history.project(), CONTEXT_REF))
     with pytest.raises(ValueError, match=CONTEXT_REF.entry_id):
@@ -192,7 +214,7 @@ def play(history: History, move: str, step: int) -> None:
     if move == "turn":
         history.turn(f"T-{step}", active)
     elif move == "turns":
-        for n in range(MAX_WRITTEN_OUT):
+        for n in range(SEVERAL):
             history.turn(f"T-{step}-{n}", active)
     elif move == "open":
         history.open(f"WO-{step}", active)

@@ -121,7 +121,7 @@ async def test_state_and_tools_of_any_size_and_depth_cost_their_bytes_only(tmp_p
 
 
 async def test_a_message_that_cannot_be_told_again_does_not_end_the_run(tmp_path: Path) -> None:
-    deep = b'{"id":"d","role":"system","content":"x","metadata":' + b'{"x":[' * 200 + b"1" + b"]}" * 200 + b"},"
+    deep = b'{"id":"d","role":"system","content":"x","metadata":' + b'{"x":[' * 505 + b"1" + b"]}" * 505 + b"},"
     left = {"id": "r:1", "role": "assistant", "content": "cut"}
     plain = orjson.dumps({"threadId": "t", "runId": "r", "messages": [MESSAGE, left]})
     async with serving(tmp_path / "root") as client:

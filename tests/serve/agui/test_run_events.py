@@ -19,7 +19,8 @@ from kitchener.records.turn import (
     WorkOrderFinished,
     WorkOrderPlanned,
 )
-from kitchener.serve.agui.run_events import RequestedCall, RunEvents
+from kitchener.serve.agui.run_calls import RequestedCall
+from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import read_run
 from kitchener.serve.problems import Problem
 from tests.serve.agui.front_end import FrontEnd, checked, kinds, of_kind

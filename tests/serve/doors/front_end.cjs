@@ -1,4 +1,4 @@
-// Talks to an agent with the official AG-UI client, and prints what a person would see. Run by test_front_end.py.
+// Talks to an agent with the official AG-UI client, and prints what a person would see. Run by tests/serve/agui/test_official_client.py.
 //
 // node front_end.cjs FOLDER-WITH-NODE_MODULES URL
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from kitchener.clock import SystemClock, iso
@@ -126,7 +127,15 @@ class TestMemory:
         async with serving(tmp_path / "root") as client:
             found = (await client.ask("GET", "/v1/memory")).json
             assert (found["enabled"], found["learned"], found["signals"]) == (False, [], [])
-            assert (await client.ask("POST", "/v1/memory/ART-0a1b2c3d4e5f/deactivate")).code == "not_found"
+            codes = list[str]()
+
+            async def forget(number: int) -> None:
+                codes.append((await client.ask("POST", f"/v1/memory/ART-0a1b2c3d4e5{number}/deactivate")).code)
+
+            async with anyio.create_task_group() as tasks:  # at once: each opens the ledgers of the memory
+                for number in range(4):
+                    tasks.start_soon(forget, number)
+            assert codes == ["not_found"] * 4
 
 
 class TestErasure:

@@ -1,7 +1,8 @@
 """A server with the web chat in a thread of this process, a model that a test plays, and a wire that a test can cut."""
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from signal import SIGTERM, Signals
 from typing import Any, Final
@@ -73,13 +74,16 @@ class PlayedModel(ScriptedProvider):
         super().__init__(_answer, record=False)
         self.goes_on = anyio.Event()
 
+    def hold(self) -> None:
+        """Stops again within the next such reply."""
+        self.goes_on = anyio.Event()
+
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
         """The reply in pieces."""
         response, message = await self.complete(request), str(request.variables.get("user_message"))
         if message == "withdraw":
             yield TextPiece(1, "This was wrong. ")
             await anyio.sleep(0.3)
-            yield TextPiece(2, response.text)
         elif message.startswith("wait"):
             yield TextPiece(1, response.text[:12])
             await self.goes_on.wait()
@@ -106,8 +110,11 @@ def _answer(request: PromptRequest) -> Any:
 class PageServer:
     """A running server. Made by `page_server`."""
 
-    def __init__(self, portal: BlockingPortal, runtime: Runtime, model: PlayedModel, address: str) -> None:
-        self._portal, self.runtime, self.model, self.url = portal, runtime, model, address
+    def __init__(self, portal: BlockingPortal, runtime: Runtime, model: PlayedModel, port: int) -> None:
+        self._portal, self.runtime, self.model, self.port = portal, runtime, model, port
+        self.url = f"http://127.0.0.1:{port}/"
+        self.ended = threading.Event()
+        """Set when it has stopped listening."""
         self._told: Callable[[Signals], bool | None] | None = None
 
     def call(self, work: Callable[..., Any], *arguments: object) -> Any:
@@ -146,7 +153,7 @@ def page_server(root: Path, *, port: int = 0, serve: Mapping[str, Any] | None = 
             yield server
         finally:
             portal.call(server.model.goes_on.set)
-            if not future.done():
+            if not server.ended.is_set():
                 server.drain()
             future.result(20)
 
@@ -158,14 +165,16 @@ async def _serve(
     config = scripted_config(root, **admin).model_copy(
         update={"serve": serve, "limits": LimitsConfig(shutdown_grace_s=0.2), "memory": HO3MemoryConfig(enabled=True)}
     )
-    model = PlayedModel()
+    model, started = PlayedModel(), list[PageServer]()
     async with (
         open_runtime(config, providers={"scripted": model}, tools=[send_letter, copy_files]) as runtime,
         open_server(runtime) as server,
     ):
         listener = open_listener(serve)
-        started = PageServer(portal, runtime, model, f"http://127.0.0.1:{listener.getsockname()[1]}/")
-        await listen(server, listener, config=config, on_signal=started.on_signal, ready=lambda: task_status.started(started))
+        page = PageServer(portal, runtime, model, listener.getsockname()[1])
+        started.append(page)
+        await listen(server, listener, config=config, on_signal=page.on_signal, ready=lambda: task_status.started(page))
+    started[0].ended.set()
 
 
 class Wire:
@@ -174,7 +183,7 @@ class Wire:
     def __init__(self, portal: BlockingPortal, server_port: int) -> None:
         self._portal, self._server_port = portal, server_port
         self._ends = set[SocketStream]()
-        self.is_cut = False
+        self.is_cut = self.holds_posts = False
         self.url = ""
 
     def cut(self) -> None:
@@ -209,31 +218,29 @@ class Wire:
                 return
             async with server, anyio.create_task_group() as tasks:
                 self._ends |= {client, server}
-                tasks.start_soon(_copy, client, server)
-                await _copy(server, client)
+                tasks.start_soon(self._copy, client, server)
+                await self._copy(server, client)
                 tasks.cancel_scope.cancel()
             self._ends -= {client, server}
 
-
-async def _copy(source: SocketStream, target: SocketStream) -> None:
-    try:
-        async for piece in source:
-            await target.send(piece)
-    except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass
-    await anyio.aclose_forcefully(target)
+    async def _copy(self, source: SocketStream, target: SocketStream) -> None:
+        try:
+            async for piece in source:
+                while self.holds_posts and piece.startswith(b"POST"):  # noqa: ASYNC110  set from another thread
+                    await anyio.sleep(0.01)
+                await target.send(piece)
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        await anyio.aclose_forcefully(target)
 
 
 @contextmanager
 def open_wire(server: PageServer) -> Iterator[Wire]:
     """A wire to a server."""
     with start_blocking_portal("asyncio") as portal:
-        wire = Wire(portal, int(server.url.rstrip("/").rpartition(":")[2]))
+        wire = Wire(portal, server.port)
         future, _ = portal.start_task(wire.run)
         try:
             yield wire
         finally:
             portal.call(future.cancel)
-
-
-_Context = AbstractAsyncContextManager

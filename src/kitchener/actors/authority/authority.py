@@ -79,6 +79,7 @@ class SessionThread:
         "media_types",
         "projection",
         "ranking",
+        "resumed_id",
         "shared_to",
         "state",
     )
@@ -97,6 +98,8 @@ class SessionThread:
         """The types of images and files that the model of the running turn takes; empty: it takes none, or there are none."""
         self.projection: Projection | None = None
         """The projection of the running turn; None before it is computed."""
+        self.resumed_id: str | None = None
+        """The deferred work order that the running turn goes on with; None: it begins anew."""
         self.ranking = TurnRanking(ruleset)
         self.held_chars = 0
         """The characters of all events that the state keeps, for the bound `max_active_chars`."""
@@ -269,6 +272,7 @@ class ContextAuthority:
             mode=self._mode,
             media_types=thread.media_types,
             turn_ts=turn_ts,
+            resumed_id=thread.resumed_id,
         )
         self._indexes.used(thread.ranking.words)
         thread.projection = projection

@@ -31,7 +31,7 @@ class RecordedProjections:
         self._last: dict[str | None, _RecordedBase] = {}
 
     def read(self, entry: StoredEntry) -> None:
-        """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection is written in full."""
+        """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection names no base."""
         intent_id = entry.payload.get("intent_id")
         try:
             payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
@@ -50,6 +50,8 @@ class RecordedProjections:
         eligible = payload["eligible_refs"]
         if isinstance(eligible, list):
             return list(read_refs(eligible))
+        if "base" not in eligible:
+            return list(apply_edits(eligible["edits"], ()))
         base = Ref.from_mapping(eligible["base"])
         if last is None or last.ref != base:
             raise ValueError(f"it refers to {base.entry_id}, which is not the one before it")

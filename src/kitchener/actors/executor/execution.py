@@ -174,18 +174,16 @@ class Execution:
         """Returns when all that was recorded is durable."""
         await self._surroundings.ledgers.commit()
 
-    def record_completed(self, output_bytes: bytes, cost: Cost) -> Awaitable[Ref]:
+    def output_hash(self, output_bytes: bytes) -> str:
+        """The hash of an output's canonical bytes; keyed if content is sealed."""
+        return self.ledger.content_digest(self._subject_id, output_bytes)
+
+    def record_completed(self, output_hash: str, cost: Cost) -> Awaitable[Ref]:
         """Writes `WO_COMPLETED` with the reference and the hash of the output, and the cost."""
         if self._output_ref is None:
             raise ExecutorError(f"work order {self._wo_id} has an output but no entry that holds it")
-        return self.record(
-            events.WO_COMPLETED,
-            ExecutionCompletedPayload(
-                output_ref=self._output_ref,
-                output_hash=self.ledger.content_digest(self._subject_id, output_bytes),
-                cost=cost_mapping(cost),
-            ),
-        )
+        fields = ExecutionCompletedPayload(output_ref=self._output_ref, output_hash=output_hash, cost=cost_mapping(cost))
+        return self.record(events.WO_COMPLETED, fields)
 
     async def with_parts(self, message: Message) -> Message:
         """Returns a message with the images and files of the work order.

@@ -60,6 +60,7 @@ class HO1Executor:
         limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
         listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
         content: has the bytes of images and files; None: no model is called, as in a replay
+        policy_version: version of the rules that turns follow
     """
 
     def __init__(  # noqa: PLR0913  assembled in one place by the runtime, by hand in tests; all by keyword
@@ -74,12 +75,13 @@ class HO1Executor:
         limits: LimitsConfig | None = None,
         listeners: Mapping[str, UpdateListener] | None = None,
         content: ContentStore | None = None,
+        policy_version: int = events.POLICY_VERSION,
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
         self._surroundings = ExecutionServices(
             ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content, reply_reserve_s=config.reply_reserve_s
         )
-        self._prompts, self._clock = prompts, clock
+        self._prompts, self._clock, self._policy_version = prompts, clock, policy_version
         self._listeners = listeners if listeners is not None else {}
         self._timestamps = TimestampText()
 
@@ -97,7 +99,10 @@ class HO1Executor:
         listener = self._listeners.get(wo_id)
         reply = ReplyStream(wo_id, listener) if listener is not None else None
         run = Execution(self._surroundings, work_order, reply)
-        await run.record(events.WO_EXECUTING, ExecutingPayload(wo_type=wo_type))
+        # HO2m has the life of a turn's work order. A consolidation is recovered from HO1m, so HO1m has its life, too.
+        has_life = self._policy_version < 7 or not work_order.turn_id
+        if has_life:
+            await run.record(events.WO_EXECUTING, ExecutingPayload(wo_type=wo_type))
         try:
             if wo_type == "tool_call":
                 output = await self._run_tool(run, work_order)
@@ -118,8 +123,10 @@ class HO1Executor:
             await reply.finish(text if isinstance(text, str) else "")
         now_us = self._clock.time_us()
         cost = run.tally.cost(now_us)
-        await run.record_completed(output_bytes, cost)
-        return work_order.completed(value, cost, self._timestamps.render(now_us))
+        output_hash = run.output_hash(output_bytes)
+        if has_life:
+            await run.record_completed(output_hash, cost)
+        return work_order.completed(value, cost, self._timestamps.render(now_us), output_hash)
 
     async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output":
         """Runs the tool that HO2 chose and returns its output."""

@@ -243,8 +243,9 @@ class WorkOrderChain:
             if entry.entity_id == wo_id:
                 output = entry.ref.as_mapping()
                 break
-        cost = cost_mapping(wo.cost)
-        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost, "output_ref": output}
+        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost_mapping(wo.cost), "output_ref": output}
+        if wo.output_hash is not None and self._services.constants.policy_version > 6:
+            completed["output_hash"] = wo.output_hash
         await self.write(events.WO_COMPLETED, wo_id, completed)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
@@ -317,12 +318,15 @@ class WorkOrderChain:
             "wo_id": wo_id,
             "wo_type": wo_type,
             "intent_id": self.intent_id,
-            "targets": list(wo.targets),
-            "acceptance": list(wo.acceptance),
             "constraints": limits,
             "input_refs": [self.message_ref, *input_refs],
             "input_hash": ho2m.content_digest(subject_id, data),
         }
+        names_all = self._services.constants.policy_version < 7
+        if wo.targets or names_all:
+            fields["targets"] = list(wo.targets)
+        if wo.acceptance or names_all:
+            fields["acceptance"] = list(wo.acceptance)
         if wo.parent_wo_id is not None:
             fields["parent_wo_id"] = wo.parent_wo_id
         if context is not None:

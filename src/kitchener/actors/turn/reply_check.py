@@ -48,7 +48,7 @@ async def judge_reply(
         asked: the object that the caller wants; None: text
     """
     wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
-    verdict = services.quality.verify(output, acceptance, wo_id)
+    verdict = by_rules = services.quality.verify(output, acceptance, wo_id)
     if verdict.is_accepted and output is not None and asked is not None:
         problem = asked.problem(output[OUTPUT_KEY])
         if problem is not None:
@@ -63,10 +63,11 @@ async def judge_reply(
             if isinstance(judged, Reply):
                 return judged
             verdict = judged
+    has_reason = verdict is not by_rules or not verdict.is_accepted or services.constants.policy_version < 7
     fields: QualityGatePayload = {
         "wo_id": wo_id,
         "decision": verdict.decision,
-        "reason": verdict.reason,
+        "reason": verdict.reason if has_reason else None,
         "trace_hash": chain.trace_hash(),
     }
     await chain.write(events.WO_QUALITY_GATE, wo_id, fields)

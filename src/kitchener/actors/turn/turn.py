@@ -45,6 +45,7 @@ from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
     ChainCompletePayload,
+    CheckedGates,
     TurnCompletedPayload,
 )
 from kitchener.records.output_schema import OutputSchema
@@ -236,6 +237,7 @@ class Turn:
         if self._session.thread is None:
             return None
         position = self._positions[self._services.ledgers.ho2m.ledger_id]
+        self._session.thread.resumed_id = self._approval.resumed_id
         self._authority = TurnAuthority(
             authority, self._session, self.turn_id, self._message, turn_ts=self._turn_ts, position=position
         )
@@ -434,13 +436,17 @@ class Turn:
             projection_ref=authority.projection_ref if authority is not None else None,
             output=self._output.get(OUTPUT_KEY) if self._asked is not None else None,
         )
+        checked: CheckedGates = {}
+        if gates is not None:
+            checked = {"gate_ts": gates.gate_ts, "read_positions": gates.positions}
+        elif self._services.constants.policy_version < 7:
+            checked = {"gate_ts": None, "read_positions": self._positions}
         payload: TurnCompletedPayload = {
             **result.as_payload(),
             **self._chain.direct_cost,
             **self._session.results.keep(self._chain.trace if cost["tool_calls"] else (), response),
             "user_message_ref": self._chain.message_ref,
-            "gate_ts": gates.gate_ts if gates is not None else None,
-            "read_positions": gates.positions if gates is not None else self._positions,
+            **checked,
         }
         await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
         if authority is not None:

@@ -138,7 +138,9 @@ def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
         text = f"{item.entity_id} is visible{_PLACES[place]}{shape}, {placed.tokens} tokens: {', '.join(item.reasons)}"
         return Explanation(item.entity_id, "visible", text, "FULL", *facts, since=item.proof, place=place)
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"
-    if placed.reason == "DEFERRED":
+    if item.entity_id == projection.resumed_id:
+        why = "the turn goes on with it, and the model is given its calls and their results"
+    elif placed.reason == "DEFERRED":
         why = "it was put off, and that is only ever shown as a stub"
     elif placed.reason == "UNSUPPORTED":
         why = "the model of this turn takes no content of its type"

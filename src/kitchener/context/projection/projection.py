@@ -82,6 +82,8 @@ class Projection(NamedTuple):
     """Tokens that the history had to give up in this turn, because other items left it too little room."""
     goal_moves: bool = False
     """Whether the goal of the active intent stands after the history, because it changes with the intent."""
+    resumed_id: str | None = None
+    """The deferred work order that the turn goes on with, which is not shown; None: it begins anew."""
 
     @property
     def visible(self) -> tuple[PlacedItem, ...]:
@@ -167,6 +169,7 @@ class Projector:
         mode: ProjectionMode = "enforce",
         media_types: Collection[str] = (),
         turn_ts: str = "",
+        resumed_id: str | None = None,
     ) -> Projection:
         """Chooses the context of a turn.
 
@@ -182,6 +185,8 @@ class Projector:
             mode: whether the model will see it
             media_types: the types of images and files that the model takes, such as `image/*`
             turn_ts: when the turn started, ISO time; "": not known, and nothing is dated
+            resumed_id: the deferred work order that the turn goes on with, which the model is given as it was; None: it begins
+                anew
 
         Raises:
             ValueError: the resolution is blocked, so there is no projection
@@ -194,7 +199,8 @@ class Projector:
         own_session = None if ruleset.is_chat else state.session_id
         days = Days(today, own_session, self.estimate) if today else NoDays()
         packer = Packer(budget, ruleset.max_stubs, days, stubs_evidence=not ruleset.is_terse)
-        head, counted = self._pack_head(reach, biases, results, packer)
+        resumed_id = resumed_id if ruleset.hides_resumed else None
+        head, counted = self._pack_head(reach, biases, results, packer, resumed_id)
         flags = resolution.flags
         if packer.is_over:
             flags = (*flags, _over_budget(budget))
@@ -225,6 +231,7 @@ class Projector:
             shown.history,
             shown.cut_by,
             ruleset.is_steady,
+            resumed_id,
         )
 
     def _budget(self, tokens_left: int | None) -> int:
@@ -246,13 +253,17 @@ class Projector:
         return ShownTurns(placed, (*newest, *evidence), positions)
 
     def _pack_head(
-        self, reach: Reach, biases: Sequence[Item], results: Sequence[Item], packer: Packer
+        self, reach: Reach, biases: Sequence[Item], results: Sequence[Item], packer: Packer, resumed_id: str | None
     ) -> tuple[tuple[PlacedItem, ...], Item | None]:
         """Packs tiers 1 to 6."""
         must, others, uncounted = self._sorted_head(reach)
+        resumed = [item for item in (*must, *others) if item.entity_id == resumed_id] if resumed_id is not None else ()
+        if resumed:
+            must, others = [each for each in must if each not in resumed], [each for each in others if each not in resumed]
         counted = counted_item(uncounted, self.estimate) if uncounted else None
         placed = packer.pack_unsuppressible(must, counted)
         placed += [PlacedItem(item, "STUB", 0, NOT_ADMITTED) for item in uncounted]
+        placed += [PlacedItem(item, "NONE", 0, "DEFERRED") for item in resumed]
         others += biases
         if len(others) > 1:
             others.sort(key=_order_of)

@@ -1,8 +1,9 @@
 """Turns a projection into the payloads of `PROJECTION_COMPUTED` and `CONFLICT_FLAG`, and reads such payloads back.
 
-A short list of references is written out. A long list is written as a difference from an earlier projection of the session,
-its *base*: runs of kept positions, and new references. Visible and suppressed items are then given by their positions in the
-eligible list. The size of an entry therefore does not grow with the length of the session.
+The eligible references are written as a difference from an earlier projection of the session, its *base*: runs of kept
+positions, and new references. Without a base, all are new. Visible and suppressed items are given by their positions in the
+eligible list. The size of an entry therefore does not grow with the length of the session. Older versions wrote short lists
+out.
 """
 
 from bisect import bisect_left
@@ -35,8 +36,6 @@ from kitchener.records.entries import (
 )
 from kitchener.records.ref import ListedRefMapping, Ref, RefMapping
 
-MAX_WRITTEN_OUT: Final = 16
-"""Most eligible references for which the lists are written out. It affects only the form of an entry, not a decision."""
 UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
 _ALL: Final = "*"
 _VERSION: Final = events.VERSIONS[events.PROJECTION_COMPUTED]
@@ -92,7 +91,7 @@ def lists_of(projection: Projection) -> ProjectionLists:
 
 
 class _FullLists(CommonPayload):
-    """The lists of a payload in which they are written out."""
+    """The lists of a payload of an older version, which wrote short ones out."""
 
     eligible_refs: list[ListedRefMapping]
     visible_refs: list[ListedRefMapping]
@@ -101,7 +100,7 @@ class _FullLists(CommonPayload):
 
 
 class _ListChanges(CommonPayload):
-    """The lists of a payload that refers to a base."""
+    """The lists of a payload, as a change of a base's."""
 
     eligible_refs: EligibleEdits
     visible_refs: VisiblePositions
@@ -135,8 +134,7 @@ def projection_payload(
         authority: the signer
         hashed: the hash of content; keyed if content is sealed, because a short goal could be guessed
     """
-    changes = _list_changes(projection, base) if base is not None else None
-    lists = changes if changes is not None else _full_lists(projection)
+    lists = _list_changes(projection, base)
     payload: ProjectionPayload = {
         "v": _VERSION,
         "overlay_type": "PROJECTION_COMPUTED",
@@ -157,7 +155,7 @@ def projection_payload(
         "visible_refs": lists["visible_refs"],
         "suppressed_refs": lists["suppressed_refs"],
         "eligibility_reasons": lists["eligibility_reasons"],
-        "proof_refs": [_listed(ref) for ref in _proofs(projection, transition_refs, is_full=changes is None)],
+        "proof_refs": [_listed(ref) for ref in _proofs(projection, transition_refs)],
     }
     if turn_id is not None:
         payload["turn_id"] = turn_id
@@ -221,36 +219,25 @@ def _key(ref: Ref) -> str:
     return f"{ref.ledger_id}/{ref.entry_id}"
 
 
-def _proofs(projection: Projection, transition_refs: Iterable[Ref], *, is_full: bool) -> Iterable[Ref]:
-    """The last life-cycle entry of each eligible item. In short form, entries that are eligible themselves are left out."""
-    if is_full:
-        return dict.fromkeys([*[item.proof for item in projection.eligible()], *transition_refs])
+def _proofs(projection: Projection, transition_refs: Iterable[Ref]) -> Iterable[Ref]:
+    """The last life-cycle entry of each eligible item. Entries that are eligible themselves are left out."""
     changed = [each.item.proof for each in projection.head if each.item.proof != each.item.ref]
     return dict.fromkeys([*changed, *transition_refs])
-
-
-def _full_lists(projection: Projection) -> _FullLists:
-    every = [*projection.eligible()]
-    return {
-        "eligible_refs": [_listed(item.ref) for item in every],
-        "visible_refs": [_listed(each.item.ref) for each in projection.visible],
-        "suppressed_refs": [_suppressed(each) for each in projection.suppressed()],
-        "eligibility_reasons": {_key(item.ref): _reasons(item.reasons) for item in (*every, *projection.recalled)},
-    }
 
 
 def _suppressed(placed: PlacedItem) -> SuppressedRef:
     return {"ref": _json(placed.item.ref), "reason": placed.reason}
 
 
-def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges | None:
-    """The four lists in short form; None: they are not longer if written out."""
-    size = len(projection.head) + projection.turn_count
-    if size <= MAX_WRITTEN_OUT:
-        return None
-    edits, added = _edits(projection, base)
-    if added * 2 > size:
-        return None
+def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListChanges:
+    """The four lists. The base is not named if most references are new."""
+    eligible: EligibleEdits | None = None
+    if base is not None:
+        edits, added = _edits(projection, base)
+        if added * 2 <= len(projection.head) + projection.turn_count:
+            eligible = {"base": base.ref.as_mapping(), "edits": edits}
+    if eligible is None:
+        eligible = {"edits": written_edits([[item.ref for item in projection.eligible()]])[0]}
     evidence = {item.ref for item in projection.recalled}
     visible: list[int] = []
     suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED", "UNSUPPORTED"], list[int]] = {}
@@ -259,17 +246,20 @@ def _list_changes(projection: Projection, base: BaseProjection) -> _ListChanges 
             visible.append(index)
         elif each.reason is not None and each.reason != "LOW_URGENCY":
             suppressed.setdefault(each.reason, []).append(index)
-    hidden: SuppressedPositions = {
-        "rest": NOT_ADMITTED,
-        "recalled": [_suppressed(each) for each in projection.suppressed_evidence()],
-    }
+    hidden: SuppressedPositions = {"rest": NOT_ADMITTED}
+    if recalled_hidden := [_suppressed(each) for each in projection.suppressed_evidence()]:
+        hidden["recalled"] = recalled_hidden
     for reason, indexes in suppressed.items():
         hidden[reason] = runs_of(indexes)
-    recalled_visible = [each.item.ref for each in projection.placed if each.form == "FULL" and each.item.ref in evidence]
+    shown: VisiblePositions = {"eligible": runs_of(visible)}
+    if recalled_shown := [
+        _listed(each.item.ref) for each in projection.placed if each.form == "FULL" and each.item.ref in evidence
+    ]:
+        shown["recalled"] = recalled_shown
     named = (*[each.item for each in projection.head], *projection.recalled)
     return {
-        "eligible_refs": {"base": base.ref.as_mapping(), "edits": edits},
-        "visible_refs": {"eligible": runs_of(visible), "recalled": [_listed(ref) for ref in recalled_visible]},
+        "eligible_refs": eligible,
+        "visible_refs": shown,
         "suppressed_refs": hidden,
         "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): _reasons(item.reasons) for item in named}},
     }
@@ -309,9 +299,10 @@ def _edits(projection: Projection, base: BaseProjection) -> tuple[list[list[int]
 
 
 def base_ref(payload: Mapping[str, object]) -> Ref | None:
-    """The projection that must be read before this one; None: the lists are written out."""
+    """The projection that must be read before this one; None: it names none."""
     eligible = payload_as(ProjectionPayload, payload)["eligible_refs"]
-    return None if isinstance(eligible, list) else Ref.from_mapping(eligible["base"])
+    base = None if isinstance(eligible, list) else eligible.get("base")
+    return None if base is None else Ref.from_mapping(base)
 
 
 def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = None) -> ProjectionLists:
@@ -323,8 +314,7 @@ def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = Non
         ValueError: the payload refers to a base that is not given, or to positions that the base does not have
     """
     payload = events.read_payload(events.PROJECTION_COMPUTED, payload)
-    below = base_ref(payload)
-    if below is None:
+    if isinstance(payload["eligible_refs"], list):
         full = payload_as(_FullLists, payload)
         return ProjectionLists(
             read_refs(full["eligible_refs"]),
@@ -332,10 +322,10 @@ def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = Non
             read_suppressed(full["suppressed_refs"]),
             _read_reasons(full["eligibility_reasons"]),
         )
-    if base is None:
+    if base is None and (below := base_ref(payload)) is not None:
         raise ValueError(f"this projection is recorded as a change of {below}; read that one first")
     changes = payload_as(_ListChanges, payload)
-    return _read_positions(changes, apply_edits(changes["eligible_refs"]["edits"], base.eligible))
+    return _read_positions(changes, apply_edits(changes["eligible_refs"]["edits"], base.eligible if base is not None else ()))
 
 
 def read_chain(
@@ -367,8 +357,8 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     common = named.pop(_ALL)
     return ProjectionLists(
         eligible,
-        (*[eligible[n] for n in visible], *read_refs(shown["recalled"])),
-        (*rest, *read_suppressed(hidden["recalled"])),
+        (*[eligible[n] for n in visible], *read_refs(shown.get("recalled", ()))),
+        (*rest, *read_suppressed(hidden.get("recalled", ()))),
         {**{_key(ref): common for ref in eligible}, **named},
     )
 

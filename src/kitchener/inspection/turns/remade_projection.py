@@ -83,11 +83,18 @@ def rebuild(
         mode=payload["mode"],
         media_types=begun.get("media_types", ()) if begun is not None else (),
         turn_ts=payload["timestamp"],
+        resumed_id=_resumed_id(begun),
     )
     if (again.token_budget, again.tokens_used, lists_of(again)[:3]) == (budget, payload["tokens_used"], lists[:3]):
         return again, True
     known = {item.ref: item for item in (*again.eligible(), *again.recalled, *state.turns.values())}
     return _as_recorded(payload, lists, known, again.flags), False
+
+
+def _resumed_id(begun: TurnStartedPayload | None) -> str | None:
+    """The deferred work order that a turn went on with; None: it began anew, or its beginning is not known."""
+    resumes = begun.get("resumes") if begun is not None else None
+    return resumes["wo_id"] if resumes is not None else None
 
 
 def _words(state: ContextState, recalled: Iterable[Item], ruleset: Ruleset) -> tuple[TurnWords, int]:

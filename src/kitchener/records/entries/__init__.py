@@ -109,6 +109,7 @@ from kitchener.records.entries.sources import (
 from kitchener.records.entries.turns import (
     AbortReason,
     ChainCompletePayload,
+    CheckedGates,
     CostSummary,
     DegradationPayload,
     DegradedComponent,
@@ -173,6 +174,7 @@ __all__ = [
     "AttemptStartedPayload",
     "AuthorityMapping",
     "ChainCompletePayload",
+    "CheckedGates",
     "Classification",
     "ClassifiedLabels",
     "CommonPayload",

@@ -56,7 +56,8 @@ class AddedRefs(TypedDict):
 class EligibleEdits(TypedDict):
     """The eligible list as a change of an earlier projection's."""
 
-    base: RefMapping
+    base: NotRequired[RefMapping]
+    """The earlier projection; absent: all references are new."""
     edits: list[list[int] | AddedRefs]
     """In order: a run `[first, end)` of the base's positions that is kept, or references that are new."""
 
@@ -65,7 +66,8 @@ class VisiblePositions(TypedDict):
     """The visible list by positions in the eligible list."""
 
     eligible: Runs
-    recalled: list[ListedRefMapping]
+    recalled: NotRequired[list[ListedRefMapping]]
+    """Absent: none, as in `SuppressedPositions`."""
 
 
 class SuppressedPositions(TypedDict):
@@ -73,7 +75,7 @@ class SuppressedPositions(TypedDict):
 
     rest: SuppressReason
     """The reason of all items that no other field names."""
-    recalled: list[SuppressedRef]
+    recalled: NotRequired[list[SuppressedRef]]
     DEFERRED: NotRequired[Runs]
     BUDGET_EVICTION: NotRequired[Runs]
     ERASED: NotRequired[Runs]
@@ -106,7 +108,10 @@ class HistoryMapping(TypedDict):
 
 
 class ProjectionPayload(CommonPayload):
-    """`PROJECTION_COMPUTED`: which entries a model may see, and why. Long lists are a change of an earlier projection."""
+    """`PROJECTION_COMPUTED`: which entries a model may see, and why.
+
+    Lists are a change of an earlier projection. Before version 3, those of at most 16 eligible entries were written out.
+    """
 
     overlay_type: Literal["PROJECTION_COMPUTED"]
     timestamp: str

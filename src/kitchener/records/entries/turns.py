@@ -150,13 +150,19 @@ class KeptResults(TypedDict, total=False):
     """The `TOOL_CALL` entries of the turn that are kept; absent: the agent class recalls none."""
 
 
-class TurnCompletedPayload(TurnResultPayload, DirectCost, KeptResults):
+class CheckedGates(TypedDict):
+    """When the gates of memory were looked at after a turn, and what was known then."""
+
+    gate_ts: NotRequired[str | None]
+    """ISO time at which the memory's gates were looked at; absent, or None before version 7 of the policy: they were not."""
+    read_positions: NotRequired[Mapping[str, int]]
+    """Absent: those of `TURN_STARTED`, since the turn looked at no gates. Before version 7 of the policy always there."""
+
+
+class TurnCompletedPayload(TurnResultPayload, DirectCost, KeptResults, CheckedGates):
     """`TURN_COMPLETED`: the turn's result, and what it rests on."""
 
     user_message_ref: RefMapping | None
-    gate_ts: str | None
-    """ISO time at which the memory's gates were looked at; None: they were not."""
-    read_positions: Mapping[str, int]
 
 
 class TurnAbortedPayload(CommonPayload):

@@ -107,8 +107,9 @@ class WorkOrderPlannedPayload(CommonPayload):
     wo_id: NotRequired[str]
     wo_type: WorkOrderType
     intent_id: str | None
-    targets: list[str] | Sealed
-    acceptance: list[str] | Sealed
+    targets: NotRequired[list[str] | Sealed]
+    """Absent: none, as with `acceptance`. Before version 7 of the policy always there."""
+    acceptance: NotRequired[list[str] | Sealed]
     constraints: ConstraintsMapping
     input_refs: list[RefMapping | None]
     input_hash: str
@@ -133,6 +134,9 @@ class WorkOrderCompletedPayload(CommonPayload):
     wo_id: NotRequired[str]
     cost: CostMapping
     output_ref: RefMapping | None
+    """The entry in HO1m that holds the output; before version 7 of the policy its `WO_COMPLETED`, which refers to it."""
+    output_hash: NotRequired[str]
+    """Absent before version 7 of the policy, where `WO_COMPLETED` in HO1m has it."""
 
 
 class WorkOrderFailedPayload(CommonPayload):
@@ -190,7 +194,8 @@ class QualityGatePayload(CommonPayload):
 
     wo_id: str
     decision: GateDecision
-    reason: SealedText
+    reason: SealedText | None
+    """Why, or the model's words that judged it; None: all checks passed. Before version 7 of the policy never None."""
     trace_hash: str
 
 

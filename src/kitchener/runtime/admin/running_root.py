@@ -70,9 +70,12 @@ class RunningRoot:
         if opened is not None:
             yield opened.configured(own)
             return
-        async with HO3Memory.open(
-            self.directory, own, clock=self.clock, ledger_config=config.ledger, sealer=self._parts.sealer
-        ) as memory:
+        async with (
+            self._parts.opening_memory,  # two of these at once would find its ledgers in use
+            HO3Memory.open(
+                self.directory, own, clock=self.clock, ledger_config=config.ledger, sealer=self._parts.sealer
+            ) as memory,
+        ):
             yield memory
 
     async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:

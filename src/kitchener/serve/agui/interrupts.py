@@ -15,7 +15,7 @@ from kitchener.ids import split_approval_id
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
 from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
-from kitchener.serve.agui.run_events import RequestedCall
+from kitchener.serve.agui.run_calls import RequestedCall
 from kitchener.serve.agui.run_input import ResumeAnswer
 from kitchener.serve.operations_table import checked_body
 
@@ -144,5 +144,5 @@ def _interrupt(request: ApprovalInfo) -> dict[str, Any]:
         "toolCallId": request.approval_id,
         "responseSchema": _ANSWER_SCHEMA if schema is None else schema,
         "expiresAt": request.expires_at,
-        "metadata": {"kitchener.tool": request.tool_id, "kitchener.rule": request.rule},
+        "metadata": {"kitchener": {"tool": request.tool_id, "rule": request.rule}},
     }

@@ -50,7 +50,7 @@ class ResumeAnswer(BaseModel):
 
 
 class RunInput(BaseModel):
-    """The fields of an AG-UI `RunAgentInput` that count."""
+    """The fields of the input of an AG-UI run that count."""
 
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
 

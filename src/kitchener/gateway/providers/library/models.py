@@ -106,6 +106,7 @@ class ModelProvider:
                 vendor_messages(request.messages, marks_history=self._caching == "marks"),
                 model_settings=self._settings_for(request),
                 model_request_parameters=parameters_for(request, model),
+                instrument=False,  # whatever the program says of its own agents: those spans have content
             )
             return response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
@@ -126,6 +127,7 @@ class ModelProvider:
                 vendor_messages(request.messages, marks_history=self._caching == "marks"),
                 model_settings=self._settings_for(request),
                 model_request_parameters=parameters_for(request, model),
+                instrument=False,
             ) as events:
                 async for event in events:
                     check_part(event)

@@ -41,7 +41,7 @@ const WORDS = {
   spending_limit: "The spending limit is reached. Try again later, or ask whoever runs the server to raise it.",
   overloaded: "The server is busy.",
   shutting_down: "The server is shutting down or restarting.",
-  turn_stopped: "The reply was stopped.",
+  turn_stopped: "Stopped. Nothing of this reply was kept.",
   turn_timeout: "The reply took too long and was stopped. Try again, or ask for less at a time.",
   session_busy: "Another message of this conversation is being answered. Wait for its reply.",
   outcome_unknown: "The server stopped while it answered, so it is not known what was done. Check before you send it again.",

@@ -86,7 +86,8 @@ export class Conversation {
     const view = draft?.view ?? this.show(message, at, Boolean(resumes));
     view.bind(id);
     this.turns.set(id, view);
-    if (!draft) view.say("Working");
+    if (draft) this.drafts.delete(draft);
+    else view.say("Working");
   }
 
   show(message, at, isResumed) {
@@ -112,7 +113,8 @@ export class Conversation {
   /** Sends a message, and tries again until it is known to have arrived. Its key keeps it from being answered twice. */
   async send(message) {
     const view = this.show(message, new Date().toISOString(), false);
-    const draft = { view, key: uniqueKey(), leaving: new AbortController() };
+    view.leaving = new AbortController();
+    const draft = { view, key: uniqueKey(), leaving: view.leaving };
     this.drafts.add(draft);
     this.hooks.changed("sent");
     try {
@@ -120,8 +122,9 @@ export class Conversation {
       await this.deliver(draft);
     } catch (problem) {
       if (!view.isDone) view.fail(problem.name === "AbortError" ? new Problem(0, "turn_stopped", "") : problem);
+      // A turn that began is told by the event stream, maybe later, and must find its message.
+      if (problem instanceof Problem && problem.status >= 400 && !problem.isFinal) this.drafts.delete(draft);
     } finally {
-      this.drafts.delete(draft);
       this.hooks.changed("answered");
     }
   }
@@ -157,20 +160,24 @@ export class Conversation {
     const body = { message: view.message, stream: true };
     const opened = () => { this.hooks.connected(); view.restart(); };
     const told = { body, signal: leaving.signal, silenceMs: this.hooks.silenceMs, idempotencyKey: key, opened };
+    let isComplete = false;
     for await (const { name, data } of events("POST", path, told)) {
-      if (name === "turn_completed") return this.complete(view, data);
-      if (name !== "error") view.update({ name, data });
+      if (name === "turn_completed") {
+        this.complete(view, data);
+        isComplete = true;
+      } else if (name !== "error") view.update({ name, data });
       // The stream itself says why it has no reply, so the turn is over: the same request would begin another one.
       else throw Object.assign(new Problem(data.error.code === "shutting_down" ? 503 : 500, data.error.code, data.error.message), { isFinal: true });
       this.hooks.changed("update");
     }
-    throw new Problem(0, "lost", "");
+    if (!isComplete) throw new Problem(0, "lost", "");
   }
 
   complete(view, result) {
     if (view.id === null && !this.turns.has(result.turn_id)) {
       view.bind(result.turn_id);
       this.turns.set(result.turn_id, view);
+      for (const each of this.drafts) if (each.view === view) this.drafts.delete(each);
     }
     // A turn of another number is that of a repeated message, and stands elsewhere.
     if (view.id === result.turn_id) view.complete(result, this);
@@ -186,7 +193,7 @@ export class Conversation {
       view.say("Stopping");
     }
     if (this.sessionId !== null) await ask("POST", `v1/sessions/${this.sessionId}/stop`, undefined, { patient: true });
-    for (const draft of this.drafts) draft.leaving.abort();
+    for (const view of running) view.leaving?.abort();
   }
 }
 

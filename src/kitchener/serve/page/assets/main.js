@@ -90,10 +90,11 @@ async function start() {
   find("who").textContent = harmless(`Signed in as ${me.subject_id}`);
   find("sign-out").hidden = !me.needs_key;
   find("memory").hidden = !may("read");
-  find("message").disabled = !may("chat");
   if (!may("chat")) find("hint").textContent = "Your key allows reading only.";
   if (!me.agents.length) notice("Your key reaches no agent. Whoever runs the server can change that.", null, "bad");
   await openNamed();
+  find("message").disabled = !may("chat");
+  if (document.activeElement === document.body) find("message").focus();
 }
 
 const may = (right) => me.rights.includes(right);
@@ -324,6 +325,7 @@ async function showMemory(what) {
     find("panel").close();
     history.pushState(null, "", location.pathname + location.search);
     show(null, find("agent").value);
+    list([]);
     listSoon();
     return notice("Everything about this subject was erased.");
   }

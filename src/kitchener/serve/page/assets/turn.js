@@ -23,7 +23,6 @@ export class TurnView {
     this.isDone = false;
     this.isStopping = false;
     this.tools = new Map();
-    this.withdrawn = 0;
     this.withdrawals = el("div");
     this.steps = el("ul", { class: "steps", "aria-label": "What was done" });
     this.text = el("div", { class: "text", dir: "auto" });
@@ -47,6 +46,7 @@ export class TurnView {
 
   /** Drops provisional text, because a stream begins from the start. */
   restart() {
+    if (this.isDone) return;
     this.provisional = "";
     this.settled = 0;
     this.text.replaceChildren();
@@ -77,6 +77,7 @@ export class TurnView {
   }
 
   write(text) {
+    if (!this.provisional) this.hasTool = false;
     this.provisional += text;
     this.text.classList.add("provisional");
     if (this.isDue) return;
@@ -100,18 +101,18 @@ export class TurnView {
 
   withdraw() {
     if (!this.provisional) return;
-    this.withdrawn += 1;
-    const text = this.provisional;
+    const text = this.provisional, before = this.hasTool;
     Object.assign(this, { provisional: "", settled: 0, tail: null });
     this.text.replaceChildren();
     this.text.classList.remove("provisional");
     this.withdrawals.append(
-      el("details", { class: "withdrawn" }, el("summary", {}, "A draft was withdrawn and does not count"), el("del", { dir: "auto" }, text)),
+      el("details", { class: "withdrawn" }, el("summary", {}, before ? "Said on the way, no part of the reply" : "A draft was withdrawn and does not count"), el(before ? "p" : "del", { dir: "auto" }, text)),
     );
-    this.say("Writing again");
+    if (!before) this.say("Writing again");
   }
 
   tool(name, data) {
+    this.hasTool = true;
     const key = `${data.wo_id} ${data.call}`;
     const line = this.tools.get(key) ?? this.toolLine(key, data);
     if (name === "tool_progress") {

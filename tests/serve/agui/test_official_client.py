@@ -18,7 +18,7 @@ from tests.serve.agui.test_agui import send_letter
 from tests.serve.test_openai_client import listening
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
-HERE: Final = Path(__file__).parent
+SCRIPT: Final = Path(__file__).parents[1] / "doors" / "front_end.cjs"
 
 pytestmark = pytest.mark.skipif(not DOORS, reason="CLIENT_DOORS names no folder with clients of npm; `make doors` makes one")
 
@@ -43,7 +43,7 @@ def answer(request: PromptRequest) -> Any:
 async def test_it_shows_replies_withdrawals_tools_and_interrupts(tmp_path: Path) -> None:
     async with listening(tmp_path / "root", ScriptedProvider(answer), [send_letter], acceptance=["min_chars:8"]) as real:
         url = f"{str(real.openai.base_url).rstrip('/')}/agui/ADMIN"
-        command = ["node", str(HERE / "front_end.cjs"), str(Path(DOORS).resolve()), url]
+        command = ["node", str(SCRIPT), str(Path(DOORS).resolve()), url]
         with anyio.fail_after(60):
             ran = await anyio.run_process(command, check=False)
         assert ran.returncode == 0, ran.stderr.decode()

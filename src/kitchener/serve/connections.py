@@ -1,0 +1,150 @@
+"""Connections that take few writes, and that clients can neither hold open nor keep busy without a request that is worth it.
+
+What is written within one step of the event loop becomes one write: a call of the system costs more than most of what is
+written. A connection whose request does not arrive in time is closed, and where too many are open, the one that has waited
+longest gives way. A body in tiny chunks is refused: it would take seconds of the processor for each megabyte. On asyncio,
+because uvicorn runs nowhere else. Explained in `docs/server.md`.
+"""
+
+import asyncio  # noqa: TID251  see above
+from typing import Final, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_MOST_BYTES: Final = 65_536
+"""What may wait, bytes; more is written at once, so that the transport can hold the writer back."""
+_FEW_BYTES: Final = 16_384
+"""Bytes of a request before its chunks are too small."""
+_BYTES_A_LINE: Final = 64
+"""Fewest bytes for each end of a line in a longer request that comes in chunks."""
+_TINY_CHUNKS: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class JoinedWrites:
+    """A transport that writes at the end of the step. All else goes to the transport that it is made of.
+
+    Args:
+        transport: of the connection
+        loop: the event loop
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._waiting, self._bytes = list[bytes](), 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Writes at the end of the step."""
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append(data)
+        self._bytes += len(data)
+        if self._bytes > _MOST_BYTES:
+            self.flush()
+
+    def close(self) -> None:
+        """Writes what waits, and closes."""
+        self.flush()
+        self._transport.close()
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        if self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting, self._bytes = [], 0
+            if data and not self._transport.is_closing():
+                self._transport.write(data)
+
+
+def connection_class(most: int, head_timeout_s: float) -> type[asyncio.Protocol]:
+    """What handles the connections of one server.
+
+    Args:
+        most: connections at once
+        head_timeout_s: how long a client may take for the head of a request, seconds
+    """
+    waiting: dict[_Connection, None] = {}  # those without a request, the one that has waited longest first
+
+    class Connection(_Connection):
+        _waiting, _most, _head_timeout_s = waiting, most, head_timeout_s
+
+    return Connection
+
+
+class _Connection(H11Protocol):
+    _waiting: "dict[_Connection, None]"
+    _most: int
+    _head_timeout_s: float
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """A client has connected."""
+        self._joined = JoinedWrites(transport, self.loop)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._bytes = self._lines = 0
+        super().connection_made(cast(asyncio.Transport, self._joined))
+        if len(self.connections) >= self._most and self._waiting:
+            oldest = next(iter(self._waiting))
+            oldest.connections.discard(oldest)
+            oldest.stop_waiting()
+            oldest.transport.close()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self.stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """A client has sent something."""
+        self._bytes, self._lines = self._bytes + len(data), self._lines + data.count(b"\r\n")
+        if self._bytes > _FEW_BYTES and self._lines * _BYTES_A_LINE > self._bytes and self._is_chunked(data):
+            self._give_up(_TINY_CHUNKS)
+            return
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            if self._head_timer is None:
+                self._await_head()
+        elif self.cycle is None or not self.cycle.response_complete:
+            self.stop_waiting()
+
+    def eof_received(self) -> None:
+        """A client will send no more. The connection closes with the end of this call."""
+        self._joined.flush()
+        super().eof_received()
+
+    def on_response_complete(self) -> None:
+        """An answer is whole."""
+        super().on_response_complete()
+        self._bytes = self._lines = 0
+        if self.transport.is_closing():
+            return
+        if self.conn.their_state is h11.SEND_BODY:  # the client goes on sending what nobody wants
+            self._await_head()
+        elif self.conn.their_state is h11.IDLE:
+            self._waiting[self] = None  # uvicorn's own timer ends a connection on which nothing comes
+
+    def stop_waiting(self) -> None:
+        """A request has come, or none will."""
+        self._waiting.pop(self, None)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _await_head(self) -> None:
+        self._waiting[self] = None
+        self._head_timer = self.loop.call_later(self._head_timeout_s, self._give_up, _TOO_SLOW)
+
+    def _is_chunked(self, data: bytes) -> bool:
+        headers = () if self.conn.their_state is h11.IDLE else self.headers
+        return b"chunked" in data[:_MOST_BYTES].lower() or any(name == b"transfer-encoding" for name, _ in headers)
+
+    def _give_up(self, answer: bytes) -> None:
+        self.stop_waiting()
+        if not self.transport.is_closing():
+            if self.cycle is None or not self.cycle.response_started:
+                self.transport.write(answer)
+            self.transport.close()

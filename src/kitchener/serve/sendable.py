@@ -1,0 +1,40 @@
+"""Writes answers as JSON, also what models and tools say that the fast way refuses: halves of characters, and large numbers."""
+
+import json
+from typing import Any
+
+import orjson
+
+
+def as_json(value: object) -> bytes:
+    """A value as JSON.
+
+    Raises:
+        RecursionError: it is nested too deeply
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(_plain_value(value), ensure_ascii=False).encode()
+
+
+def plain(text: str) -> str:
+    """A text that can be sent: halves of characters are replaced."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def can_be_sent(value: object) -> bool:
+    """Whether a value is not nested too deeply."""
+    try:
+        as_json(value)
+    except RecursionError:
+        return False
+    return True
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {plain(str(name)): _plain_value(each) for name, each in value.items()}
+    return [_plain_value(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,104 @@
+"""The attacks of `make load`, with few connections: the statuses that they may get, and a client beside them that is served.
+
+Over real connections, on asyncio only: the server's own library runs nowhere else.
+"""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import pytest
+
+from benchmarks import attacks, http_clients
+from kitchener.records import events
+from kitchener.records.entries import opened
+from tests.logs import captured_logs
+from tests.serve.test_openai_client import Real, listening
+
+SERVE = {
+    "request_timeout_s": 0.3,
+    "write_timeout_s": 0.3,
+    "max_request_bytes": 1_048_576,
+    "max_requests": 32,
+    "wrong_keys_per_minute": 2,
+    "clients": {
+        name: {"key": f"env:{name.upper()}_KEY", "subject": name, "requests_per_minute": 1_000_000, "max_requests": 512}
+        for name in ("ada", "eve")
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """uvicorn runs on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, key in attacks.KEYS.items():
+        monkeypatch.setenv(name, key)
+
+
+def port_of(real: Real) -> int:
+    assert real.openai.base_url.port is not None
+    return real.openai.base_url.port
+
+
+async def test_each_attack_gets_what_it_may_get_and_others_are_served(tmp_path: Path) -> None:
+    said, wrong = list[str](), list[str]()
+    with captured_logs() as logged:
+        async with listening(tmp_path / "root", serve=SERVE) as real:
+            for each in attacks.attacks(unread_s=0.6):
+                with anyio.fail_after(60):
+                    wrong += await attacks.under(each, port_of(real), 3, said)
+                assert each.replies > 0
+            messages = Counter[str]()
+            async for entry in real.inside.runtime.ledgers().ho2m.read(entry_type=events.TURN_STARTED):
+                messages[str(opened(entry.payload["user_message"]))] += 1
+    assert wrong == []
+    assert [each for each in said if messages[each] != 1] == []
+    assert messages["Is this said once?"] == 1
+    assert [each for each in logged if each["log_level"] in ("error", "critical")] == []
+    assert not [each for each in logged if any(key in str(each) for key in attacks.KEYS.values())]
+
+
+async def connected(real: Real, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    return [await asyncio.open_connection("127.0.0.1", port_of(real)) for _ in range(count)]
+
+
+async def test_connections_that_send_nothing_give_way_to_those_that_ask(tmp_path: Path) -> None:
+    settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}
+    async with listening(tmp_path / "root", serve=settings) as real:
+        idle = await connected(real, 300)  # the server takes 257
+        answer = await attacks.sent(port_of(real), http_clients.request("GET", "/healthz"))
+        assert answer == 200
+        with anyio.fail_after(10):
+            assert await idle[0][0].read() == b""  # the one that had waited longest
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_a_head_that_does_not_come_in_time_ends_its_connection_and_a_kept_one_may_ask_late(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root", serve=SERVE) as real:
+        kept, *slow = await connected(real, 3)
+        asked = http_clients.request("GET", "/healthz")
+        kept[1].write(asked)
+        assert (await http_clients.read_answer(kept[0])).status == 200
+        slow[0][1].write(b"GET /healthz HT")
+        with anyio.fail_after(10):
+            for reader, _ in slow:
+                assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        kept[1].write(asked)
+        assert (await http_clients.read_answer(kept[0])).status == 200
+        for _, writer in (kept, *slow):
+            writer.close()
+
+
+async def test_a_body_in_tiny_chunks_is_refused_and_one_in_usual_chunks_read(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root", serve=SERVE) as real:
+        assert await attacks.sent(port_of(real), attacks.chunked(b" ", 20_000)) == 400
+        text = b'{"model": "ADMIN", "messages": [{"role": "user", "content": "%b"}]}' % (b"long " * 8_000)
+        pieces = [text[at : at + 1_000] for at in range(0, len(text), 1_000)]
+        assert await attacks.sent(port_of(real), attacks.in_chunks(pieces)) == 200
