@@ -7,6 +7,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,23 +20,33 @@ import pytest
 from tests.cli.commands import read_lines, start
 from tests.cli.conftest import Cli
 
+ROOT = Path(__file__).parents[3]
 
-def asked(url: str, body: object = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+
+def asked(url: str, body: object) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.loads(answer.read())
 
 
-def test_it_serves_the_offline_agent_until_a_signal_and_exits_with_0(tmp_path: Path) -> None:
-    process = start("serve", "--port", "0", cwd=tmp_path)
+def test_the_five_minutes_of_the_readme_lead_to_a_reply_and_a_session(tmp_path: Path) -> None:
+    """The lines of the page as they stand, but for the port and the installation."""
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/server.md"))
+    (steps,) = re.findall(r"^## Serve it in five minutes\n\n```\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert steps in page
+    installation, command = steps.splitlines()
+    assert installation == 'pip install "kitchener[serve]"'
+    (program,) = re.findall(r"^```\n(from openai import .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    process = start(*command.split()[1:], "--port", "0", cwd=tmp_path)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+/v1", line)
-    assert found is not None, line
-    body = {"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}]}
-    reply = asked(f"{found[0]}/chat/completions", body)
-    assert reply["choices"][0]["message"]["content"].startswith("Hello!")
+    found = re.search(r"http://127\.0\.0\.1:\d+/v1", process.stdout.readline())
+    assert found is not None
+    assert "`http://127.0.0.1:8321/v1`" in readme
+    script = program.replace("http://127.0.0.1:8321/v1", found[0])
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout[:6]) == (0, "Hello!"), ran.stderr
+    listed = start("session", "list", cwd=tmp_path)
+    assert "local" in listed.communicate(timeout=30)[0]
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0
