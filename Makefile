@@ -80,7 +80,8 @@ real: $(DEV) ## talk with a small language model, replay and verify; installs it
 	@$(BIN)/python -m benchmarks.real $(ARGS)
 
 doors: $(DEV) .doors/clients/.stamp ## run the tests with MCP servers and clients of npm; installs them below .doors (needs Node.js)
-	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients $(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/agui/test_official_client.py $(ARGS)
+	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients $(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/agui/test_official_client.py \
+		tests/serve/test_openai_javascript.py $(ARGS)
 
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	@for each in node npm; do command -v $$each >/dev/null || \
