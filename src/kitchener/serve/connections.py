@@ -69,10 +69,10 @@ def connection_class(most: int, head_timeout_s: float) -> type[asyncio.Protocol]
     """
     waiting: dict[_Connection, None] = {}  # those without a request, the one that has waited longest first
 
-    class Connection(_Connection):
+    class ServedConnection(_Connection):
         _waiting, _most, _head_timeout_s = waiting, most, head_timeout_s
 
-    return Connection
+    return ServedConnection
 
 
 class _Connection(H11Protocol):
