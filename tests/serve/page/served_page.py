@@ -183,7 +183,11 @@ class Wire:
     def __init__(self, portal: BlockingPortal, server_port: int) -> None:
         self._portal, self._server_port = portal, server_port
         self._ends = set[SocketStream]()
-        self.is_cut = self.holds_posts = False
+        self.is_cut = False
+        self.holds: tuple[bytes, ...] = ()
+        """Requests of these methods wait."""
+        self.held = set[bytes]()
+        """The methods of those that wait or have waited."""
         self.url = ""
 
     def cut(self) -> None:
@@ -226,7 +230,8 @@ class Wire:
     async def _copy(self, source: SocketStream, target: SocketStream) -> None:
         try:
             async for piece in source:
-                while self.holds_posts and piece.startswith(b"POST"):  # noqa: ASYNC110  set from another thread
+                while self.holds and piece.startswith(self.holds):
+                    self.held.add(piece.partition(b" ")[0])
                     await anyio.sleep(0.01)
                 await target.send(piece)
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
