@@ -79,8 +79,9 @@ peers: $(DEV) .venv-peers/.stamp ## measure a turn beside other runtimes; ARGS=-
 real: $(DEV) ## talk with a small language model, replay and verify; installs it below .real (needs Node.js)
 	@$(BIN)/python -m benchmarks.real $(ARGS)
 
-doors: $(DEV) .doors/clients/.stamp ## run the tests with MCP servers and clients of npm; installs them below .doors (needs Node.js)
-	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients $(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/agui/test_official_client.py $(ARGS)
+doors: $(DEV) .doors/clients/.stamp .doors/python/.stamp ## run the tests with MCP servers and clients of npm and a browser; installs them below .doors (needs Node.js, Chromium)
+	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients PAGE_DOORS=.doors/python \
+		$(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/agui/test_official_client.py tests/serve/page/test_page_in_browser.py $(ARGS)
 
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	@for each in node npm; do command -v $$each >/dev/null || \
@@ -92,10 +93,20 @@ doors: $(DEV) .doors/clients/.stamp ## run the tests with MCP servers and client
 	@touch $@
 
 .doors/clients/.stamp: .doors/.stamp tests/serve/doors/package-lock.json
-	@echo "Installing the clients of tests/serve/doors below .doors/clients (25 MB, once) ..."
+	@echo "Installing the clients of tests/serve/doors below .doors/clients (80 MB, once) ..."
 	@rm -rf .doors/clients && mkdir .doors/clients && cp tests/serve/doors/package.json tests/serve/doors/package-lock.json .doors/clients
 	@cd .doors/clients && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
 		|| { rm -rf ../clients; echo "make doors: the clients could not be installed; npm says why above" >&2; exit 1; }
+	@touch $@
+
+# Chromium itself is the system's; only what drives it is installed here.
+.doors/python/.stamp: .doors/.stamp requirements/doors.txt | $(DEV)
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
+		{ echo "make doors: Chromium is not installed; install it, for example with: apt-get install chromium" >&2; exit 1; }
+	@echo "Installing Playwright, which drives the browser, below .doors/python (170 MB, once) ..."
+	@rm -rf .doors/python
+	@$(PIP_INSTALL) --require-hashes --target .doors/python -r requirements/doors.txt \
+		|| { rm -rf .doors/python; echo "make doors: Playwright could not be installed from requirements/doors.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
 soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals

@@ -81,6 +81,7 @@ class TestFiles:
             found = set(re.findall(r"(?:https?:)?//[\w-]+(?:\.[\w-]+)+", text))
             assert found <= {"http://www.w3.org"}, path  # names the format of the icon, which stands in the page itself
             assert "@import" not in text
+            assert not re.search(r"[\"'`(]/(?:v1|page)", text), "a reverse proxy may add a path"
             assert "url(" not in text
 
     def test_they_load_each_other_only(self) -> None:

@@ -110,6 +110,25 @@ class TestConversation:
         tab.page.go_back()
         tab.see(".text", "You said: third", count=1)
 
+    def test_a_tab_that_nobody_looks_at_takes_no_connection(self, tab: Tab, server: PageServer) -> None:
+        def turn(is_hidden: str) -> None:
+            tab.run(
+                f"Object.defineProperty(document, 'hidden', {{value: {is_hidden}, configurable: true}});"
+                "dispatchEvent(new Event('visibilitychange'))"
+            )
+
+        def follows(request: Any) -> bool:
+            return "/events?" in request.url
+
+        tab.ask("first", "You said: first")
+        with tab.page.expect_event("requestfailed", follows):
+            turn("true")
+        session = server.call(_say, server.runtime, tab.page.url.partition("#")[2], "from elsewhere")
+        assert session == "You said: from elsewhere"
+        assert "from elsewhere" not in tab.find("main").inner_text()
+        turn("false")
+        tab.see(".text", "You said: from elsewhere", count=1)
+
     def test_code_is_copied(self, tab: Tab) -> None:
         tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         tab.ask("markdown", "Two ways to brew")
@@ -212,6 +231,10 @@ class TestWhatIsKnown:
         goal = tab.see("#panel li", "hotel in Vienna")
         goal.locator("text=Done").click()
         tab.see("#panel li", "Take up again")
+
+
+async def _say(runtime: Runtime, session_id: str, message: str) -> str:
+    return (await runtime.supervisor().handle_turn(message, session_id=session_id)).response
 
 
 async def _memory_states(runtime: Runtime) -> list[tuple[str | None, bool]]:
@@ -317,7 +340,7 @@ class TestAppearance:
 
 def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
     keyboard = tab.page.keyboard
-    visible = "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+    visible = "document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none'"
 
     def walk_to(words: str) -> None:
         for _ in range(40):

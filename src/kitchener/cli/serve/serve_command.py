@@ -82,4 +82,4 @@ def _say_where(listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     notify("READY=1", os.environ)
-    print_text(f"serving on http://{shown}:{port}; OpenAI clients: base URL http://{shown}:{port}/v1")
+    print_text(f"serving on http://{shown}:{port}/; OpenAI clients: base URL http://{shown}:{port}/v1")

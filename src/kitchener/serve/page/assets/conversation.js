@@ -25,6 +25,7 @@ export class Conversation {
     this.isLive = false;
     this.isEnded = false;
     this.closing = new AbortController();
+    this.resting = null;
   }
 
   /** Stops following. What was sent goes on at the server. */
@@ -37,15 +38,27 @@ export class Conversation {
     return [...this.turns.values(), ...[...this.drafts].map((each) => each.view)].filter((each) => !each.isDone);
   }
 
+  /** Follows only while somebody looks or waits for a reply: a browser has few connections for all tabs together. */
+  rest(isHidden) {
+    if (!isHidden) this.resting?.end();
+    else if (!this.resting && this.isLive && !this.running.length) {
+      this.resting = {};
+      this.resting.over = new Promise((resolve) => { this.resting.end = resolve; }).then(() => { this.resting = null; });
+      this.reading?.abort();
+    }
+  }
+
   /** Shows what was said, and goes on with what happens, until it is closed. */
   async follow() {
     const { signal } = this.closing;
     for (let attempt = 0; !signal.aborted; attempt += 1) {
+      await this.resting?.over;
+      this.reading = new AbortController();
       try {
         const follow = this.isLive ? "true" : "false";
         const path = `v1/sessions/${this.sessionId}/events?after=${this.last}&follow=${follow}`;
         const opened = () => this.hooks.connected();
-        for await (const each of events("GET", path, { signal, silenceMs: this.hooks.silenceMs, opened })) {
+        for await (const each of events("GET", path, { signal: AbortSignal.any([signal, this.reading.signal]), silenceMs: this.hooks.silenceMs, opened })) {
           attempt = 0;
           this.last = each.id;
           this.take(each.name, each.data);
@@ -57,6 +70,7 @@ export class Conversation {
         }
       } catch (problem) {
         if (signal.aborted) return;
+        if (this.reading.signal.aborted) continue;
         if (!problem.passes) return this.hooks.failed(problem);
         this.hooks.disconnected(problem);
         await pause(attempt, problem, signal);

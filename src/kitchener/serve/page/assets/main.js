@@ -227,7 +227,11 @@ find("agent").addEventListener("change", () => {
   show(null, find("agent").value);
   listSoon();
 });
-addEventListener("visibilitychange", () => { if (me && !document.hidden) listSoon(); });
+addEventListener("visibilitychange", () => {
+  if (!me) return;
+  open?.rest(document.hidden);
+  if (!document.hidden) listSoon();
+});
 
 // The message box
 

@@ -33,7 +33,7 @@ function line(each, change) {
   const state = el("p", { class: "pale" }, `${STATES[each.state] ?? each.state}, from `, el("code", {}, each.signal_id), each.learned_at ? `, learned ${new Date(each.learned_at).toLocaleDateString()}` : "", each.why ? `: ${each.why}` : "");
   const made = el("li", { class: "side" }, el("div", {}, el("p", { dir: "auto" }, each.line || "(its text cannot be read)"), state));
   if (change && each.artifact_id) {
-    made.append(confirmed("Forget", "Forget this line?", [
+    made.append(confirmed("Forget", each.line ?? "", "Forget this line?", [
       ["Forget", () => change(path, {}, "Forgotten.")],
       ["Forget and never learn it again", () => change(path, { block: true }, "Forgotten for good.")],
     ]));
@@ -46,7 +46,7 @@ function signal(each, change) {
   const words = GATES[gate.state] ?? `${each.count} of ${counted(gate.count_threshold, "time")}, in ${each.sessions} of ${counted(gate.session_threshold, "conversation")}`;
   const made = el("li", { class: "side" }, el("div", {}, el("p", {}, el("code", {}, each.signal_id)), el("p", { class: "pale" }, words)));
   if (change && gate.state !== "quarantined") {
-    made.append(confirmed("Do not count", "Stop counting this? Lines that were learned from it are forgotten too.", [
+    made.append(confirmed("Do not count", each.signal_id, "Stop counting this? Lines that were learned from it are forgotten too.", [
       ["Stop counting", () => change("v1/memory/quarantine", { target: each.signal_id }, "It does not count any more.")],
     ]));
   }
@@ -54,9 +54,9 @@ function signal(each, change) {
 }
 
 /** A button that asks before it does something. */
-function confirmed(label, question, answers) {
+function confirmed(label, what, question, answers) {
   const made = el("div", { class: "row" });
-  const first = el("button", { type: "button" }, label);
+  const first = el("button", { type: "button", "aria-label": `${label}: ${what}` }, label);
   const close = () => { made.classList.remove("asks"); made.replaceChildren(first); first.focus(); };
   const cancel = el("button", { type: "button", on: { click: close } }, "Keep");
   first.addEventListener("click", () => {
