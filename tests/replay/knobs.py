@@ -82,6 +82,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.request_timeout_s": _SERVED,
     "serve.write_timeout_s": _SERVED,
     "serve.keep_alive_s": _SERVED,
+    "serve.lock_wait_s": _SERVED,
     "serve.text_interval_s": _SERVED,
     "serve.wrong_keys_per_minute": _SERVED,
     "serve.trusted_proxies": _SERVED,
