@@ -93,7 +93,7 @@ doors: $(DEV) .doors/clients/.stamp .doors/python/.stamp ## run the tests with M
 	@touch $@
 
 .doors/clients/.stamp: .doors/.stamp tests/serve/doors/package-lock.json
-	@echo "Installing the clients of tests/serve/doors below .doors/clients (25 MB, once) ..."
+	@echo "Installing the clients of tests/serve/doors below .doors/clients (80 MB, once) ..."
 	@rm -rf .doors/clients && mkdir .doors/clients && cp tests/serve/doors/package.json tests/serve/doors/package-lock.json .doors/clients
 	@cd .doors/clients && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
 		|| { rm -rf ../clients; echo "make doors: the clients could not be installed; npm says why above" >&2; exit 1; }

@@ -290,7 +290,7 @@ MODULE_PATH_IN_PROSE = re.compile(
 DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
 NOT_IN_THE_CODE = {"None", "Task", "Local"}
 """A constant of the language, a class of asyncio, and a provider in an example."""
-FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json"}
+FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
 SPAN_NAMES = {name for name in vars(span_names).values() if isinstance(name, str)}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
 

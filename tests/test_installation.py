@@ -22,6 +22,7 @@ NEEDED_BY_AN_EXTRA = {
     "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
     "serve": {"starlette", "uvicorn"},
     "mcp/connection.py": {"httpx2", "mcp", "mcp-types"},
+    "telemetry/": {"opentelemetry"},
     "testing/replays.py": {"pytest"},
 }
 """What single modules import where an extra such as `models` or `serve`, or the program that uses them, has installed it."""

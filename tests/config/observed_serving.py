@@ -9,14 +9,17 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.config import ServeConfig
+from kitchener.cli.serve.root_wait import wait_for_root
+from kitchener.config import RuntimeConfig, ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
+from kitchener.runtime.ledger_paths import ledger_paths
 from kitchener.serve.application import open_listener
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.actors.waiting import settle
 from tests.config.observed_turns import Gate, pass_time, until
+from tests.ledger.support import open_ledger
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
 
 KEY = "a-key-of-this-test"
@@ -224,6 +227,23 @@ async def listened(root: Path, key: str, value: Any) -> Hashable:
     except ConfigError as error:
         return error.key
     return str(host), port == value
+
+
+async def waited_for(root: Path, **serve: Any) -> Hashable:
+    """Whether a server still waits for the root after a while in which another process has it."""
+    config = RuntimeConfig(plane_root=str(root), serve=ServeConfig(**serve))
+    waiting = list[bool]([True])
+
+    async def wait() -> None:
+        await wait_for_root(config)
+        waiting[0] = False
+
+    async with open_ledger(ledger_paths(config, "ADMIN")["ho2m"]), anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await settle()
+        await pass_time()
+        tasks.cancel_scope.cancel()
+    return waiting[0]
 
 
 FREE_PORT = 20_000 + os.getpid() % 20_000

@@ -137,6 +137,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "spending.turn": Seen(0.001, 5.0, with_settings(turns.spent, "turn")),
     "serve.host": Seen("127.0.0.1", "127.0.0.2", lambda root, value: served.listened(root, "host", value)),
     "serve.port": Seen(0, served.FREE_PORT, lambda root, value: served.listened(root, "port", value)),
+    "serve.lock_wait_s": Seen(0.0, 80_000.0, with_settings(served.waited_for, "lock_wait_s")),
     "serve.allowed_hosts": Seen((), ("chat.example",), with_settings(served.named, "allowed_hosts")),
     "serve.local_subject": Seen("local", "ada", with_settings(served.named_here, "local_subject")),
     "serve.session_headers": Seen((), ("X-Room",), with_settings(served.named_here, "session_headers")),

@@ -70,6 +70,7 @@ async def test_moved_line_is_told_by_verify(tmp_path: Path, ledger: Path) -> Non
 _TIME = "how long something took, or might have taken"
 _CALLER = "what a caller chose"
 _PROVIDER = "what a provider did, and no decision depends on"
+_UNKNOWN_FIELD = "one that readers do not know; what the lists come to is compared, and their own fields are forged too"
 GIVEN: Mapping[tuple[str, str], str] = {
     ("TURN_STARTED", "read_positions"): "where the ledgers stood is what a replay begins with",
     ("TURN_COMPLETED", "read_positions"): "where the ledgers stood, a moment later",
@@ -82,6 +83,10 @@ GIVEN: Mapping[tuple[str, str], str] = {
         "PROJECTION_COMPUTED",
         "eligible_refs.base",
     ): "the same lists can be written along another one; what they come to is compared",
+    ("PROJECTION_COMPUTED", "eligible_refs"): _UNKNOWN_FIELD,
+    ("PROJECTION_COMPUTED", "visible_refs"): _UNKNOWN_FIELD,
+    ("PROJECTION_COMPUTED", "suppressed_refs"): _UNKNOWN_FIELD,
+    ("PROJECTION_COMPUTED", "suppressed_refs.rest"): "of items that no other field names, of which a first turn has none",
     ("HO3_SIGNAL", "timestamp"): "when it was logged; the gate counts as of the entry's own time, which is verified",
     ("HO3_SIGNAL", "v"): "the version of the payload",
     ("DEGRADATION", "error"): "what a part failed with",

@@ -10,7 +10,8 @@ import anyio
 import orjson
 from starlette.types import ASGIApp, Message
 
-from kitchener.config import ServeConfig
+from kitchener.clock import Clock
+from kitchener.config import McpServerConfig, ServeConfig
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.serve.application import KitchenerServer, open_server
 from kitchener.telemetry.port import Telemetry
@@ -162,7 +163,9 @@ async def serving(
     *,
     serve: Mapping[str, Any] | None = None,
     tools: Sequence[Callable[..., Any]] = (),
+    mcp: Mapping[str, McpServerConfig] | None = None,
     telemetry: Telemetry | None = None,
+    clock: Clock | None = None,
     **config: Any,
 ) -> AsyncIterator[Client]:
     """A client of a server over a runtime around a scripted model (None: the echo).
@@ -172,15 +175,18 @@ async def serving(
         provider: the model
         serve: settings of `[serve]`
         tools: tools of the agent
+        mcp: MCP servers by their label, whose tools it has then
         telemetry: of the runtime
+        clock: the time of day; None: the system clock
         **config: as for `scripted_config`
     """
     model = provider or ScriptedProvider(echo)
-    settings = scripted_config(root, **{"classify": "rules", **config}).model_copy(
-        update={"serve": ServeConfig(**(serve or {}))}
+    offered = {"tools": tuple(f"mcp:{label}" for label in mcp)} if mcp else {}
+    settings = scripted_config(root, **{"classify": "rules", **offered, **config}).model_copy(
+        update={"serve": ServeConfig(**(serve or {})), "mcp": dict(mcp or {})}
     )
     async with (
-        open_runtime(settings, providers={"scripted": model}, tools=tools, telemetry=telemetry) as runtime,
-        open_server(runtime) as server,
+        open_runtime(settings, providers={"scripted": model}, tools=tools, telemetry=telemetry, clock=clock) as runtime,
+        open_server(runtime, clock=clock) as server,
     ):
         yield Client(server, runtime, model)

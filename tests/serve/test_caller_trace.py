@@ -1,10 +1,16 @@
 """A turn belongs to the trace that the caller of the server names (docs/telemetry.md)."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry import baggage
 
+from kitchener.records.prompt import PromptRequest
 from kitchener.telemetry import names
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo
 from tests.serve.requests import serving
 from tests.telemetry.watching import Watch, context_of, facts
 
@@ -30,7 +36,19 @@ async def test_a_turn_belongs_to_the_trace_of_its_caller(tmp_path: Path, stream:
 async def test_a_header_that_is_none_is_passed_over(tmp_path: Path, header: str) -> None:
     watch = Watch()
     async with serving(tmp_path, telemetry=watch.telemetry) as client:
-        answered = await client.with_headers(traceparent=header, baggage="user=mallory").chat("hello")
+        answered = await client.with_headers(traceparent=header).chat("hello")
     assert answered.status == 200
     assert watch.one("invoke_agent").parent is None
-    assert "mallory" not in watch.words()
+
+
+async def test_a_strangers_baggage_is_not_taken_over(tmp_path: Path) -> None:
+    carried: list[Mapping[str, object]] = []
+
+    def answer(request: PromptRequest) -> Any:
+        carried.append(baggage.get_all())
+        return echo(request)
+
+    async with serving(tmp_path, ScriptedProvider(answer), telemetry=Watch().telemetry) as client:
+        here = client.with_headers(traceparent=f"00-{TRACE}-{SPAN}-01", baggage="user=mallory")
+        assert (await here.chat("hello")).status == 200
+    assert carried == [{}]

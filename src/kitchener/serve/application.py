@@ -21,7 +21,7 @@ from kitchener.errors import ConfigError
 from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
 from kitchener.serve.agui.agui_door import AguiDoor
-from kitchener.serve.answers.chat_answers import ChatAnswer, ModelAnswer, ModelListAnswer
+from kitchener.serve.answers.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
 from kitchener.serve.caller_trace import traced_by
 from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
@@ -64,7 +64,7 @@ class KitchenerServer:
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         self.operations: Final = [
             Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),
-            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ModelAnswer),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ListedModelAnswer),
             Served(
                 "POST",
                 "/v1/chat/completions",

@@ -25,6 +25,7 @@ HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
 _CALLER: Final = "kitchener.caller"
 _PORT: Final = 5
+_TWO_LENGTHS: Final = "two_lengths"
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
 
 
@@ -99,7 +100,8 @@ class Guard:
             caller = self._anybody if scope["path"] in self._public else self._caller(scope)
             caller.enter()
         except RequestRefused as error:
-            await problem_of(error).response()(scope, receive, answer.send)
+            closes = {"connection": "close"} if error.code == _TWO_LENGTHS else None
+            await problem_of(error).response(closes)(scope, receive, answer.send)
             return
         self.running += 1
         try:
@@ -117,7 +119,8 @@ class Guard:
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
         try:
-            body = await self._body(scope, receive)
+            # Files for everybody need no body, and a slow one must not take a place from those who have a key.
+            body = b"" if caller is self._anybody else await self._body(scope, receive)
             scope[_CALLER], scope[OPEN_STREAMS] = caller, self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)
@@ -136,6 +139,9 @@ class Guard:
             raise RequestRefused(503, "shutting_down", "the server is shutting down; send this again", retry_after_s=1.0)
         if self.running >= self._config.max_requests:
             raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)
+        # A proxy in front may have believed the other one, and take what follows for the request of somebody else.
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise RequestRefused(400, "two_lengths", "the request has a length and comes in chunks")
         # A page of another origin may send requests to this machine, and its name may be made to lead here.
         host = _name_of(headers.get("host", ""))
         if host.casefold() not in self._hosts and not is_loopback(host):

@@ -21,6 +21,8 @@ SPARE_CONNECTIONS: Final = 256
 _HEADER_BYTES: Final = 65_536
 """Longest head of a request, bytes."""
 _IDLE_S: Final = 75
+_LAST_REQUESTS_S: Final = 0.5
+"""How long clients that are connected may still send a request, seconds: those that just do could not know better."""
 
 OnSignal = Callable[[Callable[[signal.Signals], bool | None]], AbstractAsyncContextManager[None]]
 """Calls its argument at SIGINT and SIGTERM; a second one ends the process."""
@@ -32,6 +34,18 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def _leave_to_the_next(running: uvicorn.Server) -> None:
+    """Takes no connection any more, and closes each one that there is after its answer, or if it is idle."""
+    for each in running.servers:
+        each.close()
+    # Every second uvicorn makes the headers that it adds to answers anew, out of those of its settings.
+    for headers in (running.config.encoded_headers, running.server_state.default_headers):
+        headers.append((b"connection", b"close"))
+    await anyio.sleep(_LAST_REQUESTS_S)
+    for connection in list(running.server_state.connections):
+        connection.shutdown()
 
 
 async def listen(
@@ -81,8 +95,7 @@ async def listen(
         _log.info("draining")
         stopping()
         if is_shared:
-            for each in running.servers:
-                each.close()
+            await _leave_to_the_next(running)
         drained[0] = await server.drain()
         running.should_exit = True
 

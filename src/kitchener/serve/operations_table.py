@@ -23,6 +23,10 @@ _ALWAYS: Final = (400, 401, 403, 404, 408, 413, 415, 421, 429, 500, 503)
 """Statuses that every operation may answer with."""
 
 
+Answering = Callable[[Request], Awaitable[ASGIApp]]
+"""Takes a request, and gives what answers it."""
+
+
 class Parameter(NamedTuple):
     """A parameter of a path, a query or a header."""
 
@@ -39,7 +43,7 @@ class Served(NamedTuple):
     method: str
     path: str
     summary: str
-    answer: Callable[[Request], Awaitable[ASGIApp]]
+    answer: Answering
     right: ServeRight | None = None
     """What the key must allow; None: any key will do."""
     body: type[BaseModel] | None = None
@@ -146,7 +150,7 @@ def read_json(data: bytes) -> object:
 class _Endpoint:
     """An ASGI application that checks the right of the key, and lets a function choose what answers."""
 
-    def __init__(self, answer: Callable[[Request], Awaitable[ASGIApp]], right: ServeRight | None) -> None:
+    def __init__(self, answer: Answering, right: ServeRight | None) -> None:
         self._answer, self._right = answer, right
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

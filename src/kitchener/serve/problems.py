@@ -3,6 +3,7 @@
 An answer of 500 never repeats the error's text, which may name files of this machine. Explained in `docs/server.md`.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -85,7 +86,7 @@ class Problem(NamedTuple):
         if self.allowed is not None:
             sent["allow"] = self.allowed
         if self.retry_after_s is not None:
-            sent["retry-after"] = str(max(1, round(self.retry_after_s + 0.5)))
+            sent["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         if self.code == "shutting_down":
             sent["connection"] = "close"  # so that what comes next reaches the server after this one
         if self.status == 401:

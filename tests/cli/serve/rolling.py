@@ -74,11 +74,16 @@ class Retried(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class _Proxy(ThreadingHTTPServer):
+    request_queue_size = 256
+    """All clients at once, several times over."""
+
+
 @contextmanager
 def proxy(upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
     """Where the proxy of an address listens."""
     handler = type("RetriedThere", (Retried,), {"upstream": upstream})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _Proxy(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         try:
             yield ("127.0.0.1", server.server_port)

@@ -7,32 +7,46 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
+import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from tests.cli.commands import start
+from tests.cli.commands import read_lines, start
 from tests.cli.conftest import Cli
 
+ROOT = Path(__file__).parents[3]
 
-def asked(url: str, body: object = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+
+def asked(url: str, body: object) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.loads(answer.read())
 
 
-def test_it_serves_the_offline_agent_until_a_signal_and_exits_with_0(tmp_path: Path) -> None:
-    process = start("serve", "--port", "0", cwd=tmp_path)
+def test_the_five_minutes_of_the_readme_lead_to_a_reply_and_a_session(tmp_path: Path) -> None:
+    """The lines of the page as they stand, but for the port and the installation."""
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/server.md"))
+    (steps,) = re.findall(r"^## Serve it in five minutes\n\n```\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert steps in page
+    installation, command = steps.splitlines()
+    assert installation == 'pip install "kitchener[serve]"'
+    (program,) = re.findall(r"^```\n(from openai import .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    process = start(*command.split()[1:], "--port", "0", cwd=tmp_path)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+/v1", line)
-    assert found is not None, line
-    body = {"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}]}
-    reply = asked(f"{found[0]}/chat/completions", body)
-    assert reply["choices"][0]["message"]["content"].startswith("Hello!")
+    found = re.search(r"http://127\.0\.0\.1:\d+/v1", process.stdout.readline())
+    assert found is not None
+    assert "`http://127.0.0.1:8321/v1`" in readme
+    script = program.replace("http://127.0.0.1:8321/v1", found[0])
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout[:6]) == (0, "Hello!"), ran.stderr
+    listed = start("session", "list", cwd=tmp_path)
+    assert "local" in listed.communicate(timeout=30)[0]
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0
@@ -42,6 +56,81 @@ def test_a_port_that_somebody_has_is_refused_in_one_line(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         outcome = cli("serve", "--port", str(other.getsockname()[1]))
     assert (outcome.code, len(outcome.err.splitlines()), "serve.port" in outcome.err) == (2, 1, True)
+
+
+class Hanging:
+    """A server whose model takes a request and never answers; in it, a client waits for its reply.
+
+    Args:
+        folder: its directory
+        grace_s: `limits.shutdown_grace_s`
+    """
+
+    def __init__(self, folder: Path, grace_s: float) -> None:
+        self.model = socket.create_server(("127.0.0.1", 0))
+        (folder / "kitchener.toml").write_text(
+            f"""
+            plane_root = "root"
+            limits = {{ shutdown_grace_s = {grace_s} }}
+            agents.ADMIN.classify = "rules"
+            [router]
+            default_provider = "local"
+            [router.providers.local]
+            base_url = "http://127.0.0.1:{self.model.getsockname()[1]}/v1"
+            model = "m"
+            """
+        )
+        self.process = start("serve", "--port", "0", cwd=folder)
+        self.refused: tuple[int, Any] = (0, None)
+        self._client = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Self:
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().split()[2].rstrip(";")
+        self._client.start()
+        self.model.settimeout(30)
+        self._taken = self.model.accept()[0]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.join()
+        self._taken.close()
+        self.model.close()
+
+    def _ask(self) -> None:
+        try:
+            asked(f"{self.url}/v1/chat/completions", {"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}]})
+        except urllib.error.HTTPError as error:
+            with error:
+                self.refused = (error.code, json.loads(error.read())["error"]["code"])
+        except OSError:
+            pass
+
+
+def test_a_server_that_had_to_abort_turns_is_drained_says_so_and_exits_with_0(tmp_path: Path) -> None:
+    with Hanging(tmp_path, grace_s=0.01) as server:
+        server.process.send_signal(signal.SIGTERM)
+        _, err = server.process.communicate(timeout=30)
+    assert (server.process.returncode, server.refused) == (0, (503, "shutting_down"))
+    assert "aborted on record" in err
+    found = [each["entry"]["entry_type"] for each in read_lines(tmp_path / "root/HO2/ADMIN/ho2m.jsonl")]
+    assert found[-1] == "TURN_ABORTED"
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with Hanging(tmp_path, grace_s=1_000) as server:
+        server.process.send_signal(signal.SIGTERM)
+        while True:
+            try:
+                urllib.request.urlopen(f"{server.url}/readyz", timeout=20).close()
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 503:
+                    break
+                raise
+        server.process.send_signal(signal.SIGTERM)
+        server.process.communicate(timeout=30)
+    assert server.process.returncode == 130
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import ToolContext, tool
+from kitchener import ConfirmationRequired, ToolContext, tool
 from kitchener.records import events as records
 from kitchener.records.prompt import PromptRequest, ToolUse
-from kitchener.testing import ScriptedProvider, use_tool
+from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.agui.front_end import PATH, FrontEnd, kinds, of_kind
 from tests.serve.requests import Asked, Client, serving
@@ -30,6 +30,15 @@ PLAIN = [
 def send_letter(to: str) -> str:
     """Sends a letter."""
     return f"sent to {to}"
+
+
+@tool(read_only=True)
+def book(context: ToolContext, day: str) -> str:
+    """Books a table."""
+    if context.answer is None:
+        hours = {"type": "string", "enum": ["18:00", "20:00"]} if day == "monday" else {"type": "object"}
+        raise ConfirmationRequired("At which hour?", hours)
+    return f"booked at {context.answer.answer}"
 
 
 @tool(read_only=True)
@@ -259,6 +268,27 @@ class TestInterrupts:
             assert told in front.results[waits["id"]]
             assert (told in front.said[-1], front.interrupts) == (True, [])
 
+    async def test_a_question_of_a_tool_is_answered_by_what_it_asks_for(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root", calling(use_tool("book", day="monday")), tools=[book]) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (asks,) = front.interrupts
+            assert (asks["message"], asks["responseSchema"]["enum"]) == ("At which hour?", ["18:00", "20:00"])
+            assert front.results == {}
+            for wrong in ("19:00", None):
+                assert await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": wrong}) == []
+                assert front.last.status == 400
+            await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": "20:00"})
+            assert front.results == {asks["id"]: "booked at 20:00"}
+
+    async def test_a_refusal_is_no_answer_to_a_question_that_takes_anything(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root", calling(use_tool("book", day="friday")), tools=[book]) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (asks,) = front.interrupts
+            await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": {"approved": False}})
+            assert "booked" not in front.results[asks["id"]]
+
     async def test_a_message_waits_until_what_is_open_is_answered(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:
             front = FrontEnd(client)
@@ -288,6 +318,20 @@ class TestInterrupts:
             assert (front.interrupts, front.results) == ([bob], {})
             await front.resume({"interruptId": ada["id"], **allowed}, {"interruptId": bob["id"], **allowed})
             assert front.results == {ada["id"]: "sent to ada", bob["id"]: "sent to bob"}
+
+    async def test_a_thread_goes_on_after_an_interrupt_that_has_expired(self, tmp_path: Path) -> None:
+        clock, model = FakeClock(), calling(use_tool("send_letter", to="ada"))
+        soon = {"expires_s": 60}
+        async with serving(tmp_path / "root", model, tools=[send_letter], clock=clock, approval=soon) as client:
+            front = FrontEnd(client)
+            await front.say("go")
+            (waits,) = front.interrupts
+            clock.advance(61)
+            assert await front.resume({"interruptId": waits["id"], "status": "resolved", "payload": {"approved": True}}) == []
+            assert (front.last.status, front.last.code) == (409, "approval_closed")
+            session = (await client.runtime.sessions())[0].session_id
+            await front.say("and?", resume=[{"interruptId": waits["id"], "status": "cancelled"}])
+            assert (front.said[-1], front.session, front.interrupts) == ("echo: and?", session, [])
 
     async def test_a_thread_goes_on_after_an_interrupt_that_was_answered_elsewhere(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:

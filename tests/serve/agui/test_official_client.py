@@ -1,4 +1,6 @@
-"""The official AG-UI client for JavaScript against a server on this machine. `make doors` installs it and runs this.
+"""The protocol's own clients against a server on this machine: its validator, and the official client for JavaScript.
+
+`make doors` installs the second one.
 
 CLIENT_DOORS=.doors/clients   the folder where `npm` has installed it
 """
@@ -10,6 +12,7 @@ from typing import Any, Final
 import anyio
 import orjson
 import pytest
+from ag_ui_validate.transport import TransportOptions, validate_endpoint
 
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider, use_tool
@@ -19,8 +22,6 @@ from tests.serve.test_openai_client import listening
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
 SCRIPT: Final = Path(__file__).parents[1] / "doors" / "front_end.cjs"
-
-pytestmark = pytest.mark.skipif(not DOORS, reason="CLIENT_DOORS names no folder with clients of npm; `make doors` makes one")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,17 @@ def answer(request: PromptRequest) -> Any:
     return {"response_text": f"heard {outcomes[-1]}, done"} if outcomes else use_tool("send_letter", to="ada")
 
 
-async def test_it_shows_replies_withdrawals_tools_and_interrupts(tmp_path: Path) -> None:
+async def test_the_validator_finds_nothing_wrong_with_the_connection(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root") as real:
+        options = TransportOptions(headers={"authorization": "Bearer any"}, timeout_ms=20_000)
+        found = await validate_endpoint(f"{str(real.openai.base_url).rstrip('/')}/agui/ADMIN", options)
+    assert (found.status, found.transport_error) == (200, None)
+    assert [each for each in found.report.diagnostics if each.severity != "info"] == []
+    assert found.report.features["agentic-chat"] == "exercised"
+
+
+@pytest.mark.skipif(not DOORS, reason="CLIENT_DOORS names no folder with clients of npm; `make doors` makes one")
+async def test_the_official_client_shows_replies_withdrawals_tools_and_interrupts(tmp_path: Path) -> None:
     async with listening(tmp_path / "root", ScriptedProvider(answer), [send_letter], acceptance=["min_chars:8"]) as real:
         url = f"{str(real.openai.base_url).rstrip('/')}/agui/ADMIN"
         command = ["node", str(SCRIPT), str(Path(DOORS).resolve()), url]

@@ -125,6 +125,13 @@ def test_withdrawn_text_is_taken_back_by_a_snapshot_of_all_other_messages() -> N
     assert "bad" not in str(snapshot)
 
 
+def test_what_only_the_client_keeps_is_not_told_again() -> None:
+    own = [{"id": each, "role": each, "content": {} if each == "activity" else "x"} for each in ("activity", "reasoning")]
+    events = told(TextDelta("WO-1", 1, "bad"), TextRetracted("WO-1"), messages=[SHOWN[0], *own, SHOWN[2]])
+    (snapshot,) = of_kind(events, "MESSAGES_SNAPSHOT")
+    assert snapshot["messages"] == [SHOWN[0], SHOWN[2]]
+
+
 def test_steps_of_one_type_that_overlap_have_names_of_their_own() -> None:
     events = told(WorkOrderPlanned("WO-1", "synthesize"), WorkOrderPlanned("WO-2", "synthesize"))
     assert [each["stepName"] for each in of_kind(events, "STEP_STARTED")] == ["synthesize", "synthesize WO-2"]

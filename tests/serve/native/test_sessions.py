@@ -206,6 +206,27 @@ class TestEvents:
                     await asked.done.wait()
             assert names(asked)[0] == "session_started"
 
+    async def test_an_event_is_sent_when_it_happens_and_not_when_somebody_looks(self, tmp_path: Path) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold)) as client:
+            path, asked, sent = await begun(client), Asked(), Asked()
+            asked.taking.set()
+            sent.taking.set()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.run, asked, "GET", f"{path}/events")
+                await asked.arrived.wait()
+                asked.arrived = anyio.Event()
+                tasks.start_soon(client.run, sent, "POST", f"{path}/messages", {"message": "wait"})
+                await hold.arrived["wait"].wait()
+                with anyio.fail_after(10):
+                    while "turn_started" not in names(asked):  # although the turn has committed nothing yet
+                        await asked.arrived.wait()
+                        asked.arrived = anyio.Event()
+                assert "turn_completed" not in names(asked)
+                hold.released["wait"].set()
+                await sent.done.wait()
+                asked.gone.set()
+
     async def test_they_tell_nothing_of_how_the_agent_is_instructed(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", instructions="You are the secret Bo.") as client:
             path = await begun(client)

@@ -6,7 +6,7 @@ An answer is written where it is made, as plain JSON types. The tests of the ser
 from pydantic import BaseModel, ConfigDict
 
 
-class Answer(BaseModel):
+class DescribedAnswer(BaseModel):
     """A JSON object that the server sends. Clients must accept further fields."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -16,7 +16,7 @@ JsonObject = dict[str, object]
 """An object whose fields another page describes."""
 
 
-class ProblemDetail(Answer):
+class ProblemDetail(DescribedAnswer):
     """What went wrong."""
 
     message: str
@@ -29,7 +29,7 @@ class ProblemDetail(Answer):
     """For programs; `docs/server.md` lists the codes."""
 
 
-class ProblemAnswer(Answer):
+class ProblemAnswer(DescribedAnswer):
     """The answer to a request that failed."""
 
     error: ProblemDetail

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from kitchener.serve.answers.answer import Answer
+from kitchener.serve.answers.answer import DescribedAnswer
 from kitchener.serve.answers.turn_answers import TurnErrorAnswer
 
 
-class ModelAnswer(Answer):
+class ListedModelAnswer(DescribedAnswer):
     """An agent as a model."""
 
     id: str
@@ -15,14 +15,14 @@ class ModelAnswer(Answer):
     owned_by: str
 
 
-class ModelListAnswer(Answer):
+class ModelListAnswer(DescribedAnswer):
     """The agents that a key reaches."""
 
     object: Literal["list"]
-    data: list[ModelAnswer]
+    data: list[ListedModelAnswer]
 
 
-class ServedTurnAnswer(Answer):
+class ServedTurnAnswer(DescribedAnswer):
     """What this server adds to a reply."""
 
     session_id: str
@@ -31,7 +31,7 @@ class ServedTurnAnswer(Answer):
     error: TurnErrorAnswer | None
 
 
-class ChatMessageAnswer(Answer):
+class ChatMessageAnswer(DescribedAnswer):
     """The reply."""
 
     role: Literal["assistant"]
@@ -39,7 +39,7 @@ class ChatMessageAnswer(Answer):
     refusal: None
 
 
-class ChatChoiceAnswer(Answer):
+class ChatChoiceAnswer(DescribedAnswer):
     """The one choice."""
 
     index: Literal[0]
@@ -48,13 +48,13 @@ class ChatChoiceAnswer(Answer):
     finish_reason: Literal["stop"]
 
 
-class PromptTokensAnswer(Answer):
+class PromptTokensAnswer(DescribedAnswer):
     """Tokens that were read."""
 
     cached_tokens: int
 
 
-class ChatUsageAnswer(Answer):
+class ChatUsageAnswer(DescribedAnswer):
     """Tokens of all model calls of the turn."""
 
     prompt_tokens: int
@@ -63,7 +63,7 @@ class ChatUsageAnswer(Answer):
     prompt_tokens_details: PromptTokensAnswer
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(DescribedAnswer):
     """A whole chat completion."""
 
     id: str

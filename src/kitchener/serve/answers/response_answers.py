@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kitchener.serve.answers.answer import Answer, JsonObject
+from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 from kitchener.serve.answers.chat_answers import ServedTurnAnswer
 
 
-class OutputTextAnswer(Answer):
+class OutputTextAnswer(DescribedAnswer):
     """The text of a reply."""
 
     type: Literal["output_text"]
@@ -17,14 +17,14 @@ class OutputTextAnswer(Answer):
     logprobs: list[object]
 
 
-class InputTextAnswer(Answer):
+class InputTextAnswer(DescribedAnswer):
     """The text of a message."""
 
     type: Literal["input_text"]
     text: str
 
 
-class InputImageAnswer(Answer):
+class InputImageAnswer(DescribedAnswer):
     """An image of a message."""
 
     type: Literal["input_image"]
@@ -34,7 +34,7 @@ class InputImageAnswer(Answer):
     image_url: None
 
 
-class InputFileAnswer(Answer):
+class InputFileAnswer(DescribedAnswer):
     """A file of a message."""
 
     type: Literal["input_file"]
@@ -48,7 +48,7 @@ MessagePartAnswer = Annotated[
 ]
 
 
-class MessageItemAnswer(Answer):
+class MessageItemAnswer(DescribedAnswer):
     """A message or a reply."""
 
     id: str
@@ -58,7 +58,7 @@ class MessageItemAnswer(Answer):
     content: list[MessagePartAnswer]
 
 
-class ApprovalRequestItemAnswer(Answer):
+class ApprovalRequestItemAnswer(DescribedAnswer):
     """A tool call that waits for a person."""
 
     id: str
@@ -71,7 +71,7 @@ class ApprovalRequestItemAnswer(Answer):
     """JSON."""
 
 
-class ApprovalResponseItemAnswer(Answer):
+class ApprovalResponseItemAnswer(DescribedAnswer):
     """The answer about a tool call."""
 
     id: str
@@ -84,7 +84,7 @@ class ApprovalResponseItemAnswer(Answer):
 ItemAnswer = Annotated[MessageItemAnswer | ApprovalRequestItemAnswer | ApprovalResponseItemAnswer, Field(discriminator="type")]
 
 
-class ItemListAnswer(Answer):
+class ItemListAnswer(DescribedAnswer):
     """A page of items."""
 
     object: Literal["list"]
@@ -94,14 +94,14 @@ class ItemListAnswer(Answer):
     has_more: bool
 
 
-class ResponseErrorAnswer(Answer):
+class ResponseErrorAnswer(DescribedAnswer):
     """Why there is no reply."""
 
     code: Literal["server_error"]
     message: str
 
 
-class CachedTokensAnswer(Answer):
+class CachedTokensAnswer(DescribedAnswer):
     """Tokens that the provider had cached."""
 
     cached_tokens: int
@@ -109,13 +109,13 @@ class CachedTokensAnswer(Answer):
     """Always 0: not counted."""
 
 
-class ReasoningTokensAnswer(Answer):
+class ReasoningTokensAnswer(DescribedAnswer):
     """Tokens that the model thought in; always 0."""
 
     reasoning_tokens: int
 
 
-class ResponseUsageAnswer(Answer):
+class ResponseUsageAnswer(DescribedAnswer):
     """Tokens of all model calls of the turn."""
 
     input_tokens: int
@@ -125,13 +125,13 @@ class ResponseUsageAnswer(Answer):
     total_tokens: int
 
 
-class ConversationAnswer(Answer):
+class ConversationAnswer(DescribedAnswer):
     """The session."""
 
     id: str
 
 
-class ResponseAnswer(Answer):
+class ResponseAnswer(DescribedAnswer):
     """A turn as a response."""
 
     id: str

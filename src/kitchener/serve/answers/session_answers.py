@@ -3,11 +3,11 @@
 from typing import Literal
 
 from kitchener.records.entries import IntentScope
-from kitchener.serve.answers.answer import Answer
+from kitchener.serve.answers.answer import DescribedAnswer
 from kitchener.serve.answers.turn_answers import CostAnswer
 
 
-class SessionAnswer(Answer):
+class SessionAnswer(DescribedAnswer):
     """A session, and what waits in it."""
 
     session_id: str
@@ -24,7 +24,7 @@ class SessionAnswer(Answer):
     cost: CostAnswer
 
 
-class ListedSessionAnswer(Answer):
+class ListedSessionAnswer(DescribedAnswer):
     """A session in a list."""
 
     session_id: str
@@ -40,13 +40,13 @@ class ListedSessionAnswer(Answer):
     """The beginning of its first message; null: there is none, or it cannot be read."""
 
 
-class SessionListAnswer(Answer):
+class SessionListAnswer(DescribedAnswer):
     """Sessions, newest first."""
 
     sessions: list[ListedSessionAnswer]
 
 
-class SpokenTurnAnswer(Answer):
+class SpokenTurnAnswer(DescribedAnswer):
     """What was said in a turn, or an imported message with its reply."""
 
     turn_id: str
@@ -63,20 +63,20 @@ class SpokenTurnAnswer(Answer):
     """Whether the turn went on after a person's answer about a tool."""
 
 
-class SpokenTurnsAnswer(Answer):
+class SpokenTurnsAnswer(DescribedAnswer):
     """What was said in a session, oldest first."""
 
     turns: list[SpokenTurnAnswer]
 
 
-class StoppedAnswer(Answer):
+class StoppedAnswer(DescribedAnswer):
     """How many turns were aborted."""
 
     session_id: str
     stopped: int
 
 
-class IntentAnswer(Answer):
+class IntentAnswer(DescribedAnswer):
     """An intent of a session."""
 
     intent_id: str
@@ -90,13 +90,13 @@ class IntentAnswer(Answer):
     declared_at: str
 
 
-class IntentListAnswer(Answer):
+class IntentListAnswer(DescribedAnswer):
     """The intents of a session, in the order of their declarations."""
 
     intents: list[IntentAnswer]
 
 
-class DeclaredIntentAnswer(Answer):
+class DeclaredIntentAnswer(DescribedAnswer):
     """An intent that was declared."""
 
     intent_id: str

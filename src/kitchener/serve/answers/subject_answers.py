@@ -1,10 +1,10 @@
 """Describes answers about what is known of a subject, and about erasing it."""
 
 from kitchener.config import ServeRight
-from kitchener.serve.answers.answer import Answer, JsonObject
+from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 
 
-class OwnRightsAnswer(Answer):
+class OwnRightsAnswer(DescribedAnswer):
     """What the key of the request reaches and allows."""
 
     subject_id: str
@@ -20,7 +20,7 @@ class OwnRightsAnswer(Answer):
     version: str
 
 
-class LearnedLineAnswer(Answer):
+class LearnedLineAnswer(DescribedAnswer):
     """A learned line."""
 
     artifact_id: str | None
@@ -42,7 +42,7 @@ class LearnedLineAnswer(Answer):
     expires_at: str | None
 
 
-class GateAnswer(Answer):
+class GateAnswer(DescribedAnswer):
     """How near a signal is to being learned from."""
 
     state: str
@@ -54,7 +54,7 @@ class GateAnswer(Answer):
     already_consolidated: bool
 
 
-class SignalAnswer(Answer):
+class SignalAnswer(DescribedAnswer):
     """A signal, and what it adds up to."""
 
     signal_id: str
@@ -67,7 +67,7 @@ class SignalAnswer(Answer):
     gate: GateAnswer
 
 
-class MemoryAnswer(Answer):
+class MemoryAnswer(DescribedAnswer):
     """What was learned about a subject."""
 
     agent: str
@@ -79,7 +79,7 @@ class MemoryAnswer(Answer):
     signals: list[SignalAnswer]
 
 
-class WithdrawnLineAnswer(Answer):
+class WithdrawnLineAnswer(DescribedAnswer):
     """A learned line that is not in use any more."""
 
     artifact_id: str | None
@@ -87,7 +87,7 @@ class WithdrawnLineAnswer(Answer):
     line: str | None
 
 
-class MemoryChangeAnswer(Answer):
+class MemoryChangeAnswer(DescribedAnswer):
     """What was forgotten."""
 
     target: str
@@ -96,7 +96,7 @@ class MemoryChangeAnswer(Answer):
     withdrawn: list[WithdrawnLineAnswer]
 
 
-class ErasureAnswer(Answer):
+class ErasureAnswer(DescribedAnswer):
     """The report of an erasure."""
 
     subject_id: str

@@ -5,10 +5,10 @@ from typing import Literal
 from kitchener.records.entries.approvals import ApprovalReason
 from kitchener.records.entries.turns import TurnErrorKind
 from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
-from kitchener.serve.answers.answer import Answer, JsonObject
+from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 
 
-class NestedCostAnswer(Answer):
+class NestedCostAnswer(DescribedAnswer):
     """What turns used that tools ran in other sessions."""
 
     input_tokens: int
@@ -26,7 +26,7 @@ class CostAnswer(NestedCostAnswer):
     nested: NestedCostAnswer | None = None
 
 
-class WorkOrderAnswer(Answer):
+class WorkOrderAnswer(DescribedAnswer):
     """One work order of a turn."""
 
     wo_id: str
@@ -35,7 +35,7 @@ class WorkOrderAnswer(Answer):
     cost: CostAnswer
 
 
-class TurnErrorAnswer(Answer):
+class TurnErrorAnswer(DescribedAnswer):
     """Why a turn could not do what it was asked."""
 
     kind: TurnErrorKind
@@ -43,7 +43,7 @@ class TurnErrorAnswer(Answer):
     wo_id: str | None
 
 
-class RefAnswer(Answer):
+class RefAnswer(DescribedAnswer):
     """An entry of a ledger."""
 
     ledger_id: str
@@ -51,7 +51,7 @@ class RefAnswer(Answer):
     entry_hash: str
 
 
-class TurnAnswer(Answer):
+class TurnAnswer(DescribedAnswer):
     """The result of a turn."""
 
     response: str
@@ -78,14 +78,14 @@ class TurnAnswer(Answer):
     projection_ref: RefAnswer | None
 
 
-class ResumedTurnAnswer(Answer):
+class ResumedTurnAnswer(DescribedAnswer):
     """What became of the turn after an answer about a tool call."""
 
     result: TurnAnswer | None
     """The result of the turn that goes on; null: other calls still wait."""
 
 
-class ApprovalAnswer(Answer):
+class WaitingCallAnswer(DescribedAnswer):
     """A tool call that waits for a person."""
 
     approval_id: str
@@ -106,13 +106,13 @@ class ApprovalAnswer(Answer):
     expires_at: str
 
 
-class ApprovalListAnswer(Answer):
+class ApprovalListAnswer(DescribedAnswer):
     """Tool calls that wait, oldest first."""
 
-    approvals: list[ApprovalAnswer]
+    approvals: list[WaitingCallAnswer]
 
 
-class ExplanationAnswer(Answer):
+class ExplanationAnswer(DescribedAnswer):
     """Why one item was shown or not."""
 
     entity_id: str
@@ -130,14 +130,14 @@ class ExplanationAnswer(Answer):
     evidence_refs: list[RefAnswer]
 
 
-class TurnFlagAnswer(Answer):
+class TurnFlagAnswer(DescribedAnswer):
     """Something that was noted about a turn."""
 
     kind: str | None
     detail: object
 
 
-class TurnReasonsAnswer(Answer):
+class TurnReasonsAnswer(DescribedAnswer):
     """What a turn was shown, and why, as `kitchener context explain --json` tells it."""
 
     turn_id: str
@@ -164,7 +164,7 @@ class TurnReasonsAnswer(Answer):
     explanations: list[ExplanationAnswer]
 
 
-class ShownChangeAnswer(Answer):
+class ShownChangeAnswer(DescribedAnswer):
     """An item that only one of two turns was shown."""
 
     entity_id: str
@@ -172,7 +172,7 @@ class ShownChangeAnswer(Answer):
     why: str
 
 
-class TurnDiffAnswer(Answer):
+class TurnDiffAnswer(DescribedAnswer):
     """What a turn was shown that an earlier one was not, and the other way round."""
 
     before: str

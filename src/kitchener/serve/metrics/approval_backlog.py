@@ -37,12 +37,12 @@ class ApprovalBacklog:
         after = self._seen.get(agent_class, 0)
         entries = [*self._waiting.get(agent_class, ())]
         entries += [each async for each in ledger.read(key=events.APPROVALS_KEY, after_seq=after)]
-        ends = list[StoredEntry]()
-        for session in sorted({each.session_id or "" for each in entries}):
-            found = ledger.read(session_id=session, entry_type=(events.SESSION_END, events.WO_ABANDONED))
+        ends, first = list[StoredEntry](), {each.session_id: each.seq for each in reversed(entries)}
+        for session, seq in first.items():
+            found = ledger.read(session_id=session, entry_type=(events.SESSION_END, events.WO_ABANDONED), after_seq=seq)
             ends += [each async for each in found]
         pending = [each for each in approvals_in([*entries, *ends], iso(self._clock.time_us())) if each.is_pending]
         ids = {each.approval_id for each in pending}
-        self._seen[agent_class] = max((each.seq for each in entries), default=after)
+        self._seen[agent_class] = max([after, *(each.seq for each in entries)])
         self._waiting[agent_class] = [each for each in entries if each.entity_id in ids]
         return len(pending)

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from kitchener.config import ServeConfig
+from pydantic import BaseModel
+
+from kitchener.config import ServeConfig, ServeRight
 from kitchener.serve.answers.session_answers import (
     DeclaredIntentAnswer,
     IntentListAnswer,
@@ -31,7 +33,7 @@ from kitchener.serve.native.session_calls import MAX_LISTED, NewSession, Session
 from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
 from kitchener.serve.native.subject_erasure import ErasureCalls, SubjectErasure
 from kitchener.serve.native.turn_explanations import ExplanationCalls
-from kitchener.serve.operations_table import Parameter, Served
+from kitchener.serve.operations_table import Answering, Parameter, Served
 from kitchener.serve.served_turns import ServedTurns
 
 _ONE: Final = "/v1/sessions/{session_id}"
@@ -68,52 +70,23 @@ def subject_operations(access: SessionAccess, *forget: Callable[[], object]) -> 
         *forget: drop what the server itself keeps of what was said
     """
     why, memory, erasure = ExplanationCalls(access), MemoryCalls(access), ErasureCalls(access, *forget)
-    turn = f"{_ONE}/turns/{{turn_id}}"
+    turn, of_turn = f"{_ONE}/turns/{{turn_id}}", (_SESSION, _TURN)
     line = "/v1/memory/{artifact_id}/deactivate"
     return [
         Served("GET", "/v1/me", "Show what the key allows", OwnRights(access).show, gives=OwnRightsAnswer),
-        Served(
-            "GET",
-            f"{turn}/why",
-            "Explain what a turn was shown",
-            why.why,
-            "read",
-            None,
-            (_SESSION, _TURN, _ENTRY),
-            gives=TurnReasonsAnswer,
-        ),
-        Served(
-            "GET", f"{turn}/diff", "Compare two turns", why.diff, "read", None, (_SESSION, _TURN, _BEFORE), gives=TurnDiffAnswer
-        ),
-        Served("GET", "/v1/memory", "List what was learned", memory.show, "read", None, (_AGENT,), gives=MemoryAnswer),
-        Served(
-            "POST",
-            line,
-            "Forget a learned line",
-            memory.deactivate,
-            "chat",
-            ForgottenLine,
-            (_ARTIFACT,),
-            gives=MemoryChangeAnswer,
-        ),
-        Served(
-            "POST",
-            "/v1/memory/quarantine",
-            "Forget a signal",
-            memory.quarantine,
-            "chat",
-            ForgottenSignal,
-            gives=MemoryChangeAnswer,
-        ),
-        Served(
-            "POST",
+        _shows(f"{turn}/why", "Explain what a turn was shown", why.why, TurnReasonsAnswer, *of_turn, _ENTRY),
+        _shows(f"{turn}/diff", "Compare two turns", why.diff, TurnDiffAnswer, *of_turn, _BEFORE),
+        _shows("/v1/memory", "List what was learned", memory.show, MemoryAnswer, _AGENT),
+        _does(line, "Forget a learned line", memory.deactivate, ForgottenLine, MemoryChangeAnswer, _ARTIFACT),
+        _does("/v1/memory/quarantine", "Forget a signal", memory.quarantine, ForgottenSignal, MemoryChangeAnswer),
+        _does(
             "/v1/subject/erase",
             "Erase the subject",
             erasure.erase,
-            "erase",
             SubjectErasure,
+            ErasureAnswer,
+            right="erase",
             errors=(409,),
-            gives=ErasureAnswer,
         ),
     ]
 
@@ -128,136 +101,56 @@ def session_operations(access: SessionAccess, config: ServeConfig, turns: Served
         draining: whether the server shuts down
     """
     sessions, messages = SessionCalls(access, turns), MessageCalls(access, turns, config)
-    feed, approvals, intents = EventFeed(access, config, draining), ApprovalCalls(access, turns), IntentRequests(access)
-    answers, intent = f"{_ONE}/approvals/{{approval_id}}", f"{_ONE}/intents"
-    of_session, of_approval = (_SESSION,), (_SESSION, _APPROVAL)
+    feed, every, of_feed = EventFeed(access, config, draining), "/v1/sessions", (_SESSION, _AFTER, _FOLLOW)
+    sent = _does(f"{_ONE}/messages", "Send a message", messages.send, NewMessage, TurnAnswer, _SESSION, _KEY, errors=_OF_TURN)
     return [
-        Served(
-            "POST",
-            "/v1/sessions",
-            "Begin a session",
-            sessions.begin,
-            "chat",
-            NewSession,
-            status=201,
-            errors=(409, 410),
-            gives=SessionAnswer,
-        ),
-        Served(
-            "GET",
-            "/v1/sessions",
-            "List the newest sessions",
-            sessions.list_all,
-            "read",
-            None,
-            (_AGENT, _LIMIT),
-            gives=SessionListAnswer,
-        ),
-        Served("GET", _ONE, "Show a session", sessions.show, "read", None, of_session, gives=SessionAnswer),
-        Served(
-            "GET",
-            f"{_ONE}/messages",
-            "Read what was said",
-            sessions.messages,
-            "read",
-            None,
-            (_SESSION, _LIMIT),
-            gives=SpokenTurnsAnswer,
-        ),
-        Served(
-            "POST",
-            f"{_ONE}/messages",
-            "Send a message",
-            messages.send,
-            "chat",
-            NewMessage,
-            (_SESSION, _KEY),
-            200,
-            _OF_TURN,
-            True,
-            TurnAnswer,
-        ),
-        Served(
-            "GET", f"{_ONE}/events", "Follow a session", feed.follow, "read", None, (_SESSION, _AFTER, _FOLLOW), streams=True
-        ),
-        Served("POST", f"{_ONE}/stop", "Abort the running turns", sessions.stop, "chat", None, of_session, gives=StoppedAnswer),
-        Served(
-            "POST",
-            f"{_ONE}/end",
-            "End a session",
-            sessions.end,
-            "chat",
-            SessionEnding,
-            of_session,
-            errors=(410,),
-            gives=SessionAnswer,
-        ),
-        Served(
-            "GET",
-            f"{_ONE}/approvals",
-            "List the tool calls that wait",
-            approvals.waiting,
-            "approve",
-            None,
-            of_session,
-            gives=ApprovalListAnswer,
-        ),
-        Served(
-            "GET",
-            "/v1/approvals",
-            "List those of all sessions",
-            approvals.all_waiting,
-            "approve",
-            None,
-            (_AGENT,),
-            gives=ApprovalListAnswer,
-        ),
-        Served(
-            "POST",
-            f"{answers}/approve",
-            "Allow one",
-            approvals.approve,
-            "approve",
-            Approval,
-            of_approval,
-            200,
-            _OF_TURN,
-            gives=ResumedTurnAnswer,
-        ),
-        Served(
-            "POST",
-            f"{answers}/deny",
-            "Refuse one",
-            approvals.deny,
-            "approve",
-            Denial,
-            of_approval,
-            200,
-            _OF_TURN,
-            gives=ResumedTurnAnswer,
-        ),
-        Served("GET", intent, "List the intents", intents.list_all, "read", None, of_session, gives=IntentListAnswer),
-        Served(
-            "POST",
-            intent,
-            "Declare an intent",
-            intents.declare,
-            "chat",
-            NewIntent,
-            of_session,
-            201,
-            (409, 410),
-            gives=DeclaredIntentAnswer,
-        ),
-        Served(
-            "POST",
-            f"{intent}/{{intent_id}}",
-            "Change an intent",
-            intents.change,
-            "chat",
-            IntentChangeBody,
-            (_SESSION, _INTENT),
-            errors=(409, 410),
-            gives=IntentListAnswer,
-        ),
+        _does(every, "Begin a session", sessions.begin, NewSession, SessionAnswer, status=201, errors=(409, 410)),
+        _shows(every, "List the newest sessions", sessions.list_all, SessionListAnswer, _AGENT, _LIMIT),
+        _shows(_ONE, "Show a session", sessions.show, SessionAnswer, _SESSION),
+        _shows(f"{_ONE}/messages", "Read what was said", sessions.messages, SpokenTurnsAnswer, _SESSION, _LIMIT),
+        sent._replace(streams=True),
+        Served("GET", f"{_ONE}/events", "Follow a session", feed.follow, "read", None, of_feed, streams=True),
+        _does(f"{_ONE}/stop", "Abort the running turns", sessions.stop, None, StoppedAnswer, _SESSION),
+        _does(f"{_ONE}/end", "End a session", sessions.end, SessionEnding, SessionAnswer, _SESSION, errors=(410,)),
+        *_approval_operations(ApprovalCalls(access, turns)),
+        *_intent_operations(IntentRequests(access)),
     ]
+
+
+def _approval_operations(calls: ApprovalCalls) -> list[Served]:
+    one, of_one = f"{_ONE}/approvals/{{approval_id}}", (_SESSION, _APPROVAL)
+    allowed = _does(f"{one}/approve", "Allow one", calls.approve, Approval, ResumedTurnAnswer, *of_one, errors=_OF_TURN)
+    refused = _does(f"{one}/deny", "Refuse one", calls.deny, Denial, ResumedTurnAnswer, *of_one, errors=_OF_TURN)
+    waiting = _shows(f"{_ONE}/approvals", "List the tool calls that wait", calls.waiting, ApprovalListAnswer, _SESSION)
+    of_all = _shows("/v1/approvals", "List those of all sessions", calls.all_waiting, ApprovalListAnswer, _AGENT)
+    return [each._replace(right="approve") for each in (waiting, of_all, allowed, refused)]
+
+
+def _intent_operations(calls: IntentRequests) -> list[Served]:
+    every, wrong = f"{_ONE}/intents", (409, 410)
+    one, of_one = f"{every}/{{intent_id}}", (_SESSION, _INTENT)
+    return [
+        _shows(every, "List the intents", calls.list_all, IntentListAnswer, _SESSION),
+        _does(every, "Declare an intent", calls.declare, NewIntent, DeclaredIntentAnswer, _SESSION, status=201, errors=wrong),
+        _does(one, "Change an intent", calls.change, IntentChangeBody, IntentListAnswer, *of_one, errors=wrong),
+    ]
+
+
+def _shows(path: str, summary: str, answer: Answering, gives: type[BaseModel], *parameters: Parameter) -> Served:
+    """An operation that changes nothing."""
+    return Served("GET", path, summary, answer, "read", None, parameters, gives=gives)
+
+
+def _does(
+    path: str,
+    summary: str,
+    answer: Answering,
+    body: type[BaseModel] | None,
+    gives: type[BaseModel],
+    *parameters: Parameter,
+    right: ServeRight = "chat",
+    status: int = 200,
+    errors: tuple[int, ...] = (),
+) -> Served:
+    """An operation that does something."""
+    return Served("POST", path, summary, answer, right, body, parameters, status, errors, gives=gives)
