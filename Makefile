@@ -80,8 +80,9 @@ real: $(DEV) ## talk with a small language model, replay and verify; installs it
 	@$(BIN)/python -m benchmarks.real $(ARGS)
 
 doors: $(DEV) .doors/clients/.stamp .doors/python/.stamp ## run the tests with MCP servers and clients of npm and a browser; installs them below .doors (needs Node.js, Chromium)
-	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients PAGE_DOORS=.doors/python \
-		$(BIN)/python -m pytest tests/mcp/test_doors.py tests/serve/agui/test_official_client.py tests/serve/page/test_page_in_browser.py $(ARGS)
+	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients PAGE_DOORS=.doors/python $(BIN)/python -m pytest \
+		tests/mcp/test_doors.py tests/serve/agui/test_official_client.py tests/serve/test_openai_javascript.py \
+		tests/serve/page/test_page_in_browser.py $(ARGS)
 
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	@for each in node npm; do command -v $$each >/dev/null || \

@@ -66,15 +66,16 @@ _TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: 
 
 
 class _Gate:
-    """Lets so many calls a second through; 0: all."""
+    """Lets so many calls a second through, those of six seconds at once; 0: all."""
 
     def __init__(self, calls_per_s: float) -> None:
-        self._per_s, self._left, self._at = calls_per_s, calls_per_s, time.monotonic()
+        self._per_s, self._most, self._at = calls_per_s, calls_per_s * 6, time.monotonic()
+        self._left = self._most
 
     def opens(self) -> bool:
         """Whether one more call may pass now."""
         now = time.monotonic()
-        self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
+        self._left, self._at = min(self._most, self._left + (now - self._at) * self._per_s), now
         if self._per_s and self._left < 1:
             return False
         self._left -= 1

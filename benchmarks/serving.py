@@ -8,7 +8,8 @@
 model. Every reply is checked, every turn must stand in the ledger once, and the ledgers must verify. The same turns then run
 in a process without HTTP, by `stream_turn`: `times_library` is what serving costs (medians of so many rounds, each measures
 both). `limited`: so many clients at once ask for replies of an endpoint that lets few calls a second through and answers the
-others with 429 and `Retry-After`. `attacks`: `benchmarks/attacks.py`, with a well-behaved client beside each.
+others with 429 and `Retry-After`: once without and once with `requests_per_minute` of the provider. `attacks`:
+`benchmarks/attacks.py`, with a well-behaved client beside each.
 
 CPU time is user plus system of the process that serves or runs the turns. The last line of stdout is one JSON object with
 `--json`. The exit code is 1 if a turn was lost, a reply was wrong, or an attack did what it should not. Ctrl-C ends everything.
@@ -48,7 +49,7 @@ model = "m"
 max_concurrency = 32
 """
 _WARM_CLIENTS: Final = 20
-_CALLS_A_SECOND: Final = 100
+_CALLS_A_SECOND: Final = 50
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -141,10 +142,17 @@ def of_rounds(rounds: list[dict[str, Any]], options: argparse.Namespace) -> dict
     }
 
 
-async def measure_limited(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What each of so many sessions gets where the provider lets few calls through."""
+async def measure_limited(folder: Path, options: argparse.Namespace, more: str = "") -> dict[str, Any]:
+    """What each of so many sessions gets where the provider lets few calls through.
+
+    Args:
+        folder: an empty folder
+        options: the command line
+        more: further settings of the provider
+    """
     async with endpoint(calls_per_s=_CALLS_A_SECOND) as url:
-        seen = await anyio.to_thread.run_sync(_limited_clients, folder, url, options.clients)
+        settings = _LIMITED.format(url=url) + more
+        seen = await anyio.to_thread.run_sync(_limited_clients, folder, settings, options.clients)
     found = await checked_ledgers(folder)
     texts = Counter("reply" if each.startswith("Certainly") else "apology" for each in seen["texts"])
     return {
@@ -162,8 +170,8 @@ async def measure_limited(folder: Path, options: argparse.Namespace) -> dict[str
     }
 
 
-def _limited_clients(folder: Path, url: str, count: int) -> dict[str, Any]:
-    with served(folder, _LIMITED.format(url=url)) as server:
+def _limited_clients(folder: Path, settings: str, count: int) -> dict[str, Any]:
+    with served(folder, settings) as server:
         return clients(server.port, "--clients", str(count), "--turns", "1", "--texts")
 
 
@@ -188,7 +196,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             show(f"{options.clients} clients that stream", found["turns"])
         if "limited" in options.only:
             found["limited"] = anyio.run(measure_limited, Path(base) / "limited", options)
-            show("a provider at its rate limit", found["limited"])
+            show("a provider at its rate limit, of which the settings know nothing", found["limited"])
+            known = f"requests_per_minute = {_CALLS_A_SECOND * 54}\n"  # a little less than it lets through
+            found["paced"] = anyio.run(measure_limited, Path(base) / "paced", options, known)
+            show("the same with the provider's requests_per_minute", found["paced"])
         if "attacks" in options.only:
             found["attacks"] = anyio.run(attack, Path(base) / "attacks", options.attackers)
             show("attacks", found["attacks"])

@@ -80,6 +80,7 @@ TESTED_ELSEWHERE = {
     "records/tools": "as functions: tests/actors/tools; of servers: tests/mcp; what waits: tests/acceptance/approval",
     "inspection": "through the commands that print it: tests/cli",
     "inspection/turns": "through the commands that print it: tests/cli/context, and the server: tests/serve/native",
+    "serve/answers": "every answer to the tests of the server is compared with its description: tests/serve/described.py",
     "replaying": "tests/replay",
     "replaying/recorded": "tests/replay",
 }

@@ -67,16 +67,16 @@ def connection_class(most: int, head_timeout_s: float) -> type[asyncio.Protocol]
         most: connections at once
         head_timeout_s: how long a client may take for the head of a request, seconds
     """
-    waiting: dict[_Connection, None] = {}  # those without a request, the one that has waited longest first
+    waiting: dict[_ClientConnection, None] = {}  # those without a request, the one that has waited longest first
 
-    class Connection(_Connection):
+    class ServedConnection(_ClientConnection):
         _waiting, _most, _head_timeout_s = waiting, most, head_timeout_s
 
-    return Connection
+    return ServedConnection
 
 
-class _Connection(H11Protocol):
-    _waiting: "dict[_Connection, None]"
+class _ClientConnection(H11Protocol):
+    _waiting: "dict[_ClientConnection, None]"
     _most: int
     _head_timeout_s: float
 

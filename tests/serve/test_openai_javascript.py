@@ -18,7 +18,7 @@ from tests.serve.responses.test_responses import send_card
 from tests.serve.test_openai_client import Real, listening
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
-HERE: Final = Path(__file__).parent
+SCRIPTS: Final = Path(__file__).with_name("doors")
 
 pytestmark = pytest.mark.skipif(not DOORS, reason="CLIENT_DOORS names no folder with clients of npm; `make doors` makes one")
 
@@ -44,7 +44,7 @@ def answer(request: PromptRequest) -> Any:
 
 async def run(real: Real, script: str) -> Any:
     """What a script prints."""
-    command = ["node", str(HERE / script), str(Path(DOORS).resolve()), str(real.openai.base_url).rstrip("/")]
+    command = ["node", str(SCRIPTS / script), str(Path(DOORS).resolve()), str(real.openai.base_url).rstrip("/")]
     with anyio.fail_after(60):
         ran = await anyio.run_process(command, check=False)
     assert ran.returncode == 0, ran.stderr.decode()
