@@ -474,18 +474,18 @@ class TestLostConnections:
                     break
                 tab.page.wait_for_timeout(25)
             assert wire.held == {b"GET", b"POST"}
-            with tab.page.expect_response(lambda answer: answer.request.method == "POST") as again:
+            with tab.page.expect_response(lambda answer: answer.request.method == "POST"):
                 wire.holds = (b"POST",)
                 tab.see(".text", "You said: wait for me", count=1)
                 tab.gone("#stop")
                 wire.holds = ()
-            again.value.finished()
+            tab.ask("last", "You said: last")
             tab.see(".text", "You said: wait for me", count=1)
             tab.gone("#notice")
-            assert tab.find(".bubble").all_inner_texts() == ["first", "wait for me"]
+            assert tab.find(".bubble").all_inner_texts() == ["first", "wait for me", "last"]
             tab.page.reload()
-            tab.see(".turn", count=2)
-            assert tab.find(".bubble").all_inner_texts() == ["first", "wait for me"]
+            tab.see(".turn", count=3)
+            assert tab.find(".bubble").all_inner_texts() == ["first", "wait for me", "last"]
 
     def test_a_message_that_is_sent_without_a_connection_arrives_once(self, browser: Any, tmp_path: Path) -> None:
         with (
