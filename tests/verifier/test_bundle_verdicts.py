@@ -370,8 +370,8 @@ def test_a_chain_built_anew_is_refused_by_the_signed_head_alone(
     assert refused([plain, foreign], proven.signer.public_key) == [plain, foreign]
 
 
-def test_an_answer_that_was_not_the_turns_is_refused(change: Callable[..., Path], tmp_path: Path) -> None:
-    """Even where HO1m was built anew and signed: HO2m says what its hash was."""
+def test_an_answer_that_does_not_fit_the_turns_trace_hash_is_refused(change: Callable[..., Path], tmp_path: Path) -> None:
+    """Even where HO1m was built anew and signed: HO2m says what its bytes were."""
 
     def forged(content: Bundle) -> None:
         def how(fields: dict[str, Any]) -> None:
@@ -382,7 +382,7 @@ def test_an_answer_that_was_not_the_turns_is_refused(change: Callable[..., Path]
         found["head"] = sign_head(found["ledger_id"], found["rows"][-1][0], found["rows"][-1][4], MOMENT, other).as_json()
 
     path = change(forged)
-    assert "output_ref: expected " in node([path])[0]
+    assert "trace_hash: expected sha256:" in node([path])[0]
     assert refused([path]) == [path]
 
 
