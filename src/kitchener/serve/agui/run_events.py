@@ -24,6 +24,7 @@ from kitchener.serve.agui.run_input import AskedRun
 from kitchener.serve.agui.run_texts import RunTexts
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import Problem
+from kitchener.serve.token_usage import TokenUsage
 
 PROTOCOL: Final = "1.0"
 """The version of the protocol that this server speaks."""
@@ -131,9 +132,6 @@ class RunEvents:
 
 def _usage(result: TurnResult) -> dict[str, int]:
     """Tokens as the protocol counts them."""
-    cost = result.cost_summary
-    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
-    found = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
-    if cached := sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary):
-        found["cachedInputTokens"] = cached
-    return found
+    used = TokenUsage.of_turn(result)
+    found = {"inputTokens": used.read, "outputTokens": used.written, "totalTokens": used.read + used.written}
+    return {**found, "cachedInputTokens": used.cached} if used.cached else found

@@ -3,11 +3,11 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import Any, NamedTuple
 
-from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.client_history import WITHDRAWN
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import problem_of
+from kitchener.serve.token_usage import TokenUsage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -31,16 +31,16 @@ class Heading(NamedTuple):
         choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
         return event({**self._head("chat.completion.chunk"), "choices": choices, **({} if usage is ... else {"usage": usage})})
 
-    def usage_chunk(self, cost: CostSummary) -> bytes:
+    def usage_chunk(self, used: TokenUsage) -> bytes:
         """The chunk with the tokens that were used."""
-        return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(cost)})
+        return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(used)})
 
-    def whole(self, text: str, cost: CostSummary, told: dict[str, Any] | None = None) -> dict[str, Any]:
+    def whole(self, text: str, used: TokenUsage, told: dict[str, Any] | None = None) -> dict[str, Any]:
         """A whole answer.
 
         Args:
             text: the reply
-            cost: what it cost
+            used: the tokens that it took
             told: what this server adds; None: there is no turn
         """
         message = {"role": "assistant", "content": text, "refusal": None}
@@ -48,7 +48,7 @@ class Heading(NamedTuple):
         return {
             **self._head("chat.completion"),
             "choices": [choice],
-            "usage": usage_of(cost),
+            "usage": usage_of(used),
             **({"kitchener": told} if told else {}),
         }
 
@@ -56,15 +56,13 @@ class Heading(NamedTuple):
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
 
 
-def usage_of(cost: CostSummary) -> dict[str, Any]:
+def usage_of(used: TokenUsage) -> dict[str, Any]:
     """Tokens as clients expect them."""
-    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
-    cached = cost.get("cached_tokens", 0) or 0
     return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens": used.read,
+        "completion_tokens": used.written,
+        "total_tokens": used.read + used.written,
+        "prompt_tokens_details": {"cached_tokens": used.cached},
     }
 
 
@@ -105,7 +103,7 @@ async def chunks(
                     piece += heading.chunk({"content": said}, usage=usage) if said else b""
                     piece += heading.chunk({}, "stop", usage=usage)
                     if includes_usage:
-                        piece += heading.usage_chunk(update.result.cost_summary)
+                        piece += heading.usage_chunk(TokenUsage.of_turn(update.result))
                     said, piece = "", piece + DONE
             if said:
                 piece += heading.chunk({"content": said}, usage=usage)
@@ -117,12 +115,12 @@ async def chunks(
 
 
 async def whole_as_chunks(
-    heading: Heading, text: str, cost: CostSummary, *, includes_usage: bool
+    heading: Heading, text: str, used: TokenUsage, *, includes_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     """The stream of a reply that is there as a whole."""
     usage = None if includes_usage else ...
     yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
     yield heading.chunk({}, "stop", usage=usage)
     if includes_usage:
-        yield heading.usage_chunk(cost)
+        yield heading.usage_chunk(used)
     yield DONE

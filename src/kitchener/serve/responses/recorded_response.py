@@ -22,6 +22,7 @@ from kitchener.serve.responses.response_objects import (
     turn_of_response,
     unknown_response,
 )
+from kitchener.serve.token_usage import TokenUsage
 
 _STATUSES: Final[Mapping[str, ResponseStatus]] = {"cancelled": "cancelled", "shutdown": "cancelled"}
 """The status of a response by why its turn was aborted; any other reason: `failed`."""
@@ -54,7 +55,7 @@ class RecordedResponse(NamedTuple):
     def told(self) -> dict[str, Any]:
         """What a complete response says besides its items: arguments of `ResponseHead.response`."""
         assert self.result is not None
-        return {"completed_at": self.completed_at, "cost": self.result.cost_summary, "told": told_of(self.result)}
+        return {"completed_at": self.completed_at, "used": TokenUsage.of_turn(self.result), "told": told_of(self.result)}
 
 
 async def named_response(access: SessionAccess, request: Request, response_id: str) -> tuple[FoundSession, str]:

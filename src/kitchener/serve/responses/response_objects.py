@@ -7,8 +7,9 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from kitchener.ids import session_of_turn
-from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, CostSummary, opened, text_of
+from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, opened, text_of
 from kitchener.serve.problems import RequestRefused
+from kitchener.serve.token_usage import TokenUsage
 
 ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
 
@@ -40,7 +41,7 @@ class ResponseHead(NamedTuple):
         output: Sequence[Mapping[str, Any]] = (),
         *,
         completed_at: int | None = None,
-        cost: CostSummary | None = None,
+        used: TokenUsage | None = None,
         error: str | None = None,
         told: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class ResponseHead(NamedTuple):
             status: how far it is
             output: its items
             completed_at: when it was complete, seconds since 1970; None: it is not
-            cost: what the turn cost; None: not known
+            used: the tokens that it took; None: not known
             error: why there is no reply; None: there is one, or may be
             told: what this server adds; None: nothing
         """
@@ -65,7 +66,7 @@ class ResponseHead(NamedTuple):
             "model": self.model,
             "output": list(output),
             "previous_response_id": self.previous_id,
-            "usage": _usage(cost) if cost is not None else None,
+            "usage": _usage(used) if used is not None else None,
             "conversation": {"id": self.session_id} if self.session_id is not None else None,
         }
         if told is not None:
@@ -182,13 +183,12 @@ def answer_item(resolved: ApprovalResolvedPayload) -> dict[str, Any]:
     }
 
 
-def _usage(cost: CostSummary) -> dict[str, Any]:
+def _usage(used: TokenUsage) -> dict[str, Any]:
     """Tokens as clients expect them."""
-    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
     return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": cost.get("cached_tokens", 0) or 0, "cache_write_tokens": 0},
-        "output_tokens": written,
+        "input_tokens": used.read,
+        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+        "output_tokens": used.written,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
+        "total_tokens": used.read + used.written,
     }
