@@ -1,7 +1,7 @@
 """Writes replies in the form of the chat completions API: whole, or as the chunks of a stream. Knows no connection."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.client_history import WITHDRAWN
@@ -20,7 +20,7 @@ class Heading(NamedTuple):
     """Seconds since 1970."""
     model: str
 
-    def chunk(self, delta: dict[str, Any], finish: str | None = None, usage: object = ...) -> bytes:
+    def chunk(self, delta: dict[str, object], finish: str | None = None, usage: object = ...) -> bytes:
         """A chunk of a stream as an event.
 
         Args:
@@ -35,7 +35,7 @@ class Heading(NamedTuple):
         """The chunk with the tokens that were used."""
         return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(used)})
 
-    def whole(self, text: str, used: TokenUsage, told: dict[str, Any] | None = None) -> dict[str, Any]:
+    def whole(self, text: str, used: TokenUsage, told: dict[str, object] | None = None) -> dict[str, object]:
         """A whole answer.
 
         Args:
@@ -52,11 +52,11 @@ class Heading(NamedTuple):
             **({"kitchener": told} if told else {}),
         }
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _head(self, kind: str) -> dict[str, object]:
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
 
 
-def usage_of(used: TokenUsage) -> dict[str, Any]:
+def usage_of(used: TokenUsage) -> dict[str, object]:
     """Tokens as clients expect them."""
     return {
         "prompt_tokens": used.read,
@@ -66,7 +66,7 @@ def usage_of(used: TokenUsage) -> dict[str, Any]:
     }
 
 
-def told_of(result: TurnResult) -> dict[str, Any]:
+def told_of(result: TurnResult) -> dict[str, object]:
     """What this server says of a turn beside its reply."""
     return {
         "session_id": result.session_id,

@@ -1,9 +1,9 @@
 """`/v1/models` and `/v1/chat/completions`: an agent as a model of the OpenAI API. Explained in `docs/server.md`."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.records.turn import TurnResult, UpdateListener
+from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Caller
 from kitchener.serve.chat.approval_answers import given_answer
@@ -96,21 +96,19 @@ class ChatDoor:
     def _begin(
         self, supervisor: HO2Supervisor, subject_id: str, session_id: str, asked: ChatRequest, key: str | None
     ) -> ServedTurn:
-        options: dict[str, Any] = {  # the keyword arguments of `handle_turn`
-            "session_id": session_id,
-            "subject_id": subject_id,
-            "idempotency_key": key,
-            "parts": asked.parts,
-            "output": asked.output,
-            "tool_choice": asked.body.tool_choice or "auto",
-        }
+        ask: Callable[..., Awaitable[TurnResult]] = partial(
+            supervisor.handle_turn,
+            asked.message,
+            session_id=session_id,
+            subject_id=subject_id,
+            idempotency_key=key,
+            parts=asked.parts,
+            output=asked.output,
+            tool_choice="none" if asked.body.tool_choice == "none" else "auto",
+        )
         if asked.body.stream:
-
-            def started(listener: UpdateListener) -> Awaitable[TurnResult]:
-                return supervisor.handle_turn(asked.message, listener=listener, **options)
-
-            return self._turns.begin(session_id, started)
-        return self._turns.begin_whole(session_id, partial(supervisor.handle_turn, asked.message, **options))
+            return self._turns.begin(session_id, lambda listener: ask(listener=listener))
+        return self._turns.begin_whole(session_id, ask)
 
     async def _answered(
         self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer
@@ -152,5 +150,5 @@ class ChatDoor:
     def _heading(self, body: ChatBody, of: str) -> Heading:
         return Heading(f"chatcmpl-{of}-{next(self._numbers)}", self._clock.time_us() // 1_000_000, body.model)
 
-    def _model(self, name: str) -> dict[str, Any]:
+    def _model(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._began // 1_000_000, "owned_by": "kitchener"}
