@@ -93,7 +93,7 @@ class ServeConfig(Settings):
     max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
     """Largest body of a request, bytes. A larger one is refused with 413."""
     request_timeout_s: Seconds = 30.0
-    """How long a client may take to send the body of its request, seconds."""
+    """How long a client may take to send the head of its request, and again for its body, seconds. After that it gets 408."""
     write_timeout_s: Seconds = 30.0
     """How long a client may leave a piece of a stream untaken before it counts as gone, seconds."""
     keep_alive_s: Seconds = 15.0
