@@ -22,6 +22,7 @@ NEEDED_BY_AN_EXTRA = {
     "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
     "serve": {"h11", "starlette", "uvicorn"},
     "mcp/connection.py": {"httpx2", "mcp", "mcp-types"},
+    "mcp/http_transport.py": {"httpx2"},
     "telemetry/": {"opentelemetry"},
     "testing/replays.py": {"pytest"},
 }

@@ -34,7 +34,7 @@ class Settings(BaseModel):
     """Keys of earlier versions, each with its replacement."""
 
     # Not a validator: one that runs before the fields' would turn JSON into Python, which accepts no list for a tuple.
-    def __new__(cls, **given: Any) -> Self:
+    def __new__(cls, **given: object) -> Self:
         """Raises a `ConfigError` for a keyword of an earlier version, which names the replacement."""
         for key, instead in cls.gone_keys.items():
             if key in given:
@@ -42,7 +42,7 @@ class Settings(BaseModel):
         return super().__new__(cls)
 
 
-def without_secrets(config: Settings) -> dict[str, Any]:
+def without_secrets(config: Settings) -> dict[str, object]:
     """The settings as JSON types. References and addresses of providers are shown without secrets."""
     return shown_settings(config.model_dump(mode="json"))
 
@@ -90,7 +90,7 @@ SettingPath = tuple[str | int, ...]
 
 
 def parse_settings(
-    model: type[_Model], data: Mapping[str, Any], source: str, *, origins: Mapping[SettingPath, str] | None = None
+    model: type[_Model], data: Mapping[str, object], source: str, *, origins: Mapping[SettingPath, str] | None = None
 ) -> _Model:
     """Returns the settings that `data` describes. Types are strict: neither `true` nor `"5"` is a number.
 
@@ -114,7 +114,7 @@ def parse_settings(
         raise ConfigError(named, dotted_key(at), _shown(first, at), _expected(first, model, at)) from None
 
 
-def read_settings_file(path: str | Path) -> dict[str, Any]:
+def read_settings_file(path: str | Path) -> dict[str, object]:
     """Returns the content of a settings file: JSON if its name ends in `.json`, else TOML.
 
     Raises:
@@ -140,7 +140,7 @@ def read_settings_file(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def check_values(value: Any, source: str, at: SettingPath = ()) -> None:
+def check_values(value: object, source: str, at: SettingPath = ()) -> None:
     """Raises for values that no setting can have, before any other code walks through the tables.
 
     Args:
@@ -192,7 +192,7 @@ def _read_text(path: str | Path) -> str:
         raise ConfigError(shown_path(str(path)), "", "", "cannot be read: no file has such a name") from None
 
 
-def _parse_toml(text: str, source: str) -> dict[str, Any]:
+def _parse_toml(text: str, source: str) -> dict[str, object]:
     if (found := _DEEP_KEY.search(text)) is not None:
         line = text.count("\n", 0, found.end()) + 1
         raise ConfigError(source, "", "", f"line {line}: {_TOO_DEEP}")
@@ -263,7 +263,7 @@ def _table_at(model: type[Settings], at: SettingPath) -> type[Settings] | None:
 
 def annotation_at(model: type[Settings], at: SettingPath) -> Any:
     """Returns the declared type of the value at this path; None: the model has no such path."""
-    here: Any = model
+    here: object = model
     for part in at:
         if isinstance(here, type) and issubclass(here, Settings):
             field = here.model_fields.get(str(part))
@@ -325,7 +325,7 @@ def inheriting(own: _Model, inherited: _Model, agent_class: str) -> _Model:
         raise ValueError(f"agent class {agent_class!r}, with what it inherits: {problem}") from None
 
 
-def _laid_over(own: Settings, inherited: Settings, *, except_for: str = "") -> dict[str, Any]:
+def _laid_over(own: Settings, inherited: Settings, *, except_for: str = "") -> dict[str, object]:
     """The values that either table sets. A value that neither sets keeps its default, which `memory_config` can tell."""
     values = {key: getattr(inherited, key) for key in inherited.model_fields_set if key != except_for}
     for key in own.model_fields_set:
@@ -333,7 +333,7 @@ def _laid_over(own: Settings, inherited: Settings, *, except_for: str = "") -> d
     return values
 
 
-def _merged(own: Any, inherited: Any) -> Any:
+def _merged(own: object, inherited: object) -> object:
     if isinstance(own, dict) and isinstance(inherited, dict):
         return {**inherited, **{key: _merged(value, inherited.get(key)) for key, value in own.items()}}
     if isinstance(own, Settings) and isinstance(inherited, type(own)):

@@ -104,7 +104,7 @@ def described_names(names: Iterable[str]) -> str:
     return ", ".join(map(described_key, sorted(names)))
 
 
-def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def shown_settings(settings: Mapping[str, Any]) -> dict[str, object]:
     """Returns settings as JSON types without secrets, of a whole file or of one table.
 
     In the whole settings, names and paths follow the rules for errors; in the router's table, references and addresses do.
@@ -128,32 +128,33 @@ def shown_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _shown_table(value: Any, key: str = "") -> Any:
+def _shown_table(value: object, key: str = "") -> object:
     """Returns a table with its paths and tool names replaced where they may be secrets."""
     if isinstance(value, Mapping):
         return {name: _shown_table(each, name) for name, each in value.items()}
-    if key in _PATHS and value is not None:
+    if key in _PATHS and isinstance(value, str):
         return shown_path(value)
-    return list(map(described_key, value)) if key == "tools" and value is not None else value
+    return list(map(described_key, value)) if key == "tools" and isinstance(value, list) else value
 
 
-def _with_shown_names(value: Any) -> Any:
+def _with_shown_names(value: object) -> object:
     """Returns a table whose names the user chose. Names that may be secrets are replaced by numbered texts."""
     if not isinstance(value, Mapping):
         return value
-    shown: dict[str, Any] = {}
+    shown: dict[str, object] = {}
     for number, (name, each) in enumerate(value.items(), 1):
         named = described_key(name)
         shown[named if named == name else f"{named} ({number})"] = each
     return shown
 
 
-def _shown_class(agent: Any) -> Any:
-    has_name = isinstance(agent, Mapping) and isinstance(agent.get("agent_class"), str)
-    return {**agent, "agent_class": described_key(agent["agent_class"])} if has_name else agent
+def _shown_class(agent: object) -> object:
+    if not isinstance(agent, Mapping) or not isinstance(agent.get("agent_class"), str):
+        return agent
+    return {**agent, "agent_class": described_key(agent["agent_class"])}
 
 
-def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_provider(provider: Mapping[str, Any]) -> dict[str, object]:
     shown = dict(provider)
     if provider["api_key"] is not None:
         shown["api_key"] = shown_reference(provider["api_key"])
@@ -162,7 +163,7 @@ def _shown_provider(provider: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _shown_server(server: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_server(server: Mapping[str, Any]) -> dict[str, object]:
     """The table of an MCP server. Users paste keys into arguments, so arguments are shown only if they are plain names."""
     shown = dict(server)
     shown["args"] = list(map(described_key, server["args"]))

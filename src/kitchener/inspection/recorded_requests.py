@@ -1,6 +1,6 @@
 """Requests for approval and their answers, as commands print them."""
 
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -53,6 +53,6 @@ def details(each: ApprovalInfo) -> dict[str, object]:
     return found
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     found = opened(value)
     return UNREADABLE if found is None and value is not None else found

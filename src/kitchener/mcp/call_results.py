@@ -54,7 +54,7 @@ def result_of(answer: Mapping[str, Any], max_bytes: int) -> Json | ToolQuestion:
     return result
 
 
-def responses_to(answer: ToolAnswer) -> tuple[dict[str, Any], str | None]:
+def responses_to(answer: ToolAnswer) -> tuple[Mapping[str, object], str | None]:
     """Returns the input responses and the request state with which a call is made again after a person's answer.
 
     Raises:
@@ -74,7 +74,7 @@ def _answer_to(key: str, answer: Json, asked: int) -> Json:
     return answer.get(key) if isinstance(answer, Mapping) else None
 
 
-def _response(kind: Json, answer: Json) -> dict[str, Any]:
+def _response(kind: Json, answer: Json) -> dict[str, object]:
     """One response of the protocol. No, or no answer, declines."""
     if answer is None or answer is False:
         return {"action": "decline"}
@@ -83,7 +83,7 @@ def _response(kind: Json, answer: Json) -> dict[str, Any]:
     return {"action": "accept"} if answer is True else {"action": "decline"}
 
 
-def _text(part: Mapping[str, Any]) -> str:
+def _text(part: Mapping[str, object]) -> str:
     kind = part.get("type")
     if kind == "text":
         return str(part.get("text", ""))
@@ -100,7 +100,7 @@ def _text(part: Mapping[str, Any]) -> str:
     )
 
 
-def _kind_of(part: Mapping[str, Any]) -> str:
+def _kind_of(part: Mapping[str, object]) -> str:
     return quoted(str(part.get("mimeType") or "of an unknown type"))
 
 

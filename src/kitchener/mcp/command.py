@@ -7,13 +7,16 @@ a line of any length, and copy it anew with each part that comes. `connection.py
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from subprocess import PIPE
-from typing import Any, Final, TextIO
+from typing import Final, Protocol, TextIO, TypeVar
 
 import anyio
+import orjson
 from anyio.abc import ObjectReceiveStream, ObjectSendStream, Process
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from pydantic import BaseModel
 
 TOO_LARGE: Final = "its answer is larger than"
 """Begins the error of a call whose answer was dropped."""
@@ -26,15 +29,34 @@ _CALL_ID: Final = re.compile(rb'"id"\s{0,4}:\s{0,4}(\d{1,18})')
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
+class WireMessage(Protocol):
+    """A message, as the vendor's library passes it on."""
+
+    @property
+    def message(self) -> BaseModel:
+        """What it says on the wire."""
+
+
+WireMessageT = TypeVar("WireMessageT", bound=WireMessage)
+
+
 @asynccontextmanager
 async def open_command(
-    library: Any, command: Sequence[str], *, cwd: str | None, env: Mapping[str, str], errors: TextIO, limit: int
-) -> AsyncIterator[tuple[Any, Any]]:
+    read: Callable[[bytes], WireMessageT],
+    command: Sequence[str],
+    *,
+    unreadable: int,
+    cwd: str | None,
+    env: Mapping[str, str],
+    errors: TextIO,
+    limit: int,
+) -> AsyncIterator[tuple[MemoryObjectReceiveStream[WireMessageT | Exception], MemoryObjectSendStream[WireMessageT]]]:
     """Starts a command, and ends it with the block, with all that it has started.
 
     Args:
-        library: the vendor's library
+        read: reads a message from its JSON; raises ValueError for what is none
         command: the program and its arguments
+        unreadable: the code of the protocol for an answer that cannot be read
         cwd: its working directory; None: that of this process
         env: all its environment variables
         errors: where its standard error goes
@@ -46,10 +68,10 @@ async def open_command(
     process = await anyio.open_process(
         command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=cwd, env=env, start_new_session=True
     )
-    told, incoming = anyio.create_memory_object_stream[Any](0)
-    outgoing, given = anyio.create_memory_object_stream[Any](0)
+    told, incoming = anyio.create_memory_object_stream[WireMessageT | Exception](0)
+    outgoing, given = anyio.create_memory_object_stream[WireMessageT](0)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read, library, process, told, limit)
+        tasks.start_soon(_read, process, told, lambda line: _message(read, line, unreadable, limit), limit)
         tasks.start_soon(_write, process, given, told)
         try:
             yield incoming, outgoing
@@ -61,7 +83,12 @@ async def open_command(
             tasks.cancel_scope.cancel()
 
 
-async def _read(library: Any, process: Process, told: ObjectSendStream[Any], limit: int) -> None:
+async def _read(
+    process: Process,
+    told: ObjectSendStream[WireMessageT | Exception],
+    message_of: Callable[["bytes | LongLine"], WireMessageT | Exception],
+    limit: int,
+) -> None:
     """Passes on what the command says, then reads on so that it is never stuck, until its output ends."""
     assert process.stdout is not None
     lines = LineReader(limit)
@@ -69,27 +96,31 @@ async def _read(library: Any, process: Process, told: ObjectSendStream[Any], lim
         async with told:
             async for chunk in process.stdout:
                 for line in lines.add(chunk):
-                    await told.send(_message(library, line, limit))
+                    await told.send(message_of(line))
     with suppress(*_GONE):
         async for _ in process.stdout:
             pass
 
 
-def _message(library: Any, line: "bytes | LongLine", limit: int) -> Any:
+def _message(
+    read: Callable[[bytes], WireMessageT], line: "bytes | LongLine", unreadable: int, limit: int
+) -> WireMessageT | ValueError:
     """A message, or an error in its place."""
     try:
         if not isinstance(line, LongLine):
-            return library.message(library.any_message.validate_json(line, by_name=False))
+            return read(line)
         found = _CALL_ID.search(line.beginning) or _CALL_ID.search(line.end)
         if found is None:
             return ValueError(f"a line is longer than {limit:,} bytes, and nothing says which call it answers")
-        error = {"code": library.unreadable, "message": f"{TOO_LARGE} {limit:,} bytes"}
-        return library.message(library.any_message.validate_python({"jsonrpc": "2.0", "id": int(found[1]), "error": error}))
+        error = {"code": unreadable, "message": f"{TOO_LARGE} {limit:,} bytes"}
+        return read(orjson.dumps({"jsonrpc": "2.0", "id": int(found[1]), "error": error}))
     except ValueError as error:  # no message; the session passes it over
         return error
 
 
-async def _write(process: Process, given: ObjectReceiveStream[Any], told: ObjectSendStream[Any]) -> None:
+async def _write(
+    process: Process, given: ObjectReceiveStream[WireMessageT], told: ObjectSendStream[WireMessageT | Exception]
+) -> None:
     """Passes on what the command is told. One that does not listen any more is lost, although it may live."""
     assert process.stdin is not None
     try:
@@ -171,4 +202,4 @@ class LineReader:
         self._long.add(part)
 
 
-__all__ = ["TOO_LARGE", "LineReader", "LongLine", "open_command"]
+__all__ = ["TOO_LARGE", "LineReader", "LongLine", "WireMessage", "open_command"]

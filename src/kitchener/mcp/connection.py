@@ -8,18 +8,29 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TextIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
 from kitchener.mcp.command import TOO_LARGE, open_command
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.plain_names import words_of
+
+if TYPE_CHECKING:
+    import mcp
+    import mcp_types
+    from mcp.client import Transport
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.client.session import ElicitationFnT
+    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp.shared.message import SessionMessage
 
 _MAX_PAGES: Final = 64
 """Most pages of a list of tools. A server could go on for ever."""
@@ -66,7 +77,7 @@ class Secrets:
 class ToolList:
     """The tools of a server at one time."""
 
-    tools: list[Mapping[str, Any]]
+    tools: list[Mapping[str, object]]
     """As JSON objects of the protocol."""
     ttl_s: float | None
     """How long the list holds, as the server says, seconds; None: it does not say."""
@@ -80,7 +91,7 @@ class Connection:
         tools_changed: set when the server says that its list of tools changed
     """
 
-    def __init__(self, library: Any, client: Any, state: "_Wire") -> None:
+    def __init__(self, library: "_Library", client: "mcp.Client", state: "_Wire") -> None:
         self._library, self._client, self._state = library, client, state
         self.lost, self.tools_changed = state.lost, state.tools_changed
 
@@ -105,7 +116,7 @@ class Connection:
         Raises:
             ConnectionLost, ServerRefused: it did not answer, or refused
         """
-        found: list[Mapping[str, Any]] = []
+        found: list[Mapping[str, object]] = []
         cursor, ttl_ms = None, None
         for _ in range(_MAX_PAGES):
             with self._translated():
@@ -119,11 +130,11 @@ class Connection:
     async def call(
         self,
         name: str,
-        arguments: Mapping[str, Any],
-        on_progress: Callable[[float, float | None, str | None], Any] | None,
-        responses: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, object],
+        on_progress: "ProgressFnT | None",
+        responses: Mapping[str, object] | None = None,
         request_state: str | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, object]:
         """Calls a tool and returns the server's answer as a JSON object of the protocol.
 
         Cancelling this tells the server.
@@ -134,15 +145,14 @@ class Connection:
             ConnectionLost: the server ended before it answered; whether the tool took effect is unknown
             ServerRefused: the server refused the request, or its answer has another form than the protocol's
         """
-        params = self._library.types.CallToolRequestParams(
-            name=name, arguments=dict(arguments), input_responses=responses, request_state=request_state
+        params = self._library.call_params.model_validate(
+            {"name": name, "arguments": dict(arguments), "input_responses": responses, "request_state": request_state}
         )
-        request = self._library.types.CallToolRequest(params=params)
+        request = self._library.call_request(params=params)
         with self._translated():
             # Not `call_tool`, which also checks the result against a schema of the server's, for as long as that takes.
             answer = await self._client.session.send_request(request, self._library.answer, progress_callback=on_progress)
-        dumped: Mapping[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return dumped
+        return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     async def follow_changes(self) -> bool:
         """Sets `tools_changed` when the server says so, until its stream ends. Older servers say so without being asked.
@@ -170,7 +180,7 @@ class Connection:
 class _Translated:
     """Turns the library's errors into this module's."""
 
-    def __init__(self, library: Any, state: "_Wire") -> None:
+    def __init__(self, library: "_Library", state: "_Wire") -> None:
         self._library, self._state = library, state
 
     def __enter__(self) -> None:
@@ -218,7 +228,7 @@ class _Wire:
         """Where a command writes its standard error to; None: there is no command."""
         self.is_silent = anyio.Event()
         """Set when nothing can be read from the standard error any more; from the beginning for a server without a command."""
-        self.listed: list[Mapping[str, Any]] = []
+        self.listed: list[Mapping[str, object]] = []
         """The newest page of tools, as the server wrote it."""
 
     def note_problem(self, text: str) -> None:
@@ -259,8 +269,8 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
     library = library_of_protocol()
     state = _Wire()
 
-    async def on_message(message: Any) -> None:
-        if isinstance(message, library.types.ToolListChangedNotification):
+    async def on_message(message: object) -> None:
+        if isinstance(message, library.list_changed):
             state.tools_changed.set()
         await anyio.lowlevel.checkpoint()
 
@@ -270,10 +280,10 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         else:
             state.is_silent.set()
             transport = await _address(library, stack, settings, secrets, state)
-        client = library.Client(
+        client = library.client(
             _watched(transport, state),
             message_handler=on_message,
-            client_info=library.types.Implementation(name="kitchener", version="1"),
+            client_info=library.implementation(name="kitchener", version="1"),
             elicitation_callback=_decline(library),
         )
         try:
@@ -285,17 +295,19 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         yield Connection(library, client, state)
 
 
-def _decline(library: Any) -> Callable[..., Any]:
+def _decline(library: "_Library") -> "ElicitationFnT":
     """Answers servers that wait for an answer within a call. A person may answer much later, so they are told no."""
 
-    async def decline(context: object, params: object) -> Any:
+    async def decline(context: object, params: object) -> "mcp_types.ElicitResult":
         await anyio.lowlevel.checkpoint()
-        return library.types.ElicitResult(action="decline")
+        return library.elicit_result(action="decline")
 
     return decline
 
 
-async def _command(library: Any, stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire) -> Any:
+async def _command(
+    library: "_Library", stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire
+) -> "Transport":
     reader, writer = os.pipe()
     stack.callback(os.close, reader)  # after the task that reads has ended
     os.set_blocking(reader, False)
@@ -304,8 +316,9 @@ async def _command(library: Any, stack: AsyncExitStack, settings: McpServerConfi
     stack.callback(tasks.cancel_scope.cancel)
     tasks.start_soon(_keep_last_words, reader, state)
     return open_command(
-        library,
+        library.read,
         [str(settings.command), *settings.args],
+        unreadable=library.unreadable,
         cwd=settings.cwd,
         env={**library.inherited(), **secrets.env},
         errors=state.errors,
@@ -324,21 +337,24 @@ async def _keep_last_words(reader: int, state: _Wire) -> None:
         state.last_words.extend(data.decode("utf-8", "replace")[-_LAST_WORDS_CHARS:].splitlines())
 
 
-async def _address(library: Any, stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire) -> Any:
+async def _address(
+    library: "_Library", stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire
+) -> "Transport":
+    import httpx2
+
     limit = _MAX_MESSAGE_FACTOR * settings.max_result_bytes
-    http = library.httpx2
-    client = http.AsyncClient(
+    client = httpx2.AsyncClient(
         headers={**secrets.headers, "Accept-Encoding": "identity"},
-        timeout=http.Timeout(settings.connect_timeout_s, read=settings.call_timeout_s),
-        transport=bounded_transport(http, library.closed, limit, state.note_problem),
+        timeout=httpx2.Timeout(settings.connect_timeout_s, read=settings.call_timeout_s),
+        transport=bounded_transport(library.closed, limit, state.note_problem),
         trust_env=False,
     )
     await stack.enter_async_context(client)
-    return library.streamable_http_client(settings.url, http_client=client, max_sse_event_size=limit)
+    return library.streamable_http_client(str(settings.url), http_client=client, max_sse_event_size=limit)
 
 
 @asynccontextmanager
-async def _watched(transport: AbstractAsyncContextManager[Any], state: _Wire) -> AsyncIterator[Any]:
+async def _watched(transport: "Transport", state: _Wire) -> AsyncIterator["TransportStreams"]:
     """A transport that tells when nothing can be read from it any more."""
     async with transport as (incoming, outgoing):
         if state.errors is not None:
@@ -349,24 +365,32 @@ async def _watched(transport: AbstractAsyncContextManager[Any], state: _Wire) ->
 class _WatchedStream:
     """A stream of messages that keeps each page of tools as it came, and tells when it ends."""
 
-    def __init__(self, stream: Any, state: _Wire) -> None:
+    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", state: _Wire) -> None:
         self._stream, self._state, self._ended = stream, state, state.lost
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
+
+    async def receive(self) -> "SessionMessage | Exception":
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
     async def __aenter__(self) -> "_WatchedStream":
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._ended.set()
-        await self._stream.__aexit__(*error)
+        await self._stream.__aexit__(kind, error, trace)
 
     def __aiter__(self) -> "_WatchedStream":
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> "SessionMessage | Exception":
         try:
             item = await self._stream.__anext__()
         except BaseException:  # its end, or an error after which nothing follows
@@ -380,7 +404,7 @@ class _WatchedStream:
         return item
 
 
-def _least(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+def _least(tool: Mapping[str, object]) -> dict[str, object] | None:
     """What the library needs of a listed tool; None: the tool has not even that."""
     name, schema = tool.get("name"), tool.get("inputSchema")
     is_whole = isinstance(name, str) and isinstance(schema, dict) and schema.get("type") == "object"
@@ -395,32 +419,32 @@ def words_of_first(error: BaseException) -> str:
     return (str(error) if is_own else words_of(error))[: 2 * _LAST_WORDS_CHARS]
 
 
-def library_of_protocol() -> Any:
+def library_of_protocol() -> "_Library":
     """The names of the vendor's library that this module uses. Imported when a server is opened, because it takes a second.
 
     Raises:
         ConfigError: the extra `mcp` is not installed
     """
     try:
-        import httpx2
         import mcp
         import mcp_types
         from mcp.client.stdio import get_default_environment
         from mcp.client.streamable_http import streamable_http_client
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.message import SessionMessage
-        from pydantic import TypeAdapter
     except ImportError as error:
         raise ConfigError("configuration", "mcp", "", f"{EXTRA} ({error})") from error
     # Its messages quote what servers send, with tracebacks. This module's errors say what matters of them.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return _Library(
-        types=mcp_types,
-        httpx2=httpx2,
-        Client=mcp.Client,
+        client=mcp.Client,
+        implementation=mcp_types.Implementation,
+        elicit_result=mcp_types.ElicitResult,
+        list_changed=mcp_types.ToolListChangedNotification,
+        call_params=mcp_types.CallToolRequestParams,
+        call_request=mcp_types.CallToolRequest,
         inherited=get_default_environment,
-        message=SessionMessage,
-        any_message=mcp_types.jsonrpc_message_adapter,
+        read=lambda line: SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)),
         streamable_http_client=streamable_http_client,
         error=mcp.MCPError,
         closed=mcp_types.CONNECTION_CLOSED,
@@ -433,17 +457,20 @@ def library_of_protocol() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    types: Any
-    httpx2: Any
-    Client: Any
-    inherited: Any
+    client: "type[mcp.Client]"
+    implementation: "type[mcp_types.Implementation]"
+    elicit_result: "type[mcp_types.ElicitResult]"
+    list_changed: "type[mcp_types.ToolListChangedNotification]"
+    call_params: "type[mcp_types.CallToolRequestParams]"
+    call_request: "type[mcp_types.CallToolRequest]"
+    inherited: Callable[[], dict[str, str]]
     """The environment variables that a command may have."""
-    message: Any
-    any_message: Any
-    streamable_http_client: Any
-    error: Any
+    read: "Callable[[bytes], SessionMessage]"
+    """Reads a message from a line of JSON."""
+    streamable_http_client: "Callable[..., Transport]"
+    error: "type[mcp.MCPError]"
     closed: int
     unreadable: int
-    listen_unsupported: Any
-    subscription_lost: Any
-    answer: Any
+    listen_unsupported: "type[ListenNotSupportedError]"
+    subscription_lost: "type[SubscriptionLost]"
+    answer: "TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredResult]"

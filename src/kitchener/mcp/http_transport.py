@@ -5,10 +5,13 @@ its answer, an error of the protocol. `connection.py` reads it. Explained in `do
 """
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kitchener.mcp.command import TOO_LARGE
 from kitchener.plain_names import words_of
+
+if TYPE_CHECKING:
+    import httpx2
 
 NOT_TAKEN: Final = "the server did not take the request: "
 """Begins the error of a request that had no effect."""
@@ -16,21 +19,21 @@ _SESSION: Final = "mcp-session-id"
 """The header with which servers of older versions of the protocol know a connection again."""
 
 
-def bounded_transport(http: Any, closed: int, limit: int, note_problem: Callable[[str], None]) -> Any:
+def bounded_transport(closed: int, limit: int, note_problem: Callable[[str], None]) -> "httpx2.AsyncHTTPTransport":
     """Returns a transport for a client of HTTP.
 
     Args:
-        http: the library of HTTP, which is imported when it is needed
         closed: the code of the protocol for a connection that has ended
         limit: largest answer, bytes; streams of events have limits of their own
         note_problem: is told why no request can succeed
     """
+    import httpx2 as http  # when it is needed, because it takes a moment
 
-    def answer(text: str) -> Any:
+    def answer(text: str) -> http.Response:
         return http.Response(502, json={"jsonrpc": "2.0", "id": None, "error": {"code": closed, "message": text}})
 
-    class Bounded(http.AsyncHTTPTransport):  # type: ignore[misc]
-        async def handle_async_request(self, request: Any) -> Any:
+    class Bounded(http.AsyncHTTPTransport):
+        async def handle_async_request(self, request: http.Request) -> http.Response:
             try:
                 response = await super().handle_async_request(request)
             except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
@@ -40,7 +43,8 @@ def bounded_transport(http: Any, closed: int, limit: int, note_problem: Callable
             if response.status_code in (401, 403):
                 note_problem(f"the server refuses the token or the headers (HTTP {response.status_code})")
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                response.stream = _limited(http, response.stream, limit)
+                assert isinstance(response.stream, http.AsyncByteStream)
+                response.stream = _limited(response.stream, limit)
             if _SESSION in request.headers and await _has_forgotten(response):
                 return answer(f"{NOT_TAKEN}it no longer knows this session")
             return response
@@ -48,7 +52,7 @@ def bounded_transport(http: Any, closed: int, limit: int, note_problem: Callable
     return Bounded()
 
 
-async def _has_forgotten(response: Any) -> bool:
+async def _has_forgotten(response: "httpx2.Response") -> bool:
     """Whether a server that was started again refuses a session from before. The protocol says 404, and some say 400."""
     if response.status_code not in (400, 404):
         return False
@@ -57,10 +61,11 @@ async def _has_forgotten(response: Any) -> bool:
     return response.status_code == 404 or b"session" in body.lower()
 
 
-def _limited(http: Any, stream: Any, limit: int) -> Any:
+def _limited(stream: "httpx2.AsyncByteStream", limit: int) -> "httpx2.AsyncByteStream":
     """A body that ends with an error beyond a limit, or where it is cut off."""
+    import httpx2 as http
 
-    class Limited(http.AsyncByteStream):  # type: ignore[misc]
+    class Limited(http.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             total = 0
             try:

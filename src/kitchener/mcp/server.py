@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import anyio
 from anyio.abc import TaskStatus
+from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
 
 from kitchener.clock import loop_clock
 from kitchener.config.mcp_servers import McpServerConfig
@@ -71,6 +72,24 @@ class ServerReport:
     """Calls that wait for a free place."""
     starts: int
     """Connections so far."""
+
+
+class ServerStatistics(TypedDict):
+    """The state of a server and its counts, for monitoring."""
+
+    state: ServerState
+    problem: str
+    """Why it is not connected; empty where it is."""
+    running: int
+    """Calls that run now."""
+    waiting: int
+    """Calls that wait for a free place."""
+    starts: int
+    """Connections so far."""
+    tools: int
+    """Tools that it offers."""
+    refused: int
+    """Tools that were left out."""
 
 
 @dataclass(slots=True)
@@ -266,7 +285,7 @@ class McpServer:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def _call(self, tool: ListedTool, arguments: Mapping[str, object], context: Any) -> object:
+    async def _call(self, tool: ListedTool, arguments: Mapping[str, object], context: object) -> object:
         """Calls a tool and returns its result, or a `ToolQuestion`.
 
         Raises:
@@ -295,7 +314,7 @@ class McpServer:
             " the call may have had its effect, so check before you repeat it"
         )
 
-    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: Any) -> object:
+    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: object) -> object:
         connection = await self._connected()
         answer = getattr(context, "answer", None)
         responses, request_state = responses_to(answer) if answer is not None else (None, None)
@@ -336,4 +355,4 @@ class McpServer:
         return connection
 
 
-__all__ = ["McpServer", "ServerReport", "ServerState"]
+__all__ = ["McpServer", "ServerReport", "ServerState", "ServerStatistics"]

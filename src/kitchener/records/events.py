@@ -195,7 +195,7 @@ UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
 """`(entry type, version)` to the function that turns such a payload into the next version's."""
 
 
-def read_payload(entry_type: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, Any]:
     """Returns a stored payload in the current shape. Unknown fields are kept; payloads of unknown types are not changed.
 
     Raises:
@@ -219,9 +219,9 @@ def in_words(payload: dict[str, Any]) -> dict[str, Any]:
     return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
 
 
-def with_signals(payload: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[str, Any]:
     """Returns a payload of the memory with some signal ids replaced, in every field that names signals."""
-    found = dict(payload)
+    found: dict[str, Any] = dict(payload)
     for name in ("signal_id", "target"):
         if name in found:
             found[name] = ids.get(found[name], found[name])
@@ -288,7 +288,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def keys_of_imported(
-    keys: Callable[[str, Mapping[str, Any]], tuple[str, ...]], entry_type: str, payload: Mapping[str, Any]
+    keys: Callable[[str, Mapping[str, Any]], tuple[str, ...]], entry_type: str, payload: Mapping[str, object]
 ) -> tuple[str, ...]:
     """Returns the index keys of an entry that an import brought; none for every other entry.
 
@@ -335,7 +335,7 @@ def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
     return (*keys, idempotency_index_key(scope, owner, payload["idempotency_key"]))
 
 
-def ends_by_erasure(entry_type: str, payload: Mapping[str, Any]) -> bool:
+def ends_by_erasure(entry_type: str, payload: Mapping[str, object]) -> bool:
     """Whether an entry ends a session because its subject was erased. The session's text can no longer be read."""
     return entry_type == SESSION_END and "key_id" in payload
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
@@ -21,7 +21,7 @@ MAX_SCHEMA_CHARS: Final = 65_536
 _SCHEMA: Final = "expected a JSON schema of an object"
 
 
-def _as_it_is(output: Mapping[str, Any]) -> object:
+def _as_it_is(output: Mapping[str, object]) -> object:
     return output
 
 
@@ -37,10 +37,10 @@ class OutputSchema:
     """`sha256:` of the text as UTF-8."""
     schema: Mapping[str, object]
     """The JSON schema."""
-    read: Callable[[Mapping[str, Any]], object] = _as_it_is
+    read: Callable[[Mapping[str, object]], object] = _as_it_is
     """Returns what the caller gets for an object of the schema; raises ValueError if the model's own checks refuse it."""
 
-    def problem(self, output: Mapping[str, Any]) -> str | None:
+    def problem(self, output: Mapping[str, object]) -> str | None:
         """Returns why the model's own checks refuse an object that fits the schema, or None. Repeats no value of it."""
         try:
             self.read(output)
@@ -52,7 +52,7 @@ class OutputSchema:
         return None
 
     @classmethod
-    def from_text(cls, text: str, read: Callable[[Mapping[str, Any]], object] = _as_it_is, name: str = "") -> "OutputSchema":
+    def from_text(cls, text: str, read: Callable[[Mapping[str, object]], object] = _as_it_is, name: str = "") -> "OutputSchema":
         """The schema with this text, which was checked when it was made."""
         schema = json.loads(text)
         return cls(name or str(schema.get("title") or "output")[:_MAX_NAME], text, digest(text.encode()), schema, read)
@@ -85,7 +85,9 @@ def _of_model(model: type[BaseModel]) -> OutputSchema:
     return _checked(schema, model.model_validate, model.__name__)
 
 
-def _checked(schema: dict[str, Any], read: Callable[[Mapping[str, Any]], object] = _as_it_is, name: str = "") -> OutputSchema:
+def _checked(
+    schema: dict[str, object], read: Callable[[Mapping[str, object]], object] = _as_it_is, name: str = ""
+) -> OutputSchema:
     try:
         canonical_bytes(schema, at="output")  # it is JSON, and not too deep
         text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))

@@ -5,12 +5,11 @@ payload then says what is wrong.
 """
 
 from collections.abc import Callable
-from typing import Any
 
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+Upgrade = Callable[[dict[str, object]], dict[str, object]]
 
 
-def name_projection(payload: dict[str, Any]) -> dict[str, Any]:
+def name_projection(payload: dict[str, object]) -> dict[str, object]:
     """`PROJECTION_COMPUTED` 1 to 2: `overlay_type` names the entry type, and each listed reference is an object with `ref`."""
     upgraded = {**payload, "v": 2, "overlay_type": "PROJECTION_COMPUTED"}
     for name in ("eligible_refs", "visible_refs", "proof_refs"):
@@ -19,12 +18,12 @@ def name_projection(payload: dict[str, Any]) -> dict[str, Any]:
     return upgraded
 
 
-def keep_lists(payload: dict[str, Any]) -> dict[str, Any]:
+def keep_lists(payload: dict[str, object]) -> dict[str, object]:
     """`PROJECTION_COMPUTED` 2 to 3: positions may stand without a base. Lists that are written out are read as they are."""
     return {**payload, "v": 3}
 
 
-def name_conflict(payload: dict[str, Any]) -> dict[str, Any]:
+def name_conflict(payload: dict[str, object]) -> dict[str, object]:
     """`CONFLICT_FLAG` 1 to 2: it has an `overlay_type`, and each listed reference is an object with `ref`."""
     upgraded = {**payload, "v": 2, "overlay_type": "CONFLICT_FLAG"}
     for name in ("involved_refs", "proof_refs"):
@@ -33,12 +32,12 @@ def name_conflict(payload: dict[str, Any]) -> dict[str, Any]:
     return upgraded
 
 
-def keep_order(payload: dict[str, Any]) -> dict[str, Any]:
+def keep_order(payload: dict[str, object]) -> dict[str, object]:
     """`HO3_OVERLAY_DEACTIVATED` 1 to 2: it took effect when it was written, whatever its `event_ts`; so its turns replay."""
     return {**payload, "v": 2, "is_dated": False} if "event_ts" in payload else {**payload, "v": 2}
 
 
-def name_weight(payload: dict[str, Any]) -> dict[str, Any]:
+def name_weight(payload: dict[str, object]) -> dict[str, object]:
     """`HO3_OVERLAY_WEIGHT_UPDATED` 1 to 2: as `keep_order`, and the field `weight` is called `new_weight`."""
     upgraded = keep_order(payload)
     if "weight" in upgraded:
@@ -46,7 +45,7 @@ def name_weight(payload: dict[str, Any]) -> dict[str, Any]:
     return upgraded
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     """A list of references, or the edits or positions that stand for one, with each reference as an object with `ref`."""
     if isinstance(value, list):
         return [{"ref": each} if isinstance(each, dict) and "entry_id" in each else _listed(each) for each in value]

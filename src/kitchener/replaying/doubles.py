@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.execution import WorkOrderFailed
@@ -70,7 +70,7 @@ def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
     if text is None:
         return None
 
-    def read(output: Mapping[str, Any]) -> object:
+    def read(output: Mapping[str, object]) -> object:
         verdict = tape.next_of(tape.ho2m)
         reason = verdict.payload.get("reason") if verdict is not None and verdict.entry_type == events.WO_QUALITY_GATE else None
         if isinstance(reason, str) and reason.startswith(REFUSED):
@@ -218,13 +218,13 @@ class RecordedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return self._registry.definitions()
 
-    def validate(self, tool_id: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """See `ToolRegistry`."""
         if self._items is not None and tool_id == self._items.tool_id:
             return self._items.bind(arguments)
         return self._registry.validate(tool_id, arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, Any], call: ToolContext) -> ToolOutcome:
+    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []
@@ -413,7 +413,7 @@ class RecordedMemory(MemoryReader):
                 return str(entry.payload["signal_id"])
         return signal_id
 
-    async def log_overlay(self, overlay: Overlay | Mapping[str, Any], *, namespace: str) -> str:
+    async def log_overlay(self, overlay: Overlay | Mapping[str, object], *, namespace: str) -> str:
         """Raises KitchenerError, because a replay learns nothing."""
         raise KitchenerError("a replay learns nothing")
 
@@ -450,7 +450,7 @@ class RecordedLearning(SignalOperations):
         overlays: Ledger,
         config: HO3MemoryConfig,
         clock: RecordedClock,
-        about: Mapping[str, Any],
+        about: Mapping[str, object],
     ) -> None:
         super().__init__(signals, overlays, config, clock)
         self._about = about

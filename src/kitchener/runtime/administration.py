@@ -3,7 +3,7 @@
 Both ways run the same operation of `admin/operations.py`. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.runtime.admin.asking import NobodyListens, ask
 from kitchener.runtime.admin.operation import Operation
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.content_check import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.ledger_paths import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
@@ -112,6 +113,6 @@ class FreeRoot:
             file, subject_id=subject_id, agent_class=agent_class, config=self._config, dry_run=dry_run
         )
 
-    def statistics(self) -> Mapping[str, object]:
+    def statistics(self) -> RuntimeStatistics:
         """Raises NotOnRecord: no process has queues."""
         raise NotOnRecord(f"no process has {self.directory} open and listens, so there are no queues")

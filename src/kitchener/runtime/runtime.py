@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -42,6 +41,7 @@ from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
@@ -243,7 +243,7 @@ class Runtime:
             total = total.plus(await spent_since(agent.ledgers, subject_id, since, self.config.router.prices))
         return total
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> RuntimeStatistics:
         """The present state of queues and workers, and what providers were sent so far, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())

@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]  # its types are a package of their 
 
 from kitchener.config import ModelPrice
 from kitchener.gateway.attempts import ProviderUsage
+from kitchener.mcp.server import ServerStatistics
 from kitchener.serve.metrics.exposition import exposition, runtime_families
 from tests.serve.metrics.metrics_text import ReadFamily, read_metrics
 from tests.serve.requests import serving
@@ -49,13 +50,26 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"]
 
 
+FAILED: ServerStatistics = {
+    "state": "failed",
+    "problem": "gone",
+    "running": 0,
+    "waiting": 0,
+    "starts": 1,
+    "tools": 0,
+    "refused": 0,
+}
+
+
 async def families(root: Path) -> dict[str, ReadFamily]:
     """All metrics of a server that has served a turn, with a model that has a price and an MCP server."""
     used = ProviderUsage(calls=1, input_tokens=1, output_tokens=1, cached_tokens=0, cache_write_tokens=0)
     async with serving(root) as client:
         await client.chat("hello", stream=True)
         read = read_metrics((await client.ask("GET", "/metrics")).body.decode())
-        found = client.runtime.statistics() | {"usage_by_model": {"p": {"m": used}}, "mcp_servers": {"s": {"state": "failed"}}}
+        found = client.runtime.statistics()
+        found["usage_by_model"] = {"p": {"m": used}}
+        found["mcp_servers"] = {"s": FAILED}
         told = runtime_families(
             found, waiting_approvals={"ADMIN": 0}, prices={"p/m": ModelPrice(input_per_million=1.0, output_per_million=1.0)}
         )

@@ -54,7 +54,8 @@ async def test_calls_tokens_and_cost_are_told_by_model(tmp_path: Path) -> None:
     used = ProviderUsage(calls=1, input_tokens=1_000, output_tokens=100, cached_tokens=400, cache_write_tokens=200)
     prices = {"near/m": ModelPrice(input_per_million=10.0, output_per_million=100.0, cached_per_million=1.0)}
     async with serving(tmp_path / "root") as client:
-        told = {**client.runtime.statistics(), "usage_by_model": {"near": {"m": used}, "far": {"m": used}}}
+        told = client.runtime.statistics()
+        told["usage_by_model"] = {"near": {"m": used}, "far": {"m": used}}
         now = values(exposition(runtime_families(told, waiting_approvals={}, prices=prices)))
         near = 'provider="near",model="m"'
         assert now[f"kitchener_model_calls_total{{{near}}}"] == 1

@@ -7,7 +7,7 @@ answer that is still streaming. Explained in `docs/work-orders.md`.
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -33,7 +33,7 @@ class UnreadableAnswer:
     """A description of the problem that a model can act on."""
 
 
-def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any] | UnreadableAnswer:
+def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, object] | UnreadableAnswer:
     """Returns the object in the model's answer: the provider's structured form, or else parsed from the text.
 
     Args:
@@ -57,12 +57,12 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, Any]
     return UnreadableAnswer(f"the answer is a JSON {type(value).__name__}, not a JSON object")
 
 
-def read_text(response: PromptResponse) -> dict[str, Any]:
+def read_text(response: PromptResponse) -> dict[str, object]:
     """Returns the output of a contract whose answer is text: the text is the reply, whatever it looks like."""
     return {REPLY_KEY: response.text}
 
 
-def read_object(response: PromptResponse) -> dict[str, Any] | UnreadableAnswer:
+def read_object(response: PromptResponse) -> dict[str, object] | UnreadableAnswer:
     """Returns the output of a call that asks for a caller's object: the object as `output`, and its text as the reply.
 
     The text is what the model wrote, without a fence around it, so that it is what was streamed.
@@ -84,7 +84,7 @@ def is_stored_by_text(response: PromptResponse) -> bool:
     return _says(_unfenced(response.text), response.structured)
 
 
-def _says(text: str, value: dict[str, Any]) -> bool:
+def _says(text: str, value: dict[str, object]) -> bool:
     try:
         found: object = orjson.loads(text)
         return bool(found == value)

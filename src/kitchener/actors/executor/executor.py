@@ -7,7 +7,7 @@ and records each step; prompts come from `prompts.py`. Explained in `docs/work-o
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
@@ -149,10 +149,10 @@ class HO1Executor:
         contract = self._prompts.contract(contract_id).asking(wo.output_schema)
         has_rounds = run.makes_reply and wo.constraints.turn_limit > 0
         tools = run.tools.toolset(wo.constraints.allowed_tools) if has_rounds else NO_TOOLS
-        variables: Mapping[str, Any] = wo.input_context
+        variables: Mapping[str, object] = wo.input_context
         pages: ResultPages | None = None
         if run.makes_reply:
-            prior: list[Mapping[str, Any]] = [*wo.prior_results]
+            prior: list[Mapping[str, object]] = [*wo.prior_results]
             if prior and "tool_id" in prior[-1]:  # the classification comes before them
                 pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens)
                 prior = pages.of_earlier_steps(prior, can_read_on=bool(tools.specs))
@@ -234,13 +234,13 @@ class HO1Executor:
         return wo.failed(error, run.tally.cost(now_us), self._timestamps.render(now_us))
 
 
-_Output = tuple[dict[str, Any], bytes]
+_Output = tuple[dict[str, object], bytes]
 """An output and its canonical JSON bytes."""
 
 
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:
     """Returns the output in an answer, or a description of what is wrong with the answer."""
-    output: dict[str, Any] | UnreadableAnswer
+    output: dict[str, object] | UnreadableAnswer
     if contract.output_schema is None:
         output = read_text(response)
     else:

@@ -124,7 +124,7 @@ class Tool(Generic[P, R]):
         """The tool's description for a model."""
         return ToolSpec(self.tool_id, self.description, self.parameters)
 
-    def bind(self, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+    def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns the arguments, converted and completed by defaults, or a text that says what is wrong with them."""
         return self._signature.bind(self.tool_id, arguments)
 
@@ -372,7 +372,7 @@ class ToolRegistry:
         """All tools as sources of requests, in the order given, then the built-in ones."""
         return [definition_of(each, built_in=each.tool_id not in self._listed) for each in self._tools.values()]
 
-    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""
         found = self._tools.get(tool_id)
         if found is None:

@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import ArgsKwargs
+from pydantic_core import ArgsKwargs, ErrorDetails
 
 from kitchener.errors import ToolError
 from kitchener.plain_names import words_of
@@ -31,13 +31,13 @@ class Signature:
     """JSON schema of the arguments that the model gives."""
     injected: str | None
     """Name of the parameter that the runtime fills; None: there is none."""
-    _adapter: TypeAdapter[Any]
+    _adapter: TypeAdapter[dict[str, object]]
 
-    def bind(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+    def bind(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """The arguments converted and completed by defaults, or what is wrong with them, as one line of text."""
         try:
             # A copy: what a tool changes in its arguments would change what the model is shown of its own answer.
-            bound: dict[str, Any] = self._adapter.validate_python(ArgsKwargs((), deepcopy(dict(arguments))))
+            bound = self._adapter.validate_python(ArgsKwargs((), deepcopy(dict(arguments))))
         except ValidationError as error:
             problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
             return f"tool {tool_id!r} cannot take these arguments: {problems}"
@@ -120,7 +120,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 class _Untitled(GenerateJsonSchema):
     """Omits titles made from parameter names, because they cost tokens and add nothing."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
@@ -134,9 +134,11 @@ def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hint
         raise ToolError(f"tool {tool_id!r}: parameter {name!r} has no type; annotate it, so that arguments can be checked")
 
 
-def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mapping[str, object]) -> TypeAdapter[Any]:
+def _adapter(
+    tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mapping[str, object]
+) -> TypeAdapter[dict[str, object]]:
     # The stand-in has the same parameters except the injected one. Validation calls it and gets the arguments back.
-    def stand_in(**arguments: Any) -> dict[str, Any]:
+    def stand_in(**arguments: object) -> dict[str, object]:
         return arguments
 
     stand_in.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # pydantic reads it like inspect does
@@ -144,7 +146,7 @@ def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mappin
     )
     stand_in.__annotations__ = {name: hints[name] for name in shown}
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, stand_in))
+        adapter: TypeAdapter[dict[str, object]] = TypeAdapter(cast(Any, stand_in))
         adapter.json_schema(schema_generator=_Untitled)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         problem = str(error).partition("\n")[0]
@@ -152,7 +154,7 @@ def _adapter(tool_id: str, shown: Mapping[str, inspect.Parameter], hints: Mappin
     return adapter
 
 
-def _problem(detail: Any) -> str:
+def _problem(detail: ErrorDetails) -> str:
     where = ".".join(str(part) for part in detail["loc"]) or "arguments"
     if detail["type"] == "missing_argument" or detail["type"] == "missing_keyword_only_argument":
         return f"{where}: is required, but missing"

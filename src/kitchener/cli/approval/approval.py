@@ -193,7 +193,7 @@ def _told(done: ApprovalOutcome, *, is_json: bool) -> int:
     return OK if done.error is None else NEGATIVE
 
 
-def _json_of(option: str, text: str | None) -> Any:
+def _json_of(option: str, text: str | None) -> object:
     if text is None:
         return None
     try:

@@ -129,13 +129,13 @@ def _group_of(model: type[Settings], key: str) -> str:
 _NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind", "models": "type", "tool_limits": "name"}
 
 
-def _settings_in(annotation: Any) -> type[Settings] | None:
+def _settings_in(annotation: object) -> type[Settings] | None:
     """The settings model that a field holds, itself or by name."""
     candidates = get_args(annotation)[1:] if get_origin(annotation) is dict else (annotation,)
     return next((each for each in candidates if isinstance(each, type) and issubclass(each, Settings)), None)
 
 
-def _default(value: Any) -> str:
+def _default(value: object) -> str:
     return "unset" if value is None else toml_value(value)
 
 

@@ -1,13 +1,16 @@
 """Asks the process that has a root open for its queues, for `kitchener doctor`."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
 
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
+from kitchener.gateway.attempts import ProviderUsage
 from kitchener.inspection.shown_text import counted
+from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.runtime.admin.asking import NobodyListens, ask
 from kitchener.runtime.admin.operations import ReadStatistics
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 
 _DEADLINE_S: Final = 5.0
 """Longest wait for the answer, seconds: the process only reads counters."""
@@ -21,41 +24,41 @@ class QueueFinding(NamedTuple):
     detail: str
 
 
-async def read_queues(config: RuntimeConfig) -> tuple[dict[str, Any] | None, list[QueueFinding]]:
-    """The queues of the process that has the root open, as `Runtime.statistics` gives them, and a line for each.
+async def read_queues(config: RuntimeConfig) -> tuple[object, list[QueueFinding]]:
+    """The queues of the process that has the root open, as JSON types of `RuntimeStatistics`, and a line for each.
 
     Where no process listens, None and no lines. Where one does not answer, None and a line that says why.
     """
     admin = config.admin.model_copy(update={"deadline_s": min(_DEADLINE_S, config.admin.deadline_s)})
     try:
-        found = await ask(config.model_copy(update={"admin": admin}), ReadStatistics())
+        found = await ask(config.model_copy(update={"admin": admin}), wanted := ReadStatistics())
     except NobodyListens:
         return None, []
     except KitchenerError as error:
         return None, [QueueFinding("queues", "warn", str(error))]
-    return found, [*[_finding(name, lane) for name, lane in _lanes(found)], *map(_usage, found.get("usage", {}).items())]
+    lines = [*[_finding(name, lane) for name, lane in _lanes(found)], *[_usage(*each) for each in found["usage"].items()]]
+    return wanted.encoded(found), lines
 
 
-def _lanes(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _lanes(found: RuntimeStatistics) -> Iterator[tuple[str, LaneStatistics]]:
     yield "turns", found["turns"]
     for owner, lanes in found["mailboxes"].items():
         for name, lane in lanes.items():
             yield f"{owner} {name}", lane
 
 
-def _usage(found: tuple[str, Mapping[str, Any]]) -> QueueFinding:
-    provider_id, used = found
-    share = round(100 * used["cached_tokens"] / max(1, used["input_tokens"]))
+def _usage(provider_id: str, used: ProviderUsage) -> QueueFinding:
+    share = round(100 * used.cached_tokens / max(1, used.input_tokens))
     detail = (
-        f"{counted(used['calls'], 'call')} so far: {used['input_tokens']:,} tokens in, {share} % of them from its cache,"
-        f" {used['output_tokens']:,} out"
+        f"{counted(used.calls, 'call')} so far: {used.input_tokens:,} tokens in, {share} % of them from its cache,"
+        f" {used.output_tokens:,} out"
     )
     return QueueFinding(f"provider {provider_id}", "ok", detail)
 
 
-def _finding(name: str, lane: Mapping[str, Any]) -> QueueFinding:
+def _finding(name: str, lane: LaneStatistics) -> QueueFinding:
     detail = (
-        f"{lane['running']:,} of {lane['places']:,} running, {lane['waiting']:,} of {lane['capacity']:,} waiting; so far"
-        f" {lane['waited']:,} waited, {lane['longest_wait_s']:.1f} s at most, and {lane['given_up']:,} found no room"
+        f"{lane.running:,} of {lane.places:,} running, {lane.waiting:,} of {lane.capacity:,} waiting; so far"
+        f" {lane.waited:,} waited, {lane.longest_wait_s:.1f} s at most, and {lane.given_up:,} found no room"
     )
-    return QueueFinding(f"queue {name}", "warn" if lane["given_up"] or lane["asking_for_room"] else "ok", detail)
+    return QueueFinding(f"queue {name}", "warn" if lane.given_up or lane.asking_for_room else "ok", detail)

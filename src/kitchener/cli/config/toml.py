@@ -1,14 +1,13 @@
 """Settings as TOML text. The standard library reads TOML but does not write it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import orjson
 
 from kitchener.config import toml_key
 
 
-def toml_value(value: Any) -> str:
+def toml_value(value: object) -> str:
     """One value on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"

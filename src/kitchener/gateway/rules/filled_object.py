@@ -11,7 +11,7 @@ _TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "n
 _MOST_ITEMS: Final = 100
 
 
-def filled(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
+def filled(schema: Mapping[str, object], text: str) -> dict[str, object]:
     """Returns an object for a schema of an object.
 
     Args:
@@ -22,7 +22,7 @@ def filled(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _value(schema: object, whole: Mapping[str, Any], text: str, within: frozenset[str]) -> Any:
+def _value(schema: object, whole: Mapping[str, object], text: str, within: frozenset[str]) -> object:
     """The value for a part of a schema, within references that are not followed again: such a schema fits no finite value."""
     if not isinstance(schema, Mapping):
         return text if schema is True else None
@@ -50,7 +50,7 @@ def _value(schema: object, whole: Mapping[str, Any], text: str, within: frozense
     return {"boolean": False, "null": None}.get(kind, _smallest(schema)) if kind in _TYPES else None
 
 
-def _first(choices: list[Any]) -> object:
+def _first(choices: list[object]) -> object:
     """The first choice that is not null."""
     return next((each for each in choices if not isinstance(each, Mapping) or each.get("type") != "null"), choices[0])
 
@@ -61,7 +61,7 @@ def _smallest(schema: Mapping[str, Any]) -> int | float:
     return least if most is None or least <= most else most
 
 
-def _at(whole: Mapping[str, Any], reference: str) -> object:
+def _at(whole: Mapping[str, object], reference: str) -> object:
     """The part of a schema that a reference of its own names."""
     found: object = whole
     for name in reference.removeprefix("#").strip("/").split("/"):

@@ -5,7 +5,7 @@ Made from the entries of a session. `context explain`, the page about a turn and
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -41,7 +41,7 @@ class TurnApprovals:
     granted: tuple[ApprovalInfo, ...] = ()
     """What was allowed for the session, where calls of the turn could run unasked by it."""
 
-    def as_json(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, object] | None:
         """As JSON types; None: the turn has nothing to do with approval."""
         if not (self.asked or self.continues or self.granted):
             return None

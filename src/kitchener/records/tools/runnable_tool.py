@@ -7,7 +7,7 @@ Explained in `docs/tools.md`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NewType, Protocol
+from typing import NewType, Protocol
 
 from kitchener.canonical import canonical_digest
 from kitchener.records.entries.sources import ToolDefinition, ToolTraitsMapping
@@ -180,7 +180,7 @@ class RunnableTool(Protocol):
         """Its description for a model."""
         ...
 
-    def bind(self, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+    def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns the arguments as the tool takes them, or one line of text that says what is wrong with them."""
         ...
 

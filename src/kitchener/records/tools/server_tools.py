@@ -6,14 +6,13 @@ The same definition checks arguments in a running turn and in a replay, which ca
 from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.prompt import ToolSpec
 from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.schemas.json_schema import JsonSchema
 
-CallTool = Callable[[Mapping[str, object], Any], Awaitable[object]]
+CallTool = Callable[[Mapping[str, object], object], Awaitable[object]]
 """Calls a tool with checked arguments, and with the facts of the call as the tool loop gives them."""
 
 
@@ -50,13 +49,13 @@ class ServerTool:
         self.spec = ToolSpec(self.tool_id, self.description, self.parameters)
         self._schema, self._call = JsonSchema(self.parameters), call or _not_called
 
-    def bind(self, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+    def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns a copy of the arguments, or one line of text that says what is wrong with them."""
         problem = self._schema.problem(dict(arguments))
         if problem is not None:
             return f"tool {self.tool_id!r} cannot take these arguments: {problem}"
         return deepcopy(dict(arguments))
 
-    def prepared(self, bound: Mapping[str, object], call: Any) -> Callable[[], object]:
+    def prepared(self, bound: Mapping[str, object], call: object) -> Callable[[], object]:
         """Returns the call, ready to run."""
         return partial(self._call, bound, call)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
@@ -49,7 +49,7 @@ class RecordedSources:
 
     config_hash: str
     agent_class: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     texts: Mapping[tuple[SourceKind, str], str]
     """The text of each source besides the configuration, by kind and name."""
     hashes: Mapping[tuple[SourceKind, str], str]
@@ -151,7 +151,7 @@ class DefinedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return list(self._defined.values())
 
-    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, Any] | str:
+    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns the arguments, or what the function's own check said of them when the call was recorded."""
         return self._problem() or dict(arguments)
 

@@ -3,7 +3,7 @@
 `operations.py` has the operations, `listener.py` and `administration.py` what carries them out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -17,6 +17,7 @@ from kitchener.errors import CallerError
 from kitchener.ledger import LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.plain_names import quoted
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.importer import SessionImport
@@ -74,7 +75,7 @@ class AdminRoot(Protocol):
         """Adds conversations of other programs; see `import_conversations`."""
         ...
 
-    def statistics(self) -> Mapping[str, object]:
+    def statistics(self) -> RuntimeStatistics:
         """The present state of queues; see `Runtime.statistics`."""
         ...
 

@@ -23,6 +23,7 @@ from kitchener.records import events
 from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload
 from kitchener.records.ref import Ref
 from kitchener.runtime.admin.operation import AdminRoot, Operation
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.ledger_paths import agent_of
 from kitchener.runtime.portable.conversations import ConversationsImport
@@ -376,15 +377,15 @@ class CleanContent(Operation[tuple[Path, ...]]):
         return await root.clean_content()
 
 
-class ReadStatistics(Operation[dict[str, Any]]):
+class ReadStatistics(Operation[RuntimeStatistics]):
     """Reads the present state of queues."""
 
     op = "statistics"
-    result = TypeAdapter(dict[str, Any])
+    result = TypeAdapter(RuntimeStatistics)
     is_read_only = True
 
-    async def run(self, root: AdminRoot) -> dict[str, Any]:
-        return dict(root.statistics())
+    async def run(self, root: AdminRoot) -> RuntimeStatistics:
+        return root.statistics()
 
 
 _KINDS: Final[tuple[type[Operation[Any]], ...]] = (

@@ -1,6 +1,6 @@
 """The root of a running process: operations go through its supervisors, its memories and its open ledgers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
 from kitchener.memory.reader import memory_dir
 from kitchener.records import events
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agent import Agent, RuntimeParts
 from kitchener.runtime.content_check import remove_orphans_beside
 from kitchener.runtime.erasure import ErasureReport
@@ -40,7 +41,7 @@ class RunningRoot:
         *,
         agent: Callable[[str, bool], Agent],
         erase: Callable[[str], Awaitable[ErasureReport]],
-        statistics: Callable[[], Mapping[str, object]],
+        statistics: Callable[[], RuntimeStatistics],
     ) -> None:
         self._parts, self._agent, self._erase, self.statistics = parts, agent, erase, statistics
 

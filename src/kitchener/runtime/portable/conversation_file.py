@@ -116,7 +116,7 @@ class ConversationFile:
             if line.strip():
                 yield number, line
 
-    def _record(self, number: int, line: bytes) -> Mapping[str, Any]:
+    def _record(self, number: int, line: bytes) -> Mapping[str, object]:
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
@@ -129,7 +129,7 @@ class ConversationFile:
             self._bad(number, "session", "", "expected the session of a message, or a conversation with `messages`")
         return record
 
-    def _whole(self, number: int, record: Mapping[str, Any], name: str | None) -> SpokenConversation:
+    def _whole(self, number: int, record: Mapping[str, object], name: str | None) -> SpokenConversation:
         given = record["messages"]
         if not isinstance(given, list) or not 1 <= len(given) <= MAX_MESSAGES:
             self._bad(number, "messages", quoted(given), f"expected a list of 1 to {MAX_MESSAGES:,} messages")
@@ -144,7 +144,7 @@ class ConversationFile:
         return SpokenConversation(name, self._text(number, "title", record.get("title"), MAX_NAME), tuple(found))
 
     def _continued(
-        self, earlier: "_Open | None", number: int, line: bytes, record: Mapping[str, Any], name: str | None
+        self, earlier: "_Open | None", number: int, line: bytes, record: Mapping[str, object], name: str | None
     ) -> "_Open":
         """The conversation of a line that is one message."""
         known = earlier if earlier is not None else _Open(name)
@@ -200,7 +200,7 @@ class ConversationFile:
             self._bad(number, field, quoted(given), f"expected 1 to {most} printable characters, or nothing")
         return given
 
-    def _only(self, number: int, at: str, record: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+    def _only(self, number: int, at: str, record: Mapping[str, object], fields: tuple[str, ...]) -> None:
         for key in record:
             if key not in fields:
                 self._bad(number, f"{at}{described_name(key)}", "", f"expected only the fields {', '.join(fields)}")

@@ -29,7 +29,7 @@ from kitchener.gateway.providers.factory import read_secret
 from kitchener.logs import get_logger
 from kitchener.mcp.connection import Secrets, library_of_protocol
 from kitchener.mcp.definitions import source_of
-from kitchener.mcp.server import McpServer, ServerReport
+from kitchener.mcp.server import McpServer, ServerReport, ServerStatistics
 from kitchener.records.tools.runnable_tool import ToolSource
 from kitchener.records.tools.server_tools import ServerTool
 
@@ -54,13 +54,19 @@ class McpServers:
         """What is known of each server now, by label."""
         return {label: each.report() for label, each in self.servers.items()}
 
-    def statistics(self) -> dict[str, dict[str, object]]:
+    def statistics(self) -> dict[str, ServerStatistics]:
         """The state of each server, by label, for monitoring."""
-        shown = ("state", "problem", "running", "waiting", "starts")
-        reports = self.reports()
         return {
-            label: {**{name: getattr(each, name) for name in shown}, "tools": len(each.tools), "refused": len(each.refused)}
-            for label, each in reports.items()
+            label: {
+                "state": each.state,
+                "problem": each.problem,
+                "running": each.running,
+                "waiting": each.waiting,
+                "starts": each.starts,
+                "tools": len(each.tools),
+                "refused": len(each.refused),
+            }
+            for label, each in self.reports().items()
         }
 
     def attach(self, tools: ToolRegistry, wanted: Mapping[str, Sequence[str]]) -> None:

@@ -5,12 +5,13 @@ bounded by the settings. `docs/server.md` lists them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
 from kitchener.gateway.attempts import ProviderUsage
 from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.serve.metrics.metric_family import HistogramFamily, Labels, MetricFamily, single
 from kitchener.serve.metrics.server_counts import ServerCounts
 
@@ -46,7 +47,7 @@ def server_families(counts: ServerCounts, *, running_requests: int, loop_lag_s: 
 
 
 def runtime_families(
-    found: Mapping[str, Any], *, waiting_approvals: Mapping[str, int], prices: Mapping[str, ModelPrice]
+    found: RuntimeStatistics, *, waiting_approvals: Mapping[str, int], prices: Mapping[str, ModelPrice]
 ) -> Iterator[Family]:
     """The state of a runtime.
 
@@ -55,7 +56,7 @@ def runtime_families(
         waiting_approvals: requests for approval that wait for a person, by agent class
         prices: `[router.prices]`
     """
-    turns: LaneStatistics = found["turns"]
+    turns = found["turns"]
     yield MetricFamily("kitchener_running_turns", "gauge", "Turns that run now.", single(found["running_turns"]))
     yield MetricFamily("kitchener_waiting_turns", "gauge", "Turns that wait for a slot.", single(found["waiting_turns"]))
     yield MetricFamily("kitchener_refused_turns_total", "counter", "Turns that found no slot in time.", single(turns.given_up))

@@ -3,7 +3,7 @@
 Servers differ in what they leave out, so each field is read by itself and checked. A model's thoughts are counted and not kept.
 """
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer
@@ -46,9 +46,9 @@ class _Call:
 
     def __init__(self) -> None:
         self.use_id = self.name = ""
-        self.arguments: list[str] | dict[str, Any] = []
+        self.arguments: list[str] | dict[str, object] = []
 
-    def take(self, call: dict[str, Any]) -> None:
+    def take(self, call: dict[str, object]) -> None:
         function = _dict(call.get("function"), "a function")
         self.use_id = self.use_id or _text(call.get("id"))
         self.name = self.name or _text(function.get("name"))
@@ -146,7 +146,7 @@ class AnswerReader:
         )
         return checked_response(read, self._request, self._provider_id, self._asked, self._redaction)
 
-    def _say(self, said: dict[str, Any]) -> str:
+    def _say(self, said: dict[str, object]) -> str:
         for name in _THOUGHTS:
             if thought := said.get(name):
                 self._thoughts.texts.append(_text(thought))
@@ -225,7 +225,7 @@ class _Thoughts:
         return held
 
 
-def _dict(value: object, what: str) -> dict[str, Any]:
+def _dict(value: object, what: str) -> dict[str, object]:
     if isinstance(value, dict):
         return value
     raise UnusableAnswer("malformed", f"{what} is no JSON object")
@@ -247,7 +247,7 @@ def _text_of_parts(parts: object) -> str:
     return "".join(_text(each.get("text")) for each in found if each.get("type") == "text")
 
 
-def _usage(usage: dict[str, Any]) -> Usage:
+def _usage(usage: dict[str, object]) -> Usage:
     details = usage.get("prompt_tokens_details")
     counts = (details, usage) if isinstance(details, dict) else (usage,)
     return Usage(
@@ -258,7 +258,7 @@ def _usage(usage: dict[str, Any]) -> Usage:
     )
 
 
-def _count_if_told(name: str, counts: tuple[dict[str, Any], ...], words: tuple[str, ...]) -> int | None:
+def _count_if_told(name: str, counts: tuple[dict[str, object], ...], words: tuple[str, ...]) -> int | None:
     """Returns the first count that is there; None: the server did not say."""
     told = next((each[word] for each in counts for word in words if each.get(word) is not None), None)
     return None if told is None else _count(name, told)

@@ -1,0 +1,35 @@
+"""What a running process says of its queues, workers, providers and MCP servers, in memory and as JSON.
+
+`Runtime.statistics` makes it. Monitoring, `kitchener doctor` and the server's metrics read it.
+"""
+
+from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
+
+from kitchener.gateway.attempts import ProviderUsage
+from kitchener.lanes.durations import DurationCounts
+from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.mcp.server import ServerStatistics
+
+
+class RuntimeStatistics(TypedDict):
+    """The present state of a runtime."""
+
+    running_turns: int
+    waiting_turns: int
+    """Turns that wait for a place."""
+    turns: LaneStatistics
+    """The queue of turns."""
+    pending_consolidations: int
+    """Consolidations that run or wait."""
+    commits: dict[str, DurationCounts]
+    """How long the commit rounds of the ledgers took, by agent class."""
+    mailboxes: dict[str, dict[str, LaneStatistics]]
+    """The lanes of the gateway (`gateway`) and of each agent class, by name."""
+    usage: dict[str, ProviderUsage]
+    """What the calls of each provider used so far."""
+    usage_by_model: dict[str, dict[str, ProviderUsage]]
+    """The same by provider and model."""
+    open_circuits: dict[str, bool]
+    """Whether a provider failed so often that it is not called."""
+    mcp_servers: dict[str, ServerStatistics]
+    """By label."""
