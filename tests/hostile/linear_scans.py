@@ -84,6 +84,8 @@ from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
 from kitchener.schemas.schema_steps import steps
+from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
+from kitchener.serve.chat.client_history import ClaimedHistory
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire
@@ -189,6 +191,12 @@ def _asked_response(text: str) -> None:
     """No id of a response is that long, and saying so reads all of it."""
     with contextlib.suppress(RequestRefused):
         turn_of_response(f"resp_{text}")
+
+
+def _claimed(text: str) -> object:
+    """A conversation of a client, in which the text is a reply that was continued again and again."""
+    pieces = [text[at : at + 16] for at in range(0, len(text), 16)]
+    return ClaimedHistory.of([SaidPair(CONTINUE if at else "say it", piece) for at, piece in enumerate(pieces)])
 
 
 def _served(text: str) -> object:
@@ -421,6 +429,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
         Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
         Scan("a response of the server", _asked_response),
+        Scan("a conversation that a client claims", _claimed, chars=50_000),
         Scan("a tool of a server", _served),
         Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),

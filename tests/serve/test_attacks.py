@@ -5,7 +5,9 @@ Over real connections, on asyncio only: the server's own library runs nowhere el
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -102,3 +104,48 @@ async def test_a_body_in_tiny_chunks_is_refused_and_one_in_usual_chunks_read(tmp
         text = b'{"model": "ADMIN", "messages": [{"role": "user", "content": "%b"}]}' % (b"long " * 8_000)
         pieces = [text[at : at + 1_000] for at in range(0, len(text), 1_000)]
         assert await attacks.sent(port_of(real), attacks.in_chunks(pieces)) == 200
+
+
+async def test_clients_that_take_no_answer_hold_neither_places_nor_connections(tmp_path: Path) -> None:
+    settings = {**SERVE, "max_requests": 4}
+    async with listening(tmp_path / "root", serve=settings) as real:
+        unread, page = await connected(real, 6), http_clients.request("GET", "/page/page.css")
+        for _, writer in unread:
+            cast(asyncio.Transport, writer.transport).pause_reading()
+            writer.write(page * 2_000)  # many megabytes of answers, and no key
+        own = http_clients.request("GET", "/v1/me", authorization=f"Bearer {attacks.KEYS['ADA_KEY']}")
+        assert await attacks.sent(port_of(real), own) == 200
+        for _, writer in unread:
+            with anyio.fail_after(10):
+                while not writer.is_closing():  # reset by the server
+                    writer.write(page)
+                    await asyncio.sleep(0.01)
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def test_a_slow_client_gets_all_that_it_asked_for(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root", serve=SERVE) as real:
+        ((reader, writer),) = await connected(real, 1)
+        writer.write(http_clients.request("GET", "/page/page.css") * 1_000)
+        missing, taken = 1_000, b""
+        while missing:
+            with anyio.fail_after(10):
+                taken = taken[-16:] + await reader.read(65_536)
+            assert len(taken) > 16
+            missing -= taken.count(b"HTTP/1.1 200 OK\r\n")
+            await asyncio.sleep(0.005)
+        writer.close()
+
+
+async def test_a_request_with_two_lengths_ends_its_connection_wherever_it_leads(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root", serve=SERVE) as real:
+        for path in (b"/healthz", b"/", b"/v1/me"):
+            ((reader, writer),) = await connected(real, 1)
+            writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n" % path)
+            writer.write(b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + http_clients.request("GET", "/readyz"))
+            with anyio.fail_after(10):
+                answers = await reader.read()
+            assert answers.startswith(b"HTTP/1.1 400 ")
+            assert answers.count(b"HTTP/1.1 ") == 1
+            writer.close()

@@ -1,5 +1,6 @@
 """What a model says can always be sent, in every form of an answer: the reply that replaces it comes to its end."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ async def test_half_a_character_ends_no_answer(tmp_path: Path) -> None:
 
 def test_what_the_fast_way_refuses_is_written_and_only_depth_has_an_end() -> None:
     assert as_json({"a\ud800": ["\ud83d", "é", 2**70]}).decode() == '{"a\ufffd": ["\ufffd", "é", 1180591620717411303424]}'
+    assert as_json({"a": math.nan}) == b'{"a":null}'
+    assert as_json(["\ud83d", math.nan, -math.inf]) == '["\ufffd", null, null]'.encode()
     deep: list[Any] = []
     for _ in range(300):
         deep = [deep]

@@ -95,7 +95,7 @@ class ServeConfig(Settings):
     request_timeout_s: Seconds = 30.0
     """How long a client may take to send the head of its request, and again for its body, seconds. After that it gets 408."""
     write_timeout_s: Seconds = 30.0
-    """How long a client may leave a piece of a stream untaken before it counts as gone, seconds."""
+    """How long a client may leave a piece of a stream, or 16 KiB of any answer, untaken before it counts as gone, seconds."""
     keep_alive_s: Seconds = 15.0
     """After this silence a stream sends a comment, so that proxies keep the connection open, seconds."""
     text_interval_s: Annotated[float, Field(ge=0, le=10)] = 0.03

@@ -199,12 +199,14 @@ def _local_caller(serve: ServeConfig) -> Caller:
 
 
 def anybody(serve: ServeConfig) -> Caller:
-    """Who asks for what needs no key. It has no right and reaches no agent."""
-    settings = ServeClientConfig(key="env:none", subject="none", agents=(), rights=(), max_requests=serve.max_requests)
+    """Who asks for what needs no key. It has no right, reaches no agent, and leaves most places to those who have a key."""
+    most = max(1, serve.max_requests // _PART_OF_ANYBODY)
+    settings = ServeClientConfig(key="env:none", subject="none", agents=(), rights=(), max_requests=most)
     return Caller("", settings, Rate(_UNLIMITED))
 
 
 _UNLIMITED: Final = 1_000_000_000
+_PART_OF_ANYBODY: Final = 4
 
 
 def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfig) -> None:

@@ -17,6 +17,8 @@ _MOST_BYTES: Final = 65_536
 """What may wait, bytes; more is written at once, so that the transport can hold the writer back."""
 _FEW_BYTES: Final = 16_384
 """Bytes of a request before its chunks are too small."""
+_LEAST_TAKEN: Final = 16_384
+"""Bytes that a client takes within the time for it, if so many wait."""
 _BYTES_A_LINE: Final = 64
 """Fewest bytes for each end of a line in a longer request that comes in chunks."""
 _OTHER_FILES: Final = 512
@@ -29,14 +31,19 @@ _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\nconten
 class JoinedWrites:
     """A transport that writes at the end of the step. All else goes to the transport that it is made of.
 
+    It ends a connection whose client takes nothing, also one that is to be closed once all is written. Nothing else ends an
+    answer that is no stream.
+
     Args:
         transport: of the connection
         loop: the event loop
+        timeout_s: how long a client may leave what was written untaken, seconds
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        self._transport, self._loop, self._timeout_s = transport, loop, timeout_s
         self._waiting, self._bytes = list[bytes](), 0
+        self._written, self._is_watched = 0, False
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._transport, name)
@@ -62,6 +69,22 @@ class JoinedWrites:
             self._waiting, self._bytes = [], 0
             if data and not self._transport.is_closing():
                 self._transport.write(data)
+                self._written += len(data)
+                if not self._is_watched and self._transport.get_write_buffer_size():
+                    self._watch()
+
+    def _watch(self) -> None:
+        left = self._transport.get_write_buffer_size()
+        self._is_watched = left > 0
+        if left:
+            self._loop.call_later(self._timeout_s, self._check, self._written - left + min(left, _LEAST_TAKEN))
+
+    def _check(self, due: int) -> None:
+        """Ends the connection unless the client has taken the bytes up to this one."""
+        if self._written - self._transport.get_write_buffer_size() < due:
+            self._transport.abort()
+        else:
+            self._watch()
 
 
 def connections_within(wanted: int) -> int:
@@ -86,17 +109,18 @@ def connections_within(wanted: int) -> int:
     return min(wanted, max(_FEWEST, int(soft) - _OTHER_FILES))
 
 
-def connection_class(most: int, head_timeout_s: float) -> type[asyncio.Protocol]:
+def connection_class(most: int, head_timeout_s: float, write_timeout_s: float) -> type[asyncio.Protocol]:
     """What handles the connections of one server.
 
     Args:
         most: connections at once
         head_timeout_s: how long a client may take for the head of a request, seconds
+        write_timeout_s: how long a client may leave what was written untaken, seconds
     """
     waiting: dict[_ClientConnection, None] = {}  # those without a request, the one that has waited longest first
 
     class ServedConnection(_ClientConnection):
-        _waiting, _most, _head_timeout_s = waiting, most, head_timeout_s
+        _waiting, _most, _head_timeout_s, _write_timeout_s = waiting, most, head_timeout_s, write_timeout_s
 
     return ServedConnection
 
@@ -105,10 +129,11 @@ class _ClientConnection(H11Protocol):
     _waiting: "dict[_ClientConnection, None]"
     _most: int
     _head_timeout_s: float
+    _write_timeout_s: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client has connected."""
-        self._joined = JoinedWrites(transport, self.loop)
+        self._joined = JoinedWrites(transport, self.loop, self._write_timeout_s)
         self._head_timer: asyncio.TimerHandle | None = None
         self._bytes = self._lines = 0
         super().connection_made(cast(asyncio.Transport, self._joined))

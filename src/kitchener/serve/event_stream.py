@@ -175,7 +175,7 @@ class OpenStreams:
     async def run(self) -> None:
         """Checks the open streams until it is cancelled."""
         while True:
-            if not self._open:
+            while not self._open:  # a stream that is short has ended before this task is told of it
                 self._opened = anyio.Event()
                 await self._opened.wait()
             now = anyio.current_time()

@@ -92,11 +92,12 @@ class Guard:
         """Answers one request."""
         if scope["type"] != "http":
             raise RuntimeError(f"this server has no {scope['type']}")
-        if scope["path"] in HEALTH_PATHS:
-            await self._app(scope, receive, send)
-            return
         answer = _Answer(send, self._counts)
         try:
+            _check_lengths(scope)
+            if scope["path"] in HEALTH_PATHS:
+                await self._app(scope, receive, send)
+                return
             self._check(scope)
             caller = self._anybody if scope["path"] in self._public else self._caller(scope)
             caller.enter()
@@ -141,9 +142,6 @@ class Guard:
             raise RequestRefused(503, "shutting_down", "the server is shutting down; send this again", retry_after_s=1.0)
         if self.running >= self._config.max_requests:
             raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)
-        # A proxy in front may have believed the other one, and take what follows for the request of somebody else.
-        if "transfer-encoding" in headers and "content-length" in headers:
-            raise RequestRefused(400, "two_lengths", "the request has a length and comes in chunks")
         # A page of another origin may send requests to this machine, and its name may be made to lead here.
         host = _name_of(headers.get("host", ""))
         if host.casefold() not in self._hosts and not is_loopback(host):
@@ -218,6 +216,16 @@ def caller_of(request: Request) -> Caller:
     found: Any = request.scope[_CALLER]
     assert isinstance(found, Caller)
     return found
+
+
+def _check_lengths(scope: Scope) -> None:
+    """Raises RequestRefused for a request with two lengths, whatever it asks for and whoever sends it.
+
+    A proxy in front may have believed the other one, and take what follows for the request of somebody else.
+    """
+    names = {name for name, _ in scope["headers"]}
+    if b"transfer-encoding" in names and b"content-length" in names:
+        raise RequestRefused(400, _TWO_LENGTHS, "the request has a length and comes in chunks")
 
 
 def _name_of(host: str) -> str:

@@ -78,7 +78,7 @@ async def listen(
         server.app,
         lifespan="off",
         ws="none",
-        http=connection_class(most, config.serve.request_timeout_s),
+        http=connection_class(most, config.serve.request_timeout_s, config.serve.write_timeout_s),
         log_config=None,
         access_log=False,
         server_header=False,

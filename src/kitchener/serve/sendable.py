@@ -1,6 +1,7 @@
 """Writes answers as JSON, also what models and tools say that the fast way refuses: halves of characters, and large numbers."""
 
 import json
+import math
 from typing import Any
 
 import orjson
@@ -37,4 +38,6 @@ def _plain_value(value: Any) -> Any:
         return plain(value)
     if isinstance(value, dict):
         return {plain(str(name)): _plain_value(each) for name, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # as the fast way writes it; JSON has no such number
     return [_plain_value(each) for each in value] if isinstance(value, list | tuple) else value

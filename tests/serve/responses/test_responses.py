@@ -399,6 +399,35 @@ class TestApproval:
                     done = await respond(client, [answer_item(other)])
                 assert all(f"sent to {each}" in text_of(done.json) for each in ("ada", "bob"))
 
+    async def test_a_client_that_leaves_has_given_all_of_its_answers(self, tmp_path: Path) -> None:
+        runs, goes_on, both, ran = anyio.Event(), anyio.Event(), anyio.Event(), list[str]()
+
+        @tool(requires_approval=True, name="send_card")
+        async def send_slowly(to: str) -> str:
+            runs.set()
+            await goes_on.wait()
+            ran.append(to)
+            if len(ran) == 2:
+                both.set()
+            return f"sent to {to}"
+
+        async with serving(tmp_path / "root", ScriptedProvider(_one_card), tools=[send_slowly]) as client:
+            first = (await respond(client, "a card")).json
+            second = (await respond(client, "a card", conversation=first["conversation"]["id"])).json
+            said, asked = [answer_item(each["output"][1]) for each in (first, second)], Asked()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.run, asked, "POST", PATH, {"input": said})
+                await runs.wait()
+                asked.gone.set()
+                await asked.done.wait()
+                goes_on.set()
+            with anyio.fail_after(20):
+                await both.wait()
+            unknown = answer_item({"id": "WO-SES-00000000-001.1"})
+            third = (await respond(client, "a card", conversation=first["conversation"]["id"])).json
+            refused = await respond(client, [answer_item(third["output"][1]), unknown])
+            assert (refused.code, ran) == ("approval_not_found", ["ada", "ada"])
+
     async def test_nobody_answers_without_the_right_or_for_another_subject(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -47,6 +47,22 @@ def digest_of(message: str, reply: str) -> bytes:
     return hashlib.sha256(b"%d:%b%b" % (len(said), said, replied)).digest()
 
 
+class ClaimedHistory(NamedTuple):
+    """What a client says was said, as it is compared with sessions. Made once for all of them: it may be long."""
+
+    pairs: tuple[SaidPair, ...]
+    """Its messages with their replies, oldest first, without answers about tool calls."""
+    digests: tuple[bytes, ...]
+    """Their hashes."""
+
+    @classmethod
+    def of(cls, claimed: Sequence[SaidPair]) -> "ClaimedHistory":
+        """The history that a client claims."""
+        own = _joined([each for each in claimed if spoken_answer(each.message) is None])
+        shown = tuple(SaidPair(each.message, as_sent(each.reply)) for each in own)
+        return cls(shown, tuple(digest_of(*each) for each in shown))
+
+
 class KnownHistory(NamedTuple):
     """What a session has on record."""
 
@@ -61,7 +77,7 @@ class KnownHistory(NamedTuple):
     shortened: Mapping[int, bytes] = {}
     """Hashes of messages with the beginning of their reply, which is all that a client read of it, by their number."""
 
-    def differing(self, claimed: Sequence[SaidPair]) -> dict[int, SaidPair] | None:
+    def differing(self, claimed: ClaimedHistory) -> dict[int, SaidPair] | None:
         """What a client claims of replies that are not as on record, by the number of the message.
 
         A client may leave out the beginning of a long conversation.
@@ -69,18 +85,16 @@ class KnownHistory(NamedTuple):
         Returns:
             None: the messages differ; {}: nothing does
         """
-        own = _joined([each for each in claimed if spoken_answer(each.message) is None])
-        first = len(self.digests) - len(own)
-        if first < 0 or (not own and self.digests):
+        first = len(self.digests) - len(claimed.pairs)
+        if first < 0 or (not claimed.pairs and self.digests):
             return None
         found = dict[int, SaidPair]()
-        for number, each in enumerate(own, first):
-            shown = SaidPair(each.message, as_sent(each.reply))
-            if digest_of(*shown) in (self.digests[number], self.shortened.get(number)):
+        for number, (each, digest) in enumerate(zip(claimed.pairs, claimed.digests, strict=True), first):
+            if digest in (self.digests[number], self.shortened.get(number)):
                 continue
             if digest_of(each.message, "") != self.messages[number]:
                 return None
-            found[number] = shown
+            found[number] = each
         return found
 
 
@@ -90,7 +104,7 @@ class Histories:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, KnownHistory] = OrderedDict()
 
-    async def continues(self, session: SessionManager, claimed: Sequence[SaidPair]) -> bool:
+    async def continues(self, session: SessionManager, claimed: ClaimedHistory) -> bool:
         """Whether a client that claims this history goes on with a session.
 
         It may have stopped reading a reply, and then shows the beginning of it from then on.
@@ -151,10 +165,10 @@ def _with(history: KnownHistory, count: int, pairs: Sequence[SaidPair]) -> Known
 
 def _joined(pairs: Sequence[SaidPair]) -> list[SaidPair]:
     """The same messages, where what a reply was continued with belongs to that reply, as clients show it."""
-    found = list[SaidPair]()
+    replies = list[tuple[str, list[str]]]()
     for each in pairs:
-        if each.message == CONTINUE and found:
-            found[-1] = SaidPair(found[-1].message, found[-1].reply + each.reply)
+        if each.message == CONTINUE and replies:
+            replies[-1][1].append(each.reply)  # joined once: a client may continue a reply thousands of times
         else:
-            found.append(each)
-    return found
+            replies.append((each.message, [each.reply]))
+    return [SaidPair(message, "".join(parts)) for message, parts in replies]

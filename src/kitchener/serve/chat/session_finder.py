@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.actors.sessions.directory import SessionManager
@@ -20,7 +21,7 @@ from kitchener.records import events
 from kitchener.runtime import Runtime
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from kitchener.serve.chat.chat_request import SaidPair
-from kitchener.serve.chat.client_history import Histories, as_sent
+from kitchener.serve.chat.client_history import ClaimedHistory, Histories, as_sent
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.served_turns import ServedTurns
 
@@ -127,7 +128,9 @@ class SessionFinder:
             for session_id in session_ids:
                 if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
                     return session_id
+        history = ClaimedHistory.of(claimed) if claimed is not None else None
         for session_id in session_ids:
+            await anyio.lowlevel.checkpoint()  # others go on between two comparisons
             await self._caught_up(supervisor, session_id)
             try:
                 session = await supervisor.session(session_id)
@@ -137,7 +140,7 @@ class SessionFinder:
                 continue
             except SessionEnded:
                 continue
-            if claimed is None or await self.histories.continues(session, claimed):
+            if history is None or await self.histories.continues(session, history):
                 return session_id
         return None
 

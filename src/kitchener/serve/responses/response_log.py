@@ -17,6 +17,8 @@ from kitchener.serve.served_turns import ServedTurn
 
 _MAX_KEPT: Final = 256
 """Logs of ended turns that are kept in memory, the newest."""
+_MAX_BYTES: Final = 32 * 1_048_576
+"""Most bytes that they have together. Each piece of a reply is an event of its own, ten times as long."""
 
 
 class ResponseLog:
@@ -34,6 +36,8 @@ class ResponseLog:
         self.response: dict[str, object] | None = None
         """The complete response; None: it is not complete."""
         self.is_closed = False
+        self.size = 0
+        """Bytes of its events."""
         self._first, self._events = first, list[bytes]()
         self._grew = anyio.Event()
         self._text = ""
@@ -135,7 +139,9 @@ class ResponseLog:
 
     def _add(self, name: str, **fields: Any) -> None:
         number = self._first + len(self._events)
-        self._events.append(event({"type": name, "sequence_number": number, **fields}, name=name))
+        added = event({"type": name, "sequence_number": number, **fields}, name=name)
+        self._events.append(added)
+        self.size += len(added)
         self._tell()
 
     def _tell(self) -> None:
@@ -153,10 +159,13 @@ class ResponseLogs:
         """Keeps the log of a turn that has begun, unless there is one: a message may be sent again with its key."""
         assert log.head is not None
         self._kept.setdefault(log.head.response_id, log)
-        if len(self._kept) > _MAX_KEPT:
-            oldest = next((each for each, kept in self._kept.items() if kept.is_closed), None)
-            if oldest is not None:
-                del self._kept[oldest]
+        ended = [(response_id, kept.size) for response_id, kept in self._kept.items() if kept.is_closed]
+        left = sum(size for _, size in ended)
+        for response_id, size in ended:  # the oldest first
+            if len(self._kept) <= _MAX_KEPT and left <= _MAX_BYTES:
+                break
+            del self._kept[response_id]
+            left -= size
 
     def forget_ended(self) -> None:
         """Drops the logs of ended turns: somebody was erased, and what was said must not stay in memory."""

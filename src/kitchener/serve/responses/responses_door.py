@@ -249,11 +249,18 @@ class ResponsesDoor:
         asked: ResponsesRequest,
     ) -> ASGIApp:
         """The response of the turn that goes on; that of the turn that asked, if other calls of it still wait."""
-        result = None
-        for answer in asked.answers:
-            session_id, given = await given_answer(supervisor, subject_id, answer)
-            turn = self._turns.begin_whole(session_id, given)
-            result = await until_gone(request.receive, turn.result, turn.leave) or result
+        given = [await given_answer(supervisor, subject_id, each) for each in asked.answers]
+        session_id = given[-1][0]
+
+        async def give_all() -> TurnResult | None:
+            result = None
+            for _, give in given:
+                result = await give() or result
+            return result
+
+        # One turn of the server for all of them: a client that leaves meanwhile has given them all.
+        turn = self._turns.begin_whole(session_id, give_all)
+        result = await until_gone(request.receive, turn.result, turn.leave)
         found = await self._access.named(request, session_id)
         if result is not None:
             turn_id, waiting = result.turn_id, None

@@ -1,0 +1,33 @@
+"""The task that looks after all streams outlives each of them, however short it is: with it, the server would end."""
+
+from collections.abc import AsyncGenerator
+
+import anyio
+from starlette.types import Message
+
+from kitchener.config import ServeConfig
+from kitchener.serve.event_stream import OPEN_STREAMS, EventStream, OpenStreams
+
+
+async def one_piece() -> AsyncGenerator[bytes, None]:
+    yield b"data: {}\n\n"
+
+
+async def test_a_stream_that_ends_in_the_step_in_which_it_began_ends_alone() -> None:
+    streams, sent = OpenStreams(ServeConfig()), list[Message]()
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:  # as a connection does that takes all at once
+        sent.append(message)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(streams.run)
+        for _ in range(2):
+            await anyio.wait_all_tasks_blocked()
+            await EventStream(one_piece(), ServeConfig(), lambda: None)({OPEN_STREAMS: streams}, receive, send)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert [each["type"] for each in sent] == ["http.response.start", "http.response.body", "http.response.body"] * 2
