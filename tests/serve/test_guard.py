@@ -1,6 +1,7 @@
 """Who gets in, and what is refused before anything is started (docs/server.md)."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.logs import captured_logs
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+from tests.telemetry.watching import Watch
 
 ADAS, BOBS, DESKS = "key-of-ada-0123456789", "key-of-bob-0123456789", "key-of-desk-0123456789"
 
@@ -207,16 +209,19 @@ async def test_an_unknown_path_and_method_have_the_form_of_all_errors(tmp_path: 
             assert f"{method} {path}" in found.json["error"]["message"]
 
 
-async def test_no_log_has_a_key_or_what_was_said(tmp_path: Path, keys: dict[str, object]) -> None:
+async def test_no_log_answer_or_span_has_a_key_or_what_was_said(tmp_path: Path, keys: dict[str, object]) -> None:
     def fail(request: object) -> BaseException:
         return RuntimeError("the model is broken")
 
+    watch, answers = Watch(), list[bytes]()
     with captured_logs() as events:
-        async with serving(tmp_path / "root", ScriptedProvider(fail), serve=keys, agents={"OTHER": {}}) as client:
-            await client.ask("POST", COMPLETIONS, chat_body("my secret plan"), **bearer(ADAS))
-            await client.ask("POST", COMPLETIONS, chat_body("my secret plan"), **bearer("wrong-key-0123456789"))
-    told = repr(events)
-    assert not [each for each in (ADAS, "wrong-key", "secret plan") if each in told]
+        agents: dict[str, dict[str, Any]] = {"OTHER": {}}
+        provider = ScriptedProvider(fail)
+        async with serving(tmp_path / "root", provider, serve=keys, agents=agents, telemetry=watch.telemetry) as client:
+            for key in (ADAS, "wrong-key-0123456789"):
+                answers.append((await client.ask("POST", COMPLETIONS, chat_body("my secret plan"), **bearer(key))).body)
+    assert watch.named("invoke_agent")
+    assert not [each for each in (ADAS, "wrong-key", "secret plan") if each in repr((events, answers, watch.words()))]
 
 
 def config_with(**serve: object) -> RuntimeConfig:

@@ -26,7 +26,6 @@ HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
 _CALLER: Final = "kitchener.caller"
 _PORT: Final = 5
-_TWO_LENGTHS: Final = "two_lengths"
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
 
 
@@ -102,7 +101,7 @@ class Guard:
             caller = self._anybody if scope["path"] in self._public else self._caller(scope)
             caller.enter()
         except RequestRefused as error:
-            closes = {"connection": "close"} if error.code == _TWO_LENGTHS else None
+            closes = {"connection": "close"} if error.code == "two_lengths" else None
             await problem_of(error).response(closes)(scope, receive, answer.send)
             return
         self.running += 1
@@ -225,7 +224,7 @@ def _check_lengths(scope: Scope) -> None:
     """
     names = {name for name, _ in scope["headers"]}
     if b"transfer-encoding" in names and b"content-length" in names:
-        raise RequestRefused(400, _TWO_LENGTHS, "the request has a length and comes in chunks")
+        raise RequestRefused(400, "two_lengths", "the request has a length and comes in chunks")
 
 
 def _name_of(host: str) -> str:

@@ -210,6 +210,13 @@ class TestWhatIsKnown:
         tab.gone("#panel")
         assert tab.run("document.activeElement.textContent") == "Why this reply?"
 
+    def test_without_the_context_authority_a_reply_names_the_turns_that_were_shown(self, browser: Any, tmp_path: Path) -> None:
+        with page_server(tmp_path / "root", context_mode="off") as server, open_tab(browser, server.url) as tab:
+            tab.ask("I like tea", "You said: I like tea")
+            tab.ask("and coffee", "You said: and coffee")
+            tab.find("text=Why this reply?").last.click()
+            assert "Earlier turn I like tea" in tab.see("#panel section", "Shown to the model (1)").inner_text()
+
     def test_what_was_learned_is_forgotten_and_what_is_counted_counts_no_more(self, browser: Any, tmp_path: Path) -> None:
         with page_server(tmp_path / "root") as server, open_tab(browser, server.url) as tab:
             server.call(teach, server.runtime, "local", "Drinks tea.")
@@ -456,6 +463,7 @@ class TestKeys:
             tab.see("#notice", "There is no such conversation for your key.")
             assert "only for ada" not in tab.find("body").inner_text()
             assert tab.find("#message").is_disabled()
+            assert tab.find("#send").is_disabled()
             tab.see("#hint", "reading only")
 
     def test_a_key_that_acts_for_others_asks_for_whom(self, browser: Any, locked: PageServer) -> None:

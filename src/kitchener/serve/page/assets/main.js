@@ -93,7 +93,7 @@ async function start() {
   if (!may("chat")) find("hint").textContent = "Your key allows reading only.";
   if (!me.agents.length) notice("Your key reaches no agent. Whoever runs the server can change that.", null, "bad");
   await openNamed();
-  find("message").disabled = !may("chat");
+  find("message").disabled = find("send").disabled = !may("chat");
   if (document.activeElement === document.body) find("message").focus();
 }
 

@@ -35,11 +35,16 @@ export async function whyPanel(conversation, view) {
     ? await ask("GET", `v1/memory?agent=${encodeURIComponent(conversation.agent)}`).catch(() => null) : null;
   const name = namer(conversation, learned);
   const of = (...verdicts) => found.explanations.filter((each) => verdicts.includes(each.verdict));
+  // Where the Context Authority does not choose, the newest turns and learned lines are shown, without reasons.
+  const gathered = (id) => (id.startsWith("T-") ? ["Earlier turn", conversation.turns.get(id)?.message ?? ""] : name(id));
+  const unexplained = found.gathered.map((id) => row(gathered, { entity_id: id }, "shown because it is recent or learned"));
   const shown = of("visible"), leftOut = of("suppressed");
   const others = found.explanations.filter((each) => !["visible", "suppressed"].includes(each.verdict));
   return [
     summary(found, shown, leftOut),
-    section(`Shown to the model (${shown.length})`, "No item of the past is on record as shown.", shown.map((each) => row(name, each, because(each)))),
+    section(`Shown to the model (${shown.length + unexplained.length})`, "No item of the past is on record as shown.", [
+      ...shown.map((each) => row(name, each, because(each))), ...unexplained,
+    ]),
     section(`Left out (${leftOut.length})`, "Nothing that belongs to this turn was left out.", leftOut.map((each) => row(name, each, cause(each)))),
     changed(name, before, changes),
     section("Models asked", "No model was asked.", found.calls.map(call)),
@@ -49,7 +54,7 @@ export async function whyPanel(conversation, view) {
 }
 
 function summary(found, shown, leftOut) {
-  const notes = [found.why_nothing, ...found.gathered, found.unreadable && `Not readable: ${found.unreadable}`].filter(Boolean);
+  const notes = [found.why_nothing, found.unreadable && `Not readable: ${found.unreadable}`].filter(Boolean);
   if (!found.is_exact) notes.push("Settings have changed since. What was shown is as recorded; sizes are those of today.");
   const budget = found.token_budget && found.mode === "enforce"
     ? [
