@@ -105,7 +105,7 @@ class _Connection(asyncio.Protocol):
                 self.transport.write(answer)
 
 
-async def _serve(delay_s: float, calls_per_s: float) -> None:
+async def _serve(delay_s: float, calls_per_s: float = 0.0) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(partial(_Connection, delay_s, _Gate(calls_per_s)), "127.0.0.1", 0, backlog=4096)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
@@ -132,4 +132,4 @@ async def serving(delay_s: float = 0.0, calls_per_s: float = 0.0) -> AsyncIterat
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(_serve(*map(float, sys.argv[1:])))

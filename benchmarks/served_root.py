@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,12 +76,13 @@ def served(folder: Path, settings: str = "", environment: dict[str, str] | None 
             text=True,
             env={**os.environ, **(environment or {})},
         )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
-        if "127.0.0.1:" not in line:
+        port = re.search(r"127\.0\.0\.1:(\d+)", line)
+        if port is None:
             raise SystemExit(f"kitchener serve did not start: {(folder / 'log.txt').read_text()[-2_000:]}")
-        yield Served(folder, int(line.split("127.0.0.1:")[1].split(";")[0]), process)
+        yield Served(folder, int(port[1]), process)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -88,6 +90,7 @@ def served(folder: Path, settings: str = "", environment: dict[str, str] | None 
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(_START_S)
+        process.stdout.close()
 
 
 async def checked_ledgers(folder: Path) -> dict[str, Any]:

@@ -115,6 +115,15 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page: Pat
     assert lost == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_table_of_a_page_has_a_head(page: Path) -> None:
+    """An empty line cuts a table in two, and the second half is shown as lines of text."""
+    code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"(?:^\|.*\n)+", code.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    headless = [each.splitlines()[0] for each in tables if not re.match(r".*\n\|[-:| ]+\|\n", each)]
+    assert headless == []
+
+
 def anchors(page: Path) -> set[str]:
     """The names of a page's headings, as links spell them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)

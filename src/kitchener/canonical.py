@@ -28,7 +28,7 @@ _BRACKET_OR_STRING: Final = re.compile(r'[\[\]{}]|"(?:[^"\\]++|\\.)*+"?', re.DOT
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 
-class ExactList(list[Any]):
+class ExactList(list[object]):
     """A list of which it is known that the fast encoder gives its JCS bytes; made by `exact_list`, and never changed."""
 
 
@@ -60,7 +60,7 @@ def canonical_bytes(value: object, *, at: str = "") -> bytes:
         raise EntryRefused(at, str(error)) from error
 
 
-def exact_list(values: Iterable[object]) -> list[Any]:
+def exact_list(values: Iterable[object]) -> list[object]:
     """The values as a list that is encoded often and never changed: its parts are looked at now, and not each time."""
     found = list(values)
     outer: object = found

@@ -364,7 +364,7 @@ class LedgerLocked(LedgerError):
 
     def __init__(self, path: str, holder: str) -> None:
         self.path, self.holder = path, holder
-        super().__init__(f"{path} is in use by {holder}; one process writes a ledger at a time")
+        super().__init__(f"{path} is in use by {holder}; one process writes a ledger at a time: stop it, or use another root")
 
 
 class LedgerPathError(LedgerError):

@@ -7,7 +7,7 @@ the code, never what was said. Explained in `docs/runtime.md`.
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -37,14 +37,14 @@ def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     return wrapped
 
 
-def _only_if_read(logger: logging.Logger, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _only_if_read(logger: logging.Logger, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Drops an event that no handler would take, before a record is made of it."""
     if not logger.isEnabledFor(logging.getLevelNamesMapping()[method.upper()]) or not _has_reader(logger):
         raise structlog.DropEvent
     return event
 
 
-def _with_fields(_: logging.Logger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _with_fields(_: logging.Logger, __: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Adds what `FIELDS` give. A field that the event has by itself stays."""
     for fields in FIELDS:
         for key, value in fields().items():

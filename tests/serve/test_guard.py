@@ -6,7 +6,7 @@ import anyio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig
+from kitchener.config import HO2Config, RuntimeConfig, ServeClientConfig, ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.serve.callers import Callers
 from kitchener.testing import ScriptedProvider
@@ -49,7 +49,8 @@ async def test_without_clients_any_key_of_this_machine_is_the_one_local_subject(
 
 async def test_a_key_reaches_its_own_subject_agents_and_rights(tmp_path: Path, keys: dict[str, object]) -> None:
     async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
-        assert (await client.ask("GET", "/v1/models")).code == "invalid_api_key"
+        none = await client.ask("GET", "/v1/models")
+        assert (none.code, "has no key" in none.body.decode()) == ("invalid_api_key", True)
         assert (await client.ask("GET", "/v1/models", authorization=ADAS)).status == 401
         wrong = await client.ask("GET", "/v1/models", **bearer(f"{ADAS}x"))
         assert (wrong.status, wrong.headers["www-authenticate"], ADAS in wrong.body.decode()) == (401, "Bearer", False)
@@ -71,6 +72,17 @@ async def test_a_key_that_acts_for_others_names_the_subject_of_each_request(tmp_
             assert await subject_of(client, found.headers["x-kitchener-session"]) == "cy"
         wrong = await desk.ask("POST", COMPLETIONS, chat_body("hello"), x_kitchener_subject="kitchener-operator")
         assert (wrong.status, wrong.code) == (400, "subject_invalid")
+
+
+async def test_a_key_without_a_subject_that_may_not_name_one_reaches_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESK_KEY", DESKS)
+    keys = {"clients": {"prometheus": ServeClientConfig(key="env:DESK_KEY", rights=("operate",))}}
+    async with serving(tmp_path / "root", serve=keys) as client:
+        for named in ({}, {"x-kitchener-subject": "ada"}):
+            found = await client.ask("GET", "/v1/me", **bearer(DESKS), **named)
+            assert (found.status, found.code) == (403, "right_missing")
 
 
 async def test_another_subjects_session_is_as_unknown_as_one_that_is_not_there(tmp_path: Path, keys: dict[str, object]) -> None:
@@ -109,6 +121,7 @@ async def test_a_request_that_a_foreign_page_could_send_is_refused(
     async with serving(tmp_path / "root") as client:
         found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **headers)
         assert (found.status, found.code) == (status, code)
+        assert headers.get("host", headers.get("origin", "")).removesuffix(":8321") in found.json["error"]["message"]
         assert "access-control-allow-origin" not in found.headers
         assert client.provider.requests == []
 
@@ -219,6 +232,7 @@ async def test_an_unknown_path_and_method_have_the_form_of_all_errors(tmp_path: 
         ):
             found = await client.ask(method, path)
             assert (found.status in (404, 405), found.code) == (True, "no_such_route")
+            assert f"{method} {path}" in found.json["error"]["message"]
 
 
 async def test_no_log_has_a_key_or_what_was_said(tmp_path: Path, keys: dict[str, object]) -> None:
@@ -261,6 +275,13 @@ def test_keys_that_cannot_guard_the_server_are_refused_when_it_starts(
         Callers.load(config_with(**serve))
     assert "tooshort" not in str(caught.value)
     assert ADAS not in str(caught.value)
+
+
+def test_an_agent_class_that_is_not_configured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONG_KEY", ADAS)
+    serve = ServeConfig(clients={"a": ServeClientConfig(key="env:LONG_KEY", subject="a", agents=("NOBODY",))})
+    with pytest.raises(ConfigError, match=r"serve.clients.a.agents = 'NOBODY'.*there are: ADMIN"):
+        Callers.load(RuntimeConfig(agents={"ADMIN": HO2Config()}, serve=serve))
 
 
 def test_a_client_without_a_subject_must_say_that_it_acts_for_others() -> None:

@@ -4,7 +4,6 @@ import configparser
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ def of_nginx(name: str) -> list[str]:
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for name in ("kitchener.service", "kitchener.socket"):
         text = (OPERATIONS / name).read_text()
-        (tmp_path / name).write_text(text.replace("/opt/kitchener/bin/kitchener", sys.executable))
+        (tmp_path / name).write_text(text.replace("/opt/kitchener/bin/kitchener", str(Path("/bin/true").resolve())))
     found = subprocess.run(
         ["systemd-analyze", "verify", tmp_path / "kitchener.socket", tmp_path / "kitchener.service"],
         capture_output=True,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from structlog.types import EventDict
 
+from kitchener.config import ServeConfig
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.wrong_keys import WrongKeys, address_of
 from tests.logs import captured_logs
@@ -92,3 +93,9 @@ def test_only_a_trusted_proxy_says_where_a_request_comes_from(
     scope: dict[str, Any], proxies: tuple[str, ...], address: str
 ) -> None:
     assert address_of(scope, proxies) == address
+
+
+@pytest.mark.parametrize("name", ["proxy.internal", "10.0.0.0/8", "127.0.0.1:443", "*"])
+def test_a_trusted_proxy_that_no_request_could_come_from_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be one IP address"):
+        ServeConfig(trusted_proxies=(name,))

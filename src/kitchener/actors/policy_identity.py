@@ -85,14 +85,14 @@ def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
     )
 
 
-def settings_on_record(config: HO2Config, memory: HO3MemoryConfig | None) -> dict[str, Any]:
+def settings_on_record(config: HO2Config, memory: HO3MemoryConfig | None) -> dict[str, object]:
     """Returns all settings of an agent class as JSON types, without secrets.
 
     Args:
         config: the settings of the agent class
         memory: the settings of its long-term memory; None: its turns use no memory
     """
-    settings: dict[str, Any] = without_secrets(config)
+    settings: dict[str, object] = without_secrets(config)
     if memory is not None and config.ho3_enabled:
         settings["memory"] = without_secrets(memory)
     return settings

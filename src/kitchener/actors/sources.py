@@ -9,7 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
 from kitchener.actors.executor.packs import shows_history
@@ -273,7 +273,7 @@ def _named(sources: list[Source]) -> list[NamedSource]:
     return [{"name": name, "hash": source_hash} for name, source_hash in {each.name: each.hash for each in sources}.items()]
 
 
-def _without_locations(settings: Mapping[str, Any]) -> dict[str, object]:
+def _without_locations(settings: Mapping[str, object]) -> dict[str, object]:
     """Settings without paths: moving a root or a folder of prompts changes no request."""
     return {
         key: _without_locations(value) if key == "memory" and isinstance(value, dict) else value

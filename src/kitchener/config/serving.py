@@ -1,8 +1,9 @@
 """Defines the settings of the server: where it listens, who may do what, and the limits of each key."""
 
+import ipaddress
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from kitchener.config.settings import Name, Positive, Seconds, Settings
 from kitchener.config.shown import REFERENCE, is_reference
@@ -14,6 +15,18 @@ metrics. `erase`: erase the subject for good."""
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 """The name of an HTTP header."""
+
+
+def _ip_address(text: str) -> str:
+    """Raises ValueError for what is no address; else what its requests come from."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError("must be one IP address, such as 127.0.0.1; networks and names never match") from None
+
+
+IpAddress = Annotated[Name, AfterValidator(_ip_address)]
+"""An IPv4 or IPv6 address."""
 
 
 class ServeClientConfig(Settings):
@@ -74,13 +87,13 @@ class ServeConfig(Settings):
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
     before."""
-    trusted_proxies: tuple[Name, ...] = ()
-    """Addresses of reverse proxies, such as `127.0.0.1`. What they say in X-Forwarded-For is the address that wrong keys count
-    for. Nobody else is believed."""
+    trusted_proxies: tuple[IpAddress, ...] = ()
+    """IP addresses of reverse proxies, such as `127.0.0.1`; no names, no networks. Their X-Forwarded-For tells the address
+    that wrong keys count for. Nobody else is believed."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
     """Largest body of a request, bytes. A larger one is refused with 413."""
     request_timeout_s: Seconds = 30.0
-    """How long a client may take to send the body of its request, seconds."""
+    """How long a client may take to send the head of its request, and again for its body, seconds. After that it gets 408."""
     write_timeout_s: Seconds = 30.0
     """How long a client may leave a piece of a stream, or 16 KiB of any answer, untaken before it counts as gone, seconds."""
     keep_alive_s: Seconds = 15.0

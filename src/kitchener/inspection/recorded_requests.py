@@ -24,7 +24,7 @@ def arguments_text(each: ApprovalInfo) -> str:
     return orjson.dumps(_shown(each.request["arguments"])).decode()
 
 
-def row(each: ApprovalInfo) -> dict[str, Any]:
+def row(each: ApprovalInfo) -> dict[str, object]:
     """The request for a list."""
     return {
         "approval_id": each.approval_id,
@@ -39,7 +39,7 @@ def row(each: ApprovalInfo) -> dict[str, Any]:
     }
 
 
-def details(each: ApprovalInfo) -> dict[str, Any]:
+def details(each: ApprovalInfo) -> dict[str, object]:
     """All that is on record."""
     found = row(each)
     for name in ("message", "response_schema", "tool_hash", "args_hash"):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from kitchener.canonical import canonical_bytes
 from kitchener.config.mcp_servers import McpServerConfig
@@ -57,7 +57,7 @@ def source_of(label: str) -> ToolSource:
 
 
 def read_tools(
-    label: str, settings: McpServerConfig, listed: Iterable[Mapping[str, Any]]
+    label: str, settings: McpServerConfig, listed: Iterable[Mapping[str, object]]
 ) -> tuple[list[ListedTool], list[RefusedTool]]:
     """Returns the tools that can be offered, in the order of the list, and the others with the reason.
 
@@ -107,7 +107,7 @@ def _name_problem(name: str, tool_id: str, found: Mapping[str, ListedTool]) -> s
     return None
 
 
-def _definition(label: str, tool_id: str, settings: McpServerConfig, tool: Mapping[str, Any]) -> ToolDefinition:
+def _definition(label: str, tool_id: str, settings: McpServerConfig, tool: Mapping[str, object]) -> ToolDefinition:
     hints = tool.get("annotations")
     traits = _traits(settings, hints if isinstance(hints, Mapping) else {})
     schema = tool.get("inputSchema")
@@ -124,7 +124,7 @@ def _definition(label: str, tool_id: str, settings: McpServerConfig, tool: Mappi
     }
 
 
-def _traits(settings: McpServerConfig, hints: Mapping[str, Any]) -> ToolTraits:
+def _traits(settings: McpServerConfig, hints: Mapping[str, object]) -> ToolTraits:
     """What the server says, where its settings believe it; else the defaults, which expect the worst."""
     if not settings.trust_annotations:
         return ToolTraits(is_trusted=settings.trusted)

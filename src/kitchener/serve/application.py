@@ -192,7 +192,9 @@ def open_listener(config: ServeConfig) -> socket.socket:
     except OSError as error:
         listener.close()
         where = f"{config.host}:{config.port}"
-        raise ConfigError("configuration", "serve.port", where, f"cannot listen there: {error.strerror}") from None
+        raise ConfigError(
+            "configuration", "serve.port", where, f"cannot listen there: {error.strerror}; choose another port"
+        ) from None
     return listener
 
 

@@ -68,10 +68,11 @@ class Caller:
             named: what its headers say; None: nothing
 
         Raises:
-            RequestRefused: the key acts for others, and the headers name nobody or nobody that can be a subject
+            RequestRefused: the headers name nobody or nobody that can be a subject, or the key reaches no subject
         """
         if self.settings.subject is not None:
             return self.settings.subject
+        self.check("act_for")
         if named is None:
             raise RequestRefused(400, "subject_missing", "this key acts for others: name the subject in X-Kitchener-Subject")
         try:
@@ -168,7 +169,8 @@ class Callers:
                 match = caller if hmac.compare_digest(digest, wanted) else match
             self._wrong.note(address, match.name if match is not None else None, anyio.current_time())
         if match is None:
-            raise RequestRefused(401, "invalid_api_key", "send a key of this server as `Authorization: Bearer …`")
+            what = "this is no key of the server" if key.strip() else "the request has no key"
+            raise RequestRefused(401, "invalid_api_key", f"{what}; send one of `serve.clients` as `Authorization: Bearer …`")
         return match
 
 
@@ -218,5 +220,8 @@ def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfi
         if each != "*" and config.classes and each not in config.classes:
             known = ", ".join(sorted(config.classes))
             raise ConfigError(
-                _SOURCE, dotted_key(("serve", "clients", name, "agents")), "", f"names a class that is none of {known}"
+                _SOURCE,
+                dotted_key(("serve", "clients", name, "agents")),
+                repr(each),
+                f"no such agent class; there are: {known}",
             )

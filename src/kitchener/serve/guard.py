@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
+from kitchener.plain_names import quoted
 from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
@@ -130,7 +131,8 @@ class Guard:
             pass
         except Exception as error:  # noqa: BLE001  the outermost place of a request; what is no refusal is logged
             if not answer.has_begun:
-                await problem_of(error).response()(scope, receive, answer.send)
+                asked_for = f"{scope['method']} {scope['path']}"
+                await problem_of(error, asked_for).response()(scope, receive, answer.send)
             else:
                 problem_of(error)
 
@@ -145,11 +147,11 @@ class Guard:
         host = _name_of(headers.get("host", ""))
         if host.casefold() not in self._hosts and not is_loopback(host):
             raise RequestRefused(
-                421, "wrong_host", "the server does not go by this Host; `serve.allowed_hosts` lists its names"
+                421, "wrong_host", f"the server has no name {quoted(host)}; add the name to `serve.allowed_hosts`"
             )
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].casefold() != headers.get("host", "").casefold():
-            raise RequestRefused(403, "wrong_origin", "pages of other origins may not use this server")
+            raise RequestRefused(403, "wrong_origin", f"pages of {quoted(origin)} may not use this server; only its own may")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The body of a request. Raises RequestRefused if it is too large, too slow or of another kind."""

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -61,19 +61,19 @@ class Served(NamedTuple):
         """The route that leads to it."""
         return Route(self.path, _Endpoint(self.answer, self.right), methods=[self.method])
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Its entry in the OpenAPI description."""
-        content: dict[str, Any] = {}
+        content: dict[str, object] = {}
         if self.gives is not None:
             content["application/json"] = {"schema": {"$ref": f"{_MODELS}{self.gives.__name__}"}}
         elif not self.streams:
             content["application/json"] = {"schema": {"type": "object"}}
         if self.streams:
             content["text/event-stream"] = {"schema": _EVENT}
-        answers: dict[str, Any] = {str(self.status): {"description": HTTPStatus(self.status).phrase, "content": content}}
+        answers: dict[str, object] = {str(self.status): {"description": HTTPStatus(self.status).phrase, "content": content}}
         for each in sorted({*_ALWAYS, *self.errors}):
             answers[str(each)] = {"description": HTTPStatus(each).phrase, "content": _ERROR}
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "operationId": f"{self.method.lower()}_{self.path.strip('/').translate(_PLAIN)}",
             "summary": self.summary,
             "parameters": [
@@ -99,14 +99,14 @@ _PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
 _ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}{ProblemAnswer.__name__}"}}}
 
 
-def open_api(operations: Sequence[Served]) -> dict[str, Any]:
+def open_api(operations: Sequence[Served]) -> dict[str, object]:
     """The OpenAPI 3.1 description of the operations."""
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     models: dict[str, type[BaseModel]] = {ProblemAnswer.__name__: ProblemAnswer}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = each.described()
         models |= {model.__name__: model for model in (each.body, each.gives) if model is not None}
-    schemas: dict[str, Any] = {}
+    schemas: dict[str, object] = {}
     for name, model in models.items():
         schema = model.model_json_schema(ref_template=f"{_MODELS}{{model}}")
         schemas |= schema.pop("$defs", {})
@@ -163,7 +163,7 @@ class _Endpoint:
 
 def described_by(operations: Sequence[Served]) -> Callable[[Request], Awaitable[ASGIApp]]:
     """Answers with the OpenAPI description, which is made when somebody first asks for it."""
-    made: list[dict[str, Any]] = []
+    made: list[dict[str, object]] = []
 
     async def answer(_: Request) -> ASGIApp:
         if not made:

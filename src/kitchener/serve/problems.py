@@ -33,6 +33,7 @@ from kitchener.errors import (
     UnknownSubject,
 )
 from kitchener.logs import get_logger
+from kitchener.plain_names import quoted
 from kitchener.serve.sendable import as_json
 
 _log = get_logger(__name__)
@@ -123,12 +124,19 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, str], ...
 )
 
 
-def problem_of(error: Exception) -> Problem:
-    """What a client is told of an error. A failure of the server is logged by its class, without its text."""
+def problem_of(error: Exception, asked_for: str = "this") -> Problem:
+    """What a client is told of an error. A failure of the server is logged by its class, without its text.
+
+    Args:
+        error: what ended the request
+        asked_for: the method and the path of the request
+    """
     if isinstance(error, RequestRefused):
         return Problem(error.status, error.code, str(error), error.retry_after_s)
     if isinstance(error, HTTPException):
-        text = "there is nothing at this path for this method; docs/server.md lists what is"
+        text = (
+            f"there is no {quoted(asked_for)}; GET /openapi.json lists all, and OpenAI clients need a base URL that ends in /v1"
+        )
         return Problem(error.status_code, "no_such_route", text, allowed=(error.headers or {}).get("Allow"))
     status, code = next(((status, code) for kinds, status, code in STATUS_CODES if isinstance(error, kinds)), INTERNAL)
     if status == INTERNAL[0]:

@@ -86,7 +86,7 @@ class Hanging:
 
     def __enter__(self) -> Self:
         assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().split()[2].rstrip(";")
+        self.url = self.process.stdout.readline().split()[2].rstrip(";/")
         self._client.start()
         self.model.settimeout(30)
         self._taken = self.model.accept()[0]

@@ -96,6 +96,24 @@ class TestConversation:
         tab.find(".steps summary").click()
         assert HOSTILE in tab.find(".steps figure").last.inner_text()
 
+    def test_a_tool_is_told_to_its_end_although_the_reply_comes_first(self, tab: Tab) -> None:
+        """The message's own stream and the session's events are two connections, and either may be the faster one."""
+        shown = tab.page.evaluate(
+            """async () => {
+              const { TurnView } = await import("/page/turn.js");
+              const call = { wo_id: "WO-1", call: 1, tool_id: "copy_files", arguments: {} };
+              const view = new TurnView({ message: "copy" });
+              view.update({ name: "tool_started", data: call });
+              view.complete({ response: "It is done" }, { isLive: false });
+              view.update({ name: "tool_progress", data: { ...call, value: 1, total: 3 } });
+              view.update({ name: "tool_ran", data: { ...call, result: "copied", error: null } });
+              view.update({ name: "text", data: { text: "late" } });
+              const line = view.steps.querySelector("li");
+              return [line.className, line.querySelector("progress").hidden, view.text.textContent];
+            }"""
+        )
+        assert shown == ["done", True, "It is done"]
+
     def test_another_tab_sees_what_happens(self, tab: Tab, server: PageServer) -> None:
         tab.ask("first", "You said: first")
         other = Tab(tab.page.context.new_page())

@@ -97,7 +97,7 @@ def show(approval: ApprovalArgument, /, *, options: Options = _EVERYTHING, json:
     return OK
 
 
-def _table_row(request: ApprovalInfo) -> dict[str, str]:
+def _table_row(request: ApprovalInfo) -> dict[str, object]:
     arguments = one_line(arguments_text(request), _ARGUMENTS_WIDTH)
     return {**row(request), "arguments": arguments, "expires": short_time(request.request["expires_at"])}
 

@@ -22,7 +22,7 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
-def toml_lines(tables: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[str]:
+def toml_lines(tables: Mapping[str, object], at: tuple[str, ...] = ()) -> Iterator[str]:
     """Nested tables as the lines of a file; None has no form in TOML and is left out."""
     own = {key: value for key, value in tables.items() if value is not None and not isinstance(value, Mapping)}
     inner = {key: value for key, value in tables.items() if isinstance(value, Mapping)}

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import anyio.to_thread
 from cyclopts import App, Parameter
@@ -166,7 +166,7 @@ def _row(tool: ToolIdentity) -> dict[str, object]:
     }
 
 
-def _tool(tool: ToolIdentity) -> dict[str, Any]:
+def _tool(tool: ToolIdentity) -> dict[str, object]:
     return {
         "tool_id": tool.tool_id,
         "policy_name": tool.policy_name,
@@ -176,7 +176,7 @@ def _tool(tool: ToolIdentity) -> dict[str, Any]:
     }
 
 
-def _settings_of(label: str, settings: McpServerConfig, tools: Sequence[ToolIdentity]) -> dict[str, Any]:
+def _settings_of(label: str, settings: McpServerConfig, tools: Sequence[ToolIdentity]) -> dict[str, object]:
     return {
         "label": label,
         "address": _address(settings),
@@ -188,7 +188,7 @@ def _settings_of(label: str, settings: McpServerConfig, tools: Sequence[ToolIden
     }
 
 
-def _report_of(report: ServerReport, changes: dict[str, list[str]]) -> dict[str, Any]:
+def _report_of(report: ServerReport, changes: dict[str, list[str]]) -> dict[str, object]:
     return {
         "label": report.label,
         "state": report.state,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -54,7 +54,7 @@ class McpServers:
         """What is known of each server now, by label."""
         return {label: each.report() for label, each in self.servers.items()}
 
-    def statistics(self) -> dict[str, dict[str, Any]]:
+    def statistics(self) -> dict[str, dict[str, object]]:
         """The state of each server, by label, for monitoring."""
         shown = ("state", "problem", "running", "waiting", "starts")
         reports = self.reports()

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp
@@ -142,7 +142,7 @@ class AguiDoor:
                 return EventStream(_once(self._empty(asked)), self._config, _nobody)
             session = await supervisor.session(found)
         said = [each async for each in session.read_history()][-MAX_TOLD:]
-        messages = list[dict[str, Any]]()
+        messages = list[dict[str, object]]()
         for each in said:
             if each.user_message and not each.is_resumed:
                 messages.append({"id": f"{each.turn_id}:user", "role": "user", "content": each.user_message})
@@ -162,7 +162,7 @@ class AguiDoor:
         session: SessionManager,
         turn: ServedTurn | None,
         asked: AskedRun,
-        messages: Sequence[Mapping[str, Any]] | None = None,
+        messages: Sequence[Mapping[str, object]] | None = None,
     ) -> ASGIApp:
         pieces = self._pieces(supervisor, made, session, turn, asked, messages)
         headers = ((SESSION_HEADER.lower().encode(), session.session_id.encode()),)
@@ -175,7 +175,7 @@ class AguiDoor:
         session: SessionManager,
         turn: ServedTurn | None,
         asked: AskedRun,
-        messages: Sequence[Mapping[str, Any]] | None,
+        messages: Sequence[Mapping[str, object]] | None,
     ) -> AsyncGenerator[bytes, None]:
         yield made.start(self._now_ms(), messages)
         result: TurnResult | None = None
@@ -216,7 +216,7 @@ async def _answer_all(
     return last
 
 
-def _told(result: TurnResult | None, asked: AskedRun, position: int) -> dict[str, Any] | None:
+def _told(result: TurnResult | None, asked: AskedRun, position: int) -> dict[str, object] | None:
     """What this server says of a run beside its events; None: no turn has run."""
     if result is None:
         return None

@@ -4,7 +4,7 @@ Explained in `docs/server.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -30,7 +30,7 @@ class CallAnswer(BaseModel):
 
     approved: StrictBool
     """Whether the call is made."""
-    edited_args: Annotated[dict[str, Any] | None, Field(alias="editedArgs")] = None
+    edited_args: Annotated[dict[str, object] | None, Field(alias="editedArgs")] = None
     """The arguments to use in place of the model's."""
     message: str | None = None
     """What to tell the model about it."""
@@ -38,7 +38,7 @@ class CallAnswer(BaseModel):
     """`session`: also later calls of the tool in this session."""
 
 
-_ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
+_ANSWER_SCHEMA: Final[Mapping[str, object]] = {
     "type": "object",
     "properties": {
         "approved": {"type": "boolean"},
@@ -134,7 +134,7 @@ def _declines(payload: object, schema: Mapping[str, object]) -> bool:
     return isinstance(payload, dict) and payload.get("approved") is False and not is_asked
 
 
-def _interrupt(request: ApprovalInfo) -> dict[str, Any]:
+def _interrupt(request: ApprovalInfo) -> dict[str, object]:
     """What a client is told of a request."""
     schema = request.response_schema
     return {

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.ids import approval_id
 from kitchener.records.turn import ToolProgress, ToolRan, ToolStarted
@@ -21,7 +21,7 @@ class RequestedCall(NamedTuple):
     """The request for approval."""
     tool_id: str
     arguments: Mapping[str, object]
-    interrupt: Mapping[str, Any]
+    interrupt: Mapping[str, object]
     """What the client is told of it."""
 
 
@@ -34,7 +34,7 @@ class RunCalls:
         answered: the requests for approval that the run brings answers to, oldest first, with their tools
     """
 
-    def __init__(self, shown: Collection[str], made: list[dict[str, Any]], answered: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, shown: Collection[str], made: list[dict[str, object]], answered: Sequence[tuple[str, str]]) -> None:
         self._shown, self._made = shown, made
         self._ids: dict[tuple[str, int], str] = {}
         self._begun: dict[str, bool] = {}
@@ -66,7 +66,7 @@ class RunCalls:
     def progress(self, update: ToolProgress) -> bytes:
         """A tool says how far it is."""
         call_id = self._id(update)
-        content: dict[str, Any] = {"toolCallId": call_id, "value": update.value, "total": update.total}
+        content: dict[str, object] = {"toolCallId": call_id, "value": update.value, "total": update.total}
         content["message"] = plain(update.message) if update.message is not None else None
         name = f"{call_id}:progress"
         return event({"type": "ACTIVITY_SNAPSHOT", "messageId": name, "activityType": PROGRESS, "content": content})
@@ -114,8 +114,9 @@ class RunCalls:
 
     def _answer(self, call_id: str, content: str, *, is_error: bool = False) -> bytes:
         self._begun[call_id] = True
-        message = {"id": f"{call_id}:result", "role": "tool", "toolCallId": call_id, "content": content}
-        told: dict[str, Any] = {"type": "TOOL_CALL_RESULT", "messageId": message["id"], "toolCallId": call_id}
+        name = f"{call_id}:result"
+        message: dict[str, object] = {"id": name, "role": "tool", "toolCallId": call_id, "content": content}
+        told: dict[str, object] = {"type": "TOOL_CALL_RESULT", "messageId": name, "toolCallId": call_id}
         told |= {"content": content, "role": "tool"}
         if is_error:
             told["metadata"] = {"kitchener": {"is_error": True}}

@@ -5,7 +5,7 @@ no connection, clock or ledger. Explained in `docs/server.md`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from kitchener.records.turn import (
     TextDelta,
@@ -24,6 +24,7 @@ from kitchener.serve.agui.run_input import AskedRun
 from kitchener.serve.agui.run_texts import RunTexts
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import Problem
+from kitchener.serve.token_usage import TokenUsage
 
 PROTOCOL: Final = "1.0"
 """The version of the protocol that this server speaks."""
@@ -39,21 +40,21 @@ class RunEvents:
 
     def __init__(self, asked: AskedRun, answered: Sequence[tuple[str, str]] = ()) -> None:
         self._asked, self._body = asked, asked.body
-        made: list[dict[str, Any]] = []
+        made: list[dict[str, object]] = []
         self._texts = RunTexts(asked.body.run_id, asked.shown, made, is_resumed=bool(answered))
         self._calls = RunCalls(asked.calls, made, answered)
         self._steps: dict[str, str] = {}
         """The names of the open steps, by work order."""
         self._usage: list[dict[str, int]] = []
 
-    def start(self, now_ms: int, messages: Sequence[Mapping[str, Any]] | None = None) -> bytes:
+    def start(self, now_ms: int, messages: Sequence[Mapping[str, object]] | None = None) -> bytes:
         """The run begins.
 
         Args:
             now_ms: milliseconds since 1970
             messages: all messages of the thread, for a client that has none; None: it has them
         """
-        began: dict[str, Any] = {**self._ids("RUN_STARTED", now_ms), "protocolVersion": PROTOCOL}
+        began: dict[str, object] = {**self._ids("RUN_STARTED", now_ms), "protocolVersion": PROTOCOL}
         if self._body.parent_run_id is not None:
             began["parentRunId"] = self._body.parent_run_id
         if messages is not None:
@@ -78,7 +79,7 @@ class RunEvents:
             return self._calls.ran(update)
         return self._complete(update)
 
-    def finish(self, now_ms: int, waiting: Sequence[RequestedCall] = (), result: Mapping[str, Any] | None = None) -> bytes:
+    def finish(self, now_ms: int, waiting: Sequence[RequestedCall] = (), result: Mapping[str, object] | None = None) -> bytes:
         """The run ends.
 
         Args:
@@ -88,7 +89,7 @@ class RunEvents:
         """
         told, interrupts = self._close(waiting), [each.interrupt for each in waiting]
         outcome = {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
-        ended: dict[str, Any] = {**self._ids("RUN_FINISHED", now_ms), "outcome": outcome}
+        ended: dict[str, object] = {**self._ids("RUN_FINISHED", now_ms), "outcome": outcome}
         if result is not None:
             ended["result"] = result
         if self._usage:
@@ -103,7 +104,7 @@ class RunEvents:
         """The run ends without a reply."""
         return event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code})
 
-    def _ids(self, kind: str, now_ms: int) -> dict[str, Any]:
+    def _ids(self, kind: str, now_ms: int) -> dict[str, object]:
         return {"type": kind, "threadId": self._body.thread_id, "runId": self._body.run_id, "timestamp": now_ms}
 
     def _begin_step(self, planned: WorkOrderPlanned) -> bytes:
@@ -131,9 +132,6 @@ class RunEvents:
 
 def _usage(result: TurnResult) -> dict[str, int]:
     """Tokens as the protocol counts them."""
-    cost = result.cost_summary
-    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
-    found = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
-    if cached := sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary):
-        found["cachedInputTokens"] = cached
-    return found
+    used = TokenUsage.of_turn(result)
+    found = {"inputTokens": used.read, "outputTokens": used.written, "totalTokens": used.read + used.written}
+    return {**found, "cachedInputTokens": used.cached} if used.cached else found

@@ -28,9 +28,9 @@ class RunMessage(BaseModel):
     """Names the message within the conversation."""
     role: Literal["developer", "system", "user", "assistant", "tool", "activity", "reasoning"]
     """Who said it."""
-    content: str | list[dict[str, Any]] | dict[str, Any] | None = None  # narrowed where it is read
+    content: str | list[dict[str, object]] | dict[str, object] | None = None  # narrowed where it is read
     """Text, or parts; of an activity an object."""
-    tool_calls: list[dict[str, Any]] | None = Field(None, alias="toolCalls")  # only their ids are read
+    tool_calls: list[dict[str, object]] | None = Field(None, alias="toolCalls")  # only their ids are read
     """Tool calls of the assistant."""
     tool_call_id: str | None = Field(None, alias="toolCallId")
     """The call whose result this is."""
@@ -75,7 +75,7 @@ class AskedRun(NamedTuple):
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
     """What the client says was said before, oldest first. Messages without a reply are left out."""
-    shown: Sequence[Mapping[str, Any]]
+    shown: Sequence[Mapping[str, object]]
     """The messages that the client shows, as it sent them, without what an earlier try at this run left."""
     is_tried_again: bool
     """Whether there were messages of an earlier try, which have to go."""
@@ -105,9 +105,11 @@ def read_run(data: bytes) -> AskedRun:
     found = read_json(data)
     body = checked_body(RunInput, found)
     assert isinstance(found, dict)
-    raw: list[dict[str, Any]] = found["messages"]
+    raw: list[dict[str, object]] = found["messages"]
     end = max((number for number, each in enumerate(body.messages, 1) if each.role == "user"), default=0)
-    calls = frozenset(call["id"] for each in body.messages for call in each.tool_calls or () if isinstance(call.get("id"), str))
+    calls = frozenset(
+        name for each in body.messages for call in each.tool_calls or () if isinstance(name := call.get("id"), str)
+    )
     answers = _only_answers(body, raw, calls)
     if not body.messages:
         return answers
@@ -123,7 +125,7 @@ def read_run(data: bytes) -> AskedRun:
     return AskedRun(body, text or ATTACHED, parts, earlier, raw[:end], bool(left), calls, skipped)
 
 
-def _only_answers(body: RunInput, raw: Sequence[Mapping[str, Any]], calls: frozenset[str]) -> AskedRun:
+def _only_answers(body: RunInput, raw: Sequence[Mapping[str, object]], calls: frozenset[str]) -> AskedRun:
     """A run without a message."""
     own, answered = f"{body.run_id}:", {each.interrupt_id for each in body.resume or ()}
     shown = [
@@ -174,7 +176,7 @@ def _content(message: RunMessage) -> tuple[str, tuple[FilePart, ...], tuple[int,
     return _text(message), tuple(files), tuple(skipped)
 
 
-def _file(part: Mapping[str, Any], source: Mapping[str, Any], number: int) -> FilePart:
+def _file(part: Mapping[str, object], source: Mapping[str, object], number: int) -> FilePart:
     metadata = part.get("metadata")
     name = metadata.get("filename") if isinstance(metadata, dict) else None
     media_type, value = source.get("mimeType"), source.get("value")

@@ -1,7 +1,7 @@
 """The text messages of one AG-UI run, and how text is taken back. Explained in `docs/server.md`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kitchener.serve.agui.run_input import message_id
 from kitchener.serve.event_stream import event
@@ -15,7 +15,7 @@ class _Text(NamedTuple):
     wo_id: str
     pieces: list[str]
 
-    def message(self) -> dict[str, Any]:
+    def message(self) -> dict[str, object]:
         """The message as a client keeps it."""
         return {"id": self.message_id, "role": "assistant", "content": plain("".join(self.pieces))}
 
@@ -31,7 +31,7 @@ class RunTexts:
     """
 
     def __init__(
-        self, run_id: str, shown: Sequence[Mapping[str, Any]], made: list[dict[str, Any]], *, is_resumed: bool
+        self, run_id: str, shown: Sequence[Mapping[str, object]], made: list[dict[str, object]], *, is_resumed: bool
     ) -> None:
         self._run_id, self._shown, self._made, self._is_resumed = run_id, shown, made, is_resumed
         self._number = 0
@@ -85,7 +85,7 @@ class RunTexts:
         # Activities and reasoning are the client's own: a snapshot without any leaves them as they are.
         shown = [each for each in self._shown if each.get("role") not in ("activity", "reasoning")]
         open_one = [self._open.message()] if self._open is not None else []
-        messages: list[Mapping[str, Any]] = [*shown, *self._made, *open_one]
+        messages: list[Mapping[str, object]] = [*shown, *self._made, *open_one]
         try:
             return event({"type": "MESSAGES_SNAPSHOT", "messages": messages})
         except RecursionError:

@@ -1,13 +1,13 @@
 """Writes replies in the form of the chat completions API: whole, or as the chunks of a stream. Knows no connection."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.client_history import WITHDRAWN
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import problem_of
+from kitchener.serve.token_usage import TokenUsage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -20,7 +20,7 @@ class Heading(NamedTuple):
     """Seconds since 1970."""
     model: str
 
-    def chunk(self, delta: dict[str, Any], finish: str | None = None, usage: object = ...) -> bytes:
+    def chunk(self, delta: dict[str, object], finish: str | None = None, usage: object = ...) -> bytes:
         """A chunk of a stream as an event.
 
         Args:
@@ -31,16 +31,16 @@ class Heading(NamedTuple):
         choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
         return event({**self._head("chat.completion.chunk"), "choices": choices, **({} if usage is ... else {"usage": usage})})
 
-    def usage_chunk(self, cost: CostSummary) -> bytes:
+    def usage_chunk(self, used: TokenUsage) -> bytes:
         """The chunk with the tokens that were used."""
-        return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(cost)})
+        return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(used)})
 
-    def whole(self, text: str, cost: CostSummary, told: dict[str, Any] | None = None) -> dict[str, Any]:
+    def whole(self, text: str, used: TokenUsage, told: dict[str, object] | None = None) -> dict[str, object]:
         """A whole answer.
 
         Args:
             text: the reply
-            cost: what it cost
+            used: the tokens that it took
             told: what this server adds; None: there is no turn
         """
         message = {"role": "assistant", "content": text, "refusal": None}
@@ -48,27 +48,25 @@ class Heading(NamedTuple):
         return {
             **self._head("chat.completion"),
             "choices": [choice],
-            "usage": usage_of(cost),
+            "usage": usage_of(used),
             **({"kitchener": told} if told else {}),
         }
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _head(self, kind: str) -> dict[str, object]:
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
 
 
-def usage_of(cost: CostSummary) -> dict[str, Any]:
+def usage_of(used: TokenUsage) -> dict[str, object]:
     """Tokens as clients expect them."""
-    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
-    cached = cost.get("cached_tokens", 0) or 0
     return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens": used.read,
+        "completion_tokens": used.written,
+        "total_tokens": used.read + used.written,
+        "prompt_tokens_details": {"cached_tokens": used.cached},
     }
 
 
-def told_of(result: TurnResult) -> dict[str, Any]:
+def told_of(result: TurnResult) -> dict[str, object]:
     """What this server says of a turn beside its reply."""
     return {
         "session_id": result.session_id,
@@ -105,7 +103,7 @@ async def chunks(
                     piece += heading.chunk({"content": said}, usage=usage) if said else b""
                     piece += heading.chunk({}, "stop", usage=usage)
                     if includes_usage:
-                        piece += heading.usage_chunk(update.result.cost_summary)
+                        piece += heading.usage_chunk(TokenUsage.of_turn(update.result))
                     said, piece = "", piece + DONE
             if said:
                 piece += heading.chunk({"content": said}, usage=usage)
@@ -117,12 +115,12 @@ async def chunks(
 
 
 async def whole_as_chunks(
-    heading: Heading, text: str, cost: CostSummary, *, includes_usage: bool
+    heading: Heading, text: str, used: TokenUsage, *, includes_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     """The stream of a reply that is there as a whole."""
     usage = None if includes_usage else ...
     yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
     yield heading.chunk({}, "stop", usage=usage)
     if includes_usage:
-        yield heading.usage_chunk(cost)
+        yield heading.usage_chunk(used)
     yield DONE

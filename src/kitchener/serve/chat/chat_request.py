@@ -6,7 +6,7 @@ Knows no session and no runtime. What of a request counts, is ignored or is refu
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,7 +29,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None  # parts of any kind; each is narrowed where it is read
+    content: str | list[dict[str, object]] | None = None  # parts of any kind; each is narrowed where it is read
 
 
 class StreamOptions(BaseModel):
@@ -50,8 +50,8 @@ class ChatBody(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int | None = None
-    response_format: dict[str, Any] | None = None  # a JSON schema in it; checked by the agent
-    tool_choice: str | dict[str, Any] | None = None  # refused unless it leaves the choice to the agent
+    response_format: dict[str, object] | None = None  # a JSON schema in it; checked by the agent
+    tool_choice: str | dict[str, object] | None = None  # refused unless it leaves the choice to the agent
     prompt_cache_key: str | None = None
 
     @property
@@ -213,7 +213,7 @@ def attached_file(url: object, name: object, number: int) -> FilePart:
     return FilePart(data, head.removeprefix("data:").partition(";")[0] or None, name if isinstance(name, str) else None)
 
 
-def schema_of(wanted: Mapping[str, Any] | None) -> Mapping[str, object] | None:
+def schema_of(wanted: Mapping[str, object] | None) -> Mapping[str, object] | None:
     """The JSON schema of the object that `response_format` asks for; None: text.
 
     Raises:

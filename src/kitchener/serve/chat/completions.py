@@ -1,9 +1,9 @@
 """`/v1/models` and `/v1/chat/completions`: an agent as a model of the OpenAI API. Explained in `docs/server.md`."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,8 +12,7 @@ from starlette.types import ASGIApp
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.records.entries import CostSummary
-from kitchener.records.turn import TurnResult, UpdateListener
+from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Caller
 from kitchener.serve.chat.approval_answers import given_answer
@@ -27,9 +26,10 @@ from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import json_response
 from kitchener.serve.request_names import SESSION_HEADER, named_session, named_subject
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
+from kitchener.serve.token_usage import TokenUsage
 
 _STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
-_NO_COST: Final = CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0)
+_UNUSED: Final = TokenUsage()
 
 
 class ChatDoor:
@@ -96,21 +96,19 @@ class ChatDoor:
     def _begin(
         self, supervisor: HO2Supervisor, subject_id: str, session_id: str, asked: ChatRequest, key: str | None
     ) -> ServedTurn:
-        options: dict[str, Any] = {  # the keyword arguments of `handle_turn`
-            "session_id": session_id,
-            "subject_id": subject_id,
-            "idempotency_key": key,
-            "parts": asked.parts,
-            "output": asked.output,
-            "tool_choice": asked.body.tool_choice or "auto",
-        }
+        ask: Callable[..., Awaitable[TurnResult]] = partial(
+            supervisor.handle_turn,
+            asked.message,
+            session_id=session_id,
+            subject_id=subject_id,
+            idempotency_key=key,
+            parts=asked.parts,
+            output=asked.output,
+            tool_choice="none" if asked.body.tool_choice == "none" else "auto",
+        )
         if asked.body.stream:
-
-            def started(listener: UpdateListener) -> Awaitable[TurnResult]:
-                return supervisor.handle_turn(asked.message, listener=listener, **options)
-
-            return self._turns.begin(session_id, started)
-        return self._turns.begin_whole(session_id, partial(supervisor.handle_turn, asked.message, **options))
+            return self._turns.begin(session_id, lambda listener: ask(listener=listener))
+        return self._turns.begin_whole(session_id, ask)
 
     async def _answered(
         self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer
@@ -121,26 +119,23 @@ class ChatDoor:
         result = await until_gone(request.receive, turn.result, turn.leave)
         heading = self._heading(body, session_id)
         if not body.stream:
-            return (
-                self._whole(heading, result) if result is not None else json_response(heading.whole(_STILL_WAITING, _NO_COST))
-            )
-        text, cost = (result.response, result.cost_summary) if result is not None else (_STILL_WAITING, _NO_COST)
-        return EventStream(whole_as_chunks(heading, text, cost, includes_usage=body.includes_usage), self._config, turn.leave)
+            return self._whole(heading, result) if result is not None else json_response(heading.whole(_STILL_WAITING, _UNUSED))
+        text, used = (result.response, TokenUsage.of_turn(result)) if result is not None else (_STILL_WAITING, _UNUSED)
+        return EventStream(whole_as_chunks(heading, text, used, includes_usage=body.includes_usage), self._config, turn.leave)
 
     async def _plain_call(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
         work = partial(self._utility.answer, body, supervisor, subject_id)
         response = await until_gone(request.receive, work, lambda: None)
-        usage = response.usage
-        cost = CostSummary(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, llm_calls=1, tool_calls=0)
+        used = TokenUsage.of_call(response.usage)
         heading = self._heading(body, "utility")
         if not body.stream:
-            return json_response(heading.whole(response.text, cost))
+            return json_response(heading.whole(response.text, used))
         return EventStream(
-            whole_as_chunks(heading, response.text, cost, includes_usage=body.includes_usage), self._config, lambda: None
+            whole_as_chunks(heading, response.text, used, includes_usage=body.includes_usage), self._config, lambda: None
         )
 
     def _whole(self, heading: Heading, result: TurnResult) -> Response:
-        sent = heading.whole(result.response, result.cost_summary, told_of(result))
+        sent = heading.whole(result.response, TokenUsage.of_turn(result), told_of(result))
         return json_response(sent, headers={SESSION_HEADER: result.session_id})
 
     def _agent(self, caller: Caller, model: str) -> HO2Supervisor:
@@ -155,5 +150,5 @@ class ChatDoor:
     def _heading(self, body: ChatBody, of: str) -> Heading:
         return Heading(f"chatcmpl-{of}-{next(self._numbers)}", self._clock.time_us() // 1_000_000, body.model)
 
-    def _model(self, name: str) -> dict[str, Any]:
+    def _model(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._began // 1_000_000, "owned_by": "kitchener"}

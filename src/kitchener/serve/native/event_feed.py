@@ -5,7 +5,7 @@ in `docs/server.md`.
 """
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from starlette.requests import Request
@@ -118,5 +118,5 @@ def event_of(entry: StoredEntry) -> bytes:
     """The event that tells of an entry."""
     name, fields = TOLD[entry.entry_type]
     payload = events.read_payload(entry.entry_type, entry.payload)
-    told: dict[str, Any] = {field: opened(payload[field]) for field in fields if field in payload}
+    told: dict[str, object] = {field: opened(payload[field]) for field in fields if field in payload}
     return event({"at": entry.timestamp, **told}, name=name, number=entry.seq)

@@ -2,10 +2,10 @@
 
 import base64
 import binascii
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -22,7 +22,6 @@ from kitchener.records.turn import (
     TurnCompleted,
     TurnResult,
     TurnUpdate,
-    UpdateListener,
     WorkOrderFinished,
     WorkOrderPlanned,
 )
@@ -75,7 +74,7 @@ class NewMessage(BaseModel):
     """Criteria that the reply must meet."""
     speaker: str | None = None
     """Who says the message, where several talk."""
-    output_schema: dict[str, Any] | None = None
+    output_schema: dict[str, object] | None = None
     """JSON schema of the object that is wanted in place of text."""
     tool_choice: str = "auto"
     """`auto`, `none`, `required` or the name of a tool."""
@@ -100,32 +99,30 @@ class MessageCalls:
         body = read_model(NewMessage, await request.body())
         found = await self._access.of(request)
         session_id = found.session.session_id
-        options: dict[str, Any] = {  # the keyword arguments of `handle_turn`
-            "session_id": session_id,
-            "subject_id": found.session.subject_id,
-            "idempotency_key": request.headers.get("idempotency-key"),
-            "memory": body.memory,
-            "deadline": body.deadline_s,
-            "acceptance": body.acceptance,
-            "parts": [_part(number, each) for number, each in enumerate(body.files, 1)],
-            "speaker": body.speaker,
-            "output": body.output_schema,
-            "tool_choice": body.tool_choice,
-        }
+        ask: Callable[..., Awaitable[TurnResult]] = partial(
+            found.supervisor.handle_turn,
+            body.message,
+            session_id=session_id,
+            subject_id=found.session.subject_id,
+            idempotency_key=request.headers.get("idempotency-key"),
+            memory=body.memory,
+            deadline=body.deadline_s,
+            acceptance=body.acceptance,
+            parts=[_part(number, each) for number, each in enumerate(body.files, 1)],
+            speaker=body.speaker,
+            output=body.output_schema,
+            tool_choice=body.tool_choice,
+        )
         if not body.stream:
-            turn = self._turns.begin_whole(session_id, partial(found.supervisor.handle_turn, body.message, **options))
+            turn = self._turns.begin_whole(session_id, ask)
             result = await until_gone(request.receive, turn.result, turn.leave)
             assert result is not None
             return json_response(result_json(result))
-
-        def started(listener: UpdateListener) -> Awaitable[TurnResult]:
-            return found.supervisor.handle_turn(body.message, listener=listener, **options)
-
-        turn = self._turns.begin(session_id, started)
+        turn = self._turns.begin(session_id, lambda listener: ask(listener=listener))
         return EventStream(_events(turn), self._config, turn.leave, ready=turn.wait_begun)
 
 
-def result_json(result: TurnResult) -> dict[str, Any]:
+def result_json(result: TurnResult) -> dict[str, object]:
     """A result of a turn as JSON types."""
     return {**result.as_payload(), "output": result.output}
 

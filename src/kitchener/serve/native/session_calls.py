@@ -1,7 +1,7 @@
 """Sessions of a subject: begin, list, show, read back, end, stop. Explained in `docs/server.md`."""
 
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -132,7 +132,7 @@ def flag(request: Request, name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _shown(session: SessionManager, agent_class: str) -> dict[str, Any]:
+def _shown(session: SessionManager, agent_class: str) -> dict[str, object]:
     state = session.state
     waiting = state.approvals.open if state.approvals is not None else []
     return {

@@ -4,7 +4,7 @@ Explained in `docs/server.md`.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -73,7 +73,7 @@ class InputItems:
         return json_response(listed)
 
 
-async def _read(ho2m: ReadableLedger, session_id: str, turn_id: str, servers: Mapping[str, object]) -> list[dict[str, Any]]:
+async def _read(ho2m: ReadableLedger, session_id: str, turn_id: str, servers: Mapping[str, object]) -> list[dict[str, object]]:
     """The items of a session until the message of a turn with its files, oldest first, without turns that were aborted."""
     found, has_begun = _Items(servers), False
     async for entry in ho2m.read(session_id=session_id, entry_type=_READ):
@@ -94,7 +94,7 @@ class _Items:
 
     def __init__(self, servers: Mapping[str, object]) -> None:
         self._servers = servers
-        self.of_turns: dict[str, list[dict[str, Any]]] = {}
+        self.of_turns: dict[str, list[dict[str, object]]] = {}
 
     def add(self, entry: StoredEntry) -> None:
         """Adds what an entry tells."""
@@ -106,11 +106,13 @@ class _Items:
         items = self.of_turns.setdefault(turn_id, [])
         if entry.entry_type == events.PART_ATTACHED:
             part = payload_as(PartAttachedPayload, payload)
-            items[0]["content"].append(input_file(part["media_type"], text_of(part["name"]), part["content_hash"]))
+            content = items[0]["content"]
+            assert isinstance(content, list)
+            content.append(input_file(part["media_type"], text_of(part["name"]), part["content_hash"]))
         elif (item := self._item(entry.entry_type, turn_id, payload)) is not None:
             items.append(item)
 
-    def _item(self, entry_type: str, turn_id: str, payload: Mapping[str, object]) -> dict[str, Any] | None:
+    def _item(self, entry_type: str, turn_id: str, payload: Mapping[str, object]) -> dict[str, object] | None:
         """The item that an entry is; None: it is none of its own."""
         name = turn_id.removeprefix("T-").replace("-", "_")
         if entry_type == events.TURN_STARTED:

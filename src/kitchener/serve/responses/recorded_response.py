@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
@@ -14,6 +14,7 @@ from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.chat_chunks import told_of
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.responses.response_objects import (
+    CompletedFields,
     ResponseHead,
     ResponseStatus,
     approval_item,
@@ -22,6 +23,7 @@ from kitchener.serve.responses.response_objects import (
     turn_of_response,
     unknown_response,
 )
+from kitchener.serve.token_usage import TokenUsage
 
 _STATUSES: Final[Mapping[str, ResponseStatus]] = {"cancelled": "cancelled", "shutdown": "cancelled"}
 """The status of a response by why its turn was aborted; any other reason: `failed`."""
@@ -35,14 +37,14 @@ class RecordedResponse(NamedTuple):
     status: ResponseStatus
     result: TurnResult | None
     """None: it has not completed."""
-    requests: list[dict[str, Any]]
+    requests: list[dict[str, object]]
     """Items for the tool calls that it ended with."""
     aborted: str | None
     """Why it was aborted; None: it was not."""
     completed_at: int | None = None
     """When it was complete, seconds since 1970; None: it is not."""
 
-    def response(self) -> dict[str, Any]:
+    def response(self) -> dict[str, object]:
         """The response as a JSON object."""
         if self.result is None:
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
@@ -51,10 +53,10 @@ class RecordedResponse(NamedTuple):
         return self.head.response("completed", output, **self.told)
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What a complete response says besides its items: arguments of `ResponseHead.response`."""
+    def told(self) -> CompletedFields:
+        """What a complete response says besides its items."""
         assert self.result is not None
-        return {"completed_at": self.completed_at, "cost": self.result.cost_summary, "told": told_of(self.result)}
+        return {"completed_at": self.completed_at, "used": TokenUsage.of_turn(self.result), "told": told_of(self.result)}
 
 
 async def named_response(access: SessionAccess, request: Request, response_id: str) -> tuple[FoundSession, str]:
@@ -126,11 +128,11 @@ async def read_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tup
     return ResponseHead(response_id_of(turn_id), _seconds(began["turn_ts"]), agent_class, began["session_id"]), start
 
 
-async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, Any]]:
+async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, object]]:
     """Items for the tool calls that a turn ended with, in the order of the result."""
     if not result.pending_approval:
         return []
-    found = dict[str, dict[str, Any]]()
+    found = dict[str, dict[str, object]]()
     async for entry in ho2m.read(session_id=result.session_id, entry_type=events.APPROVAL_REQUESTED):
         request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
         if request["approval_id"] in result.pending_approval:

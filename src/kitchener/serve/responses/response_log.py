@@ -6,13 +6,13 @@ Explained in `docs/server.md`.
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import anyio
 
 from kitchener.serve.chat.chat_chunks import DONE
 from kitchener.serve.event_stream import event
-from kitchener.serve.responses.response_objects import ResponseHead, message_item, text_part
+from kitchener.serve.responses.response_objects import CompletedFields, ResponseHead, message_item, text_part
 from kitchener.serve.served_turns import ServedTurn
 
 _MAX_KEPT: Final = 256
@@ -33,7 +33,7 @@ class ResponseLog:
         """None: the turn has not begun."""
         self.turn: ServedTurn | None = None
         """The turn that runs; None: it has ended, or this log is read from the record."""
-        self.response: dict[str, Any] | None = None
+        self.response: dict[str, object] | None = None
         """The complete response; None: it is not complete."""
         self.is_closed = False
         self.size = 0
@@ -89,7 +89,7 @@ class ResponseLog:
         if self._is_open:
             self._close_message("incomplete")
 
-    def complete(self, reply: str, requests: Sequence[Mapping[str, Any]], **made: Any) -> None:
+    def complete(self, reply: str, requests: Sequence[Mapping[str, object]], **made: Unpack[CompletedFields]) -> None:
         """The turn has completed.
 
         Args:
@@ -110,7 +110,7 @@ class ResponseLog:
         self.response = self.head.response("completed", [message, *requests], **made)
         self._add("response.completed", response=self.response)
 
-    def fail(self, response: Mapping[str, Any]) -> None:
+    def fail(self, response: Mapping[str, object]) -> None:
         """The turn has ended without a reply."""
         self.retract()
         self._add("response.failed", response=response)
@@ -131,7 +131,7 @@ class ResponseLog:
         self._add_item("done", message_item(self._item_id, self._text, status))
         self._output_index, self._is_open, self._text = self._output_index + 1, False, ""
 
-    def _add_item(self, what: str, item: Mapping[str, Any]) -> None:
+    def _add_item(self, what: str, item: Mapping[str, object]) -> None:
         self._add(f"response.output_item.{what}", output_index=self._output_index, item=item)
 
     def _add_part(self, name: str, **fields: Any) -> None:

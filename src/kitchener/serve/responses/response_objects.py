@@ -2,19 +2,28 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict
 
 import orjson
 
 from kitchener.ids import session_of_turn
-from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, CostSummary, opened, text_of
+from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, opened, text_of
 from kitchener.serve.problems import RequestRefused
+from kitchener.serve.token_usage import TokenUsage
 
 ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
 
 _RESPONSE = re.compile(r"resp_([0-9a-f]{8,32})_(\d{6,9})")
 _OWN_TOOLS: Final = "kitchener"
 """The label of tools that are no MCP server's."""
+
+
+class CompletedFields(TypedDict, total=False):
+    """What a complete response says besides its items: arguments of `ResponseHead.response`."""
+
+    completed_at: int | None
+    used: TokenUsage | None
+    told: Mapping[str, object] | None
 
 
 class ResponseHead(NamedTuple):
@@ -37,24 +46,24 @@ class ResponseHead(NamedTuple):
     def response(
         self,
         status: ResponseStatus,
-        output: Sequence[Mapping[str, Any]] = (),
+        output: Sequence[Mapping[str, object]] = (),
         *,
         completed_at: int | None = None,
-        cost: CostSummary | None = None,
+        used: TokenUsage | None = None,
         error: str | None = None,
-        told: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        told: Mapping[str, object] | None = None,
+    ) -> dict[str, object]:
         """The response as a JSON object.
 
         Args:
             status: how far it is
             output: its items
             completed_at: when it was complete, seconds since 1970; None: it is not
-            cost: what the turn cost; None: not known
+            used: the tokens that it took; None: not known
             error: why there is no reply; None: there is one, or may be
             told: what this server adds; None: nothing
         """
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             **_FIXED,
             "id": self.response_id,
             "created_at": self.created_at,
@@ -65,7 +74,7 @@ class ResponseHead(NamedTuple):
             "model": self.model,
             "output": list(output),
             "previous_response_id": self.previous_id,
-            "usage": _usage(cost) if cost is not None else None,
+            "usage": _usage(used) if used is not None else None,
             "conversation": {"id": self.session_id} if self.session_id is not None else None,
         }
         if told is not None:
@@ -73,7 +82,7 @@ class ResponseHead(NamedTuple):
         return found
 
 
-_FIXED: Final[Mapping[str, Any]] = {
+_FIXED: Final[Mapping[str, object]] = {
     "object": "response",
     "frequency_penalty": 0,
     "incomplete_details": None,
@@ -124,13 +133,13 @@ def unknown_response(response_id: str) -> RequestRefused:
     return RequestRefused(404, "response_not_found", f"there is no response {response_id[:80]!r} for this key")
 
 
-def input_message(item_id: str, text: str) -> dict[str, Any]:
+def input_message(item_id: str, text: str) -> dict[str, object]:
     """A message of the user. Its images and files are added to `content`."""
     content = [{"type": "input_text", "text": text}] if text else []
     return {"id": item_id, "type": "message", "role": "user", "status": "completed", "content": content}
 
 
-def input_file(media_type: str, name: str, content_hash: str) -> dict[str, Any]:
+def input_file(media_type: str, name: str, content_hash: str) -> dict[str, object]:
     """An image or a file of a message. Its content is named by its hash and stays with the server."""
     if media_type.startswith("image/"):
         return {"type": "input_image", "detail": "auto", "file_id": content_hash, "image_url": None}
@@ -139,18 +148,18 @@ def input_file(media_type: str, name: str, content_hash: str) -> dict[str, Any]:
 
 def message_item(
     item_id: str, text: str | None, status: Literal["in_progress", "completed", "incomplete"] = "completed"
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A message of the agent; None: without its text yet."""
     content = [] if text is None else [text_part(text)]
     return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}
 
 
-def text_part(text: str) -> dict[str, Any]:
+def text_part(text: str) -> dict[str, object]:
     """The text of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def approval_item(request: ApprovalRequestedPayload, servers: Mapping[str, object]) -> dict[str, Any]:
+def approval_item(request: ApprovalRequestedPayload, servers: Mapping[str, object]) -> dict[str, object]:
     """A tool call that waits for a person.
 
     Args:
@@ -170,7 +179,7 @@ def approval_item(request: ApprovalRequestedPayload, servers: Mapping[str, objec
     }
 
 
-def answer_item(resolved: ApprovalResolvedPayload) -> dict[str, Any]:
+def answer_item(resolved: ApprovalResolvedPayload) -> dict[str, object]:
     """The answer about a tool call that waited."""
     approval_id, reason = resolved["approval_id"], resolved.get("message")
     return {
@@ -182,13 +191,12 @@ def answer_item(resolved: ApprovalResolvedPayload) -> dict[str, Any]:
     }
 
 
-def _usage(cost: CostSummary) -> dict[str, Any]:
+def _usage(used: TokenUsage) -> dict[str, object]:
     """Tokens as clients expect them."""
-    read, written = cost.get("input_tokens", 0), cost.get("output_tokens", 0)
     return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": cost.get("cached_tokens", 0) or 0, "cache_write_tokens": 0},
-        "output_tokens": written,
+        "input_tokens": used.read,
+        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+        "output_tokens": used.written,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
+        "total_tokens": used.read + used.written,
     }

@@ -14,7 +14,6 @@ from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
-from kitchener.records.entries import CostSummary
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_request import UTILITY
@@ -46,6 +45,7 @@ from kitchener.serve.responses.responses_request import (
     read_responses_request,
 )
 from kitchener.serve.served_turns import ServedTurns
+from kitchener.serve.token_usage import TokenUsage
 
 
 class ResponsesDoor:
@@ -282,11 +282,10 @@ class ResponsesDoor:
         agent = supervisor.agent_class
         work = partial(self._utility.answer, as_chat_body(body, agent), supervisor, subject_id)
         answer = await until_gone(request.receive, work, _nobody)
-        now_us, usage = self._clock.time_us(), answer.usage
-        cost = CostSummary(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, llm_calls=1, tool_calls=0)
+        now_us = self._clock.time_us()
         log = ResponseLog()
         log.begin(ResponseHead(f"resp_utility_{now_us}", now_us // 1_000_000, body.model or agent, None))
-        log.complete(answer.text, (), completed_at=self._clock.time_us() // 1_000_000, cost=cost)
+        log.complete(answer.text, (), completed_at=self._clock.time_us() // 1_000_000, used=TokenUsage.of_call(answer.usage))
         log.close()
         return self._stream(log.after(-1), None, _nobody) if body.stream else json_response(log.response)
 

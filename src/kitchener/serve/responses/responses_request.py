@@ -4,7 +4,7 @@ Knows no session and no runtime. What of a request counts, is ignored or is refu
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,7 +34,9 @@ class ResponsesBody(BaseModel):
 
     model: str | None = Field(None, max_length=256)
     """The agent class. None: ADMIN, or the only one of this key."""
-    input: str | list[dict[str, Any]] = Field(min_length=1, max_length=16 * 1_048_576)  # items of any kind, narrowed when read
+    input: str | list[dict[str, object]] = Field(
+        min_length=1, max_length=16 * 1_048_576
+    )  # items of any kind, narrowed when read
     """The message, or items whose last one is the user's message or answers about tool calls."""
     stream: bool | None = None
     """Whether the answer is a stream of events."""
@@ -42,11 +44,11 @@ class ResponsesBody(BaseModel):
     """Whether the answer comes when the turn begins, and the reply is retrieved later."""
     previous_response_id: str | None = Field(None, max_length=256)
     """The response that the session goes on after."""
-    conversation: str | dict[str, Any] | None = None  # an id, or an object with `id`
+    conversation: str | dict[str, object] | None = None  # an id, or an object with `id`
     """A session id, or any name of the conversation."""
-    text: dict[str, Any] | None = None  # has a JSON schema in it; checked by the agent
+    text: dict[str, object] | None = None  # has a JSON schema in it; checked by the agent
     """`format`: the object that is wanted in place of text."""
-    tool_choice: str | dict[str, Any] | None = None  # refused unless it leaves the choice to the agent
+    tool_choice: str | dict[str, object] | None = None  # refused unless it leaves the choice to the agent
     """`auto` or `none`."""
     prompt_cache_key: str | None = None
     """Names the conversation, if the settings say so."""
@@ -118,14 +120,14 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
 
 def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
     """The same request for a plain model call."""
-    items: Sequence[Mapping[str, Any]] = (
+    items: Sequence[Mapping[str, object]] = (
         [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     )
     told = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
     return ChatBody(model=model, messages=[*told, *_messages(items)] or [ChatMessage(role="user")])
 
 
-def _answers(items: Sequence[Mapping[str, Any]]) -> list[SpokenAnswer]:
+def _answers(items: Sequence[Mapping[str, object]]) -> list[SpokenAnswer]:
     """The answers that the items end with."""
     found = list[SpokenAnswer]()
     for each in reversed(items):
@@ -138,12 +140,12 @@ def _answers(items: Sequence[Mapping[str, Any]]) -> list[SpokenAnswer]:
     return found[::-1]
 
 
-def _messages(items: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+def _messages(items: Sequence[Mapping[str, object]]) -> list[ChatMessage]:
     """The messages among items. Calls, results, reasoning and references are the agent's own business and left out."""
     return [_message(each) for each in items if each.get("type", _MESSAGE) == _MESSAGE]
 
 
-def _message(item: Mapping[str, Any]) -> ChatMessage:
+def _message(item: Mapping[str, object]) -> ChatMessage:
     try:
         return ChatMessage(role=item.get("role"), content=item.get("content"))  # type: ignore[arg-type]  # checked here
     except ValidationError:
@@ -168,7 +170,7 @@ def _parts(content: object) -> list[FilePart]:
     return found
 
 
-def _chat_format(text: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _chat_format(text: Mapping[str, object] | None) -> Mapping[str, object] | None:
     """The wanted form of the reply as a request for a chat completion has it."""
     wanted = text.get("format") if text is not None else None
     if wanted is not None and not isinstance(wanted, dict):

@@ -69,11 +69,12 @@ export class TurnView {
 
   /** Takes an update of the message's own stream. */
   update({ name, data }) {
-    if (this.isDone) return;
-    if (name === "work_order_planned") this.step(data.wo_type);
+    // The events of the session may tell the reply before this stream has told all that led to it.
+    if (name.startsWith("tool_")) this.tool(name, data);
+    else if (this.isDone) return;
+    else if (name === "work_order_planned") this.step(data.wo_type);
     else if (name === "text") this.write(data.text);
     else if (name === "text_retracted") this.withdraw();
-    else if (name.startsWith("tool_")) this.tool(name, data);
   }
 
   write(text) {
@@ -116,6 +117,7 @@ export class TurnView {
     const key = `${data.wo_id} ${data.call}`;
     const line = this.tools.get(key) ?? this.toolLine(key, data);
     if (name === "tool_progress") {
+      if (this.isDone) return;
       line.progress.hidden = false;
       if (data.total > 0) Object.assign(line.progress, { max: data.total, value: data.value ?? 0 });
       if (data.message) line.words.textContent = harmless(`: ${data.message}`);
