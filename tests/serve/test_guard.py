@@ -148,7 +148,7 @@ async def test_what_says_who_sends_a_request_may_say_it_once_only(
 
         asked, own = Asked(), {**bearer(DESKS), **({} if name == "authorization" else {name: "cy"})}
         asked.taking.set()
-        await run_request(with_both, asked, "GET", "/v1/me", [], own)
+        await run_request(with_both, asked, "GET", "/v1/me", [b""], own)
         assert (asked.status, asked.code, "ada" in asked.body.decode()) == (400, "invalid_request", False)
 
 
