@@ -227,7 +227,7 @@ def _check_lengths(scope: Scope) -> None:
     """
     names = {name for name, _ in scope["headers"]}
     if b"transfer-encoding" in names and b"content-length" in names:
-        raise RequestRefused(400, _TWO_LENGTHS, "the request has a length and comes in chunks")
+        raise RequestRefused(400, "two_lengths", "the request has a length and comes in chunks")
 
 
 def _name_of(host: str) -> str:
