@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from kitchener.config import HO2Config, RuntimeConfig, ServeClientConfig, ServeConfig
 from kitchener.errors import ConfigError
@@ -111,6 +112,7 @@ async def test_another_subjects_session_is_as_unknown_as_one_that_is_not_there(t
         ({"origin": "null"}, 403, "wrong_origin"),
         ({"origin": "http://localhost:3000"}, 403, "wrong_origin"),
         ({"content-type": "text/plain"}, 415, "not_json"),
+        ({"content-type": "application/jsonx"}, 415, "not_json"),
         ({"content-length": "999999999999999999999"}, 413, "request_too_large"),
         ({"content-length": "-1"}, 413, "request_too_large"),
     ],
@@ -124,6 +126,32 @@ async def test_a_request_that_a_foreign_page_could_send_is_refused(
         assert headers.get("host", headers.get("origin", "")).removesuffix(":8321") in found.json["error"]["message"]
         assert "access-control-allow-origin" not in found.headers
         assert client.provider.requests == []
+
+
+async def test_the_kind_of_a_body_counts_in_any_case(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+        found = await client.ask("POST", "/v1/sessions", {}, **{"content-type": "Application/JSON ; charset=utf-8"})
+        assert found.status == 201
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("authorization", f"Bearer {ADAS}"), ("x-kitchener-subject", "ada"), ("x-openwebui-user-id", "ada")],
+)
+async def test_what_says_who_sends_a_request_may_say_it_once_only(
+    tmp_path: Path, keys: dict[str, object], name: str, value: str
+) -> None:
+    """A front end that adds its header to those of its client must not make the client's count."""
+    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+
+        async def with_both(scope: Scope, receive: Receive, send: Send) -> None:
+            added = (name.encode(), value.encode())
+            await client.server.app({**scope, "headers": [*scope["headers"], added]}, receive, send)
+
+        asked, own = Asked(), {**bearer(DESKS), **({} if name == "authorization" else {name: "cy"})}
+        asked.taking.set()
+        await run_request(with_both, asked, "GET", "/v1/me", [b""], own)
+        assert (asked.status, asked.code, "ada" in asked.body.decode()) == (400, "invalid_request", False)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8321", "[::1]:8321", "chat.example", "Chat.Example:443"])

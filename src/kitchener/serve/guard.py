@@ -20,6 +20,7 @@ from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
+from kitchener.serve.request_names import only_value
 from kitchener.serve.wrong_keys import address_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
@@ -115,7 +116,7 @@ class Guard:
                 self._idle = anyio.Event()
 
     def _caller(self, scope: Scope) -> Caller:
-        key = Headers(scope=scope).get("authorization")
+        key = only_value(Headers(scope=scope), "authorization")
         return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
@@ -174,7 +175,8 @@ class Guard:
                     break
         if waiting.cancelled_caught:
             raise RequestRefused(408, "request_timeout", "the body took too long (serve.request_timeout_s)")
-        if found and scope["method"] not in _BODILESS and not headers.get("content-type", "").startswith("application/json"):
+        kind = headers.get("content-type", "").partition(";")[0].strip().casefold()
+        if found and scope["method"] not in _BODILESS and kind != "application/json":
             raise RequestRefused(415, "not_json", "send the body as application/json")
         return b"".join(chunks)
 
