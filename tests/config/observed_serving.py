@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jwt
 import pytest
 
 from kitchener.cli.serve.root_wait import wait_for_root
@@ -102,6 +103,28 @@ async def acted_for(root: Path, **serve: Any) -> Hashable:
         async with serving(root, serve={"clients": clients, **serve}) as client:
             here = client.with_headers(authorization=f"Bearer {KEY}", x_kitchener_subject="ada", x_person="bob")
             await here.chat("hello")
+            return tuple(each.subject_id for each in await client.runtime.sessions())
+
+
+async def signed_for(root: Path, **serve: Any) -> Hashable:
+    """A message of a client that signs whom it is for, in one of two headers."""
+    return await _signed(root, "env:SERVED_SECRET", **serve)
+
+
+async def signed_with(root: Path, subject_secret: str) -> Hashable:
+    """A message of a client that signs whom it is for, with one of two secrets."""
+    return await _signed(root, subject_secret)
+
+
+async def _signed(root: Path, secret: str, **serve: Any) -> Hashable:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        patch.setenv("SERVED_SECRET", "a" * 32)
+        patch.setenv("OTHER_SECRET", "b" * 32)
+        clients = {"desk": {"key": "env:SERVED_KEY", "rights": ("chat", "act_for"), "subject_secret": secret}}
+        ada, bob = (jwt.encode({"sub": name, "exp": 2**40}, "a" * 32, "HS256") for name in ("ada", "bob"))
+        async with serving(root, serve={"clients": clients, **serve}) as client:
+            await client.with_headers(authorization=f"Bearer {KEY}", x_openwebui_user_jwt=ada, x_signed=bob).chat("hello")
             return tuple(each.subject_id for each in await client.runtime.sessions())
 
 

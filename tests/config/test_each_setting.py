@@ -142,6 +142,9 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.local_subject": Seen("local", "ada", with_settings(served.named_here, "local_subject")),
     "serve.session_headers": Seen((), ("X-Room",), with_settings(served.named_here, "session_headers")),
     "serve.subject_headers": Seen(("X-Kitchener-Subject",), ("X-Person",), with_settings(served.acted_for, "subject_headers")),
+    "serve.subject_token_header": Seen(
+        "X-OpenWebUI-User-Jwt", "X-Signed", with_settings(served.signed_for, "subject_token_header")
+    ),
     "serve.cache_key_names_session": Seen(False, True, with_settings(served.named_here, "cache_key_names_session")),
     "telemetry.traces": Seen(False, True, with_settings(told.logged, "traces")),
     "serve.page": Seen(False, True, with_settings(served.paged, "page")),
@@ -157,6 +160,9 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.max_branches": Seen(1, 8, with_settings(served.branched, "max_branches")),
     "serve.clients.*.key": served_client("key", "env:SERVED_KEY", "env:OTHER_KEY"),
     "serve.clients.*.subject": served_client("subject", "ada", "cy"),
+    "serve.clients.*.subject_secret": Seen(
+        "env:SERVED_SECRET", "env:OTHER_SECRET", with_settings(served.signed_with, "subject_secret")
+    ),
     "serve.clients.*.agents": served_client("agents", ("ADMIN",), ("*",)),
     "serve.clients.*.rights": served_client("rights", ("chat",), ("read",)),
     "serve.clients.*.requests_per_minute": served_client("requests_per_minute", 1, 600),

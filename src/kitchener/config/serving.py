@@ -38,6 +38,9 @@ class ServeClientConfig(Settings):
     subject: Name | None = None
     """The subject whose sessions and memory this key reaches. None: only with the right `act_for`, by which each request names
     its subject."""
+    subject_secret: str | None = None
+    """Reference to the secret with which a front end with the right `act_for` signs whom each request is for, in the header
+    `subject_token_header`, as a JSON web token with HS256. At least 32 bytes. None: plain headers name the subject."""
     agents: tuple[Name, ...] = ("*",)
     """Agent classes that this key reaches. `*`: all."""
     rights: tuple[ServeRight, ...] = ("chat", "read", "approve")
@@ -49,8 +52,11 @@ class ServeClientConfig(Settings):
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:
-        if not is_reference(self.key):
-            raise ValueError(f"`key` {REFERENCE}")
+        for name, value in (("key", self.key), ("subject_secret", self.subject_secret)):
+            if value is not None and not is_reference(value):
+                raise ValueError(f"`{name}` {REFERENCE}")
+        if self.subject_secret is not None and "act_for" not in self.rights:
+            raise ValueError("`subject_secret` needs `act_for` among the `rights`")
         if (self.subject is None) != ("act_for" in self.rights) and self.rights != ("operate",):
             raise ValueError("needs either `subject`, or `act_for` among its `rights`")
         return self
@@ -77,6 +83,8 @@ class ServeConfig(Settings):
     """Headers in which chat clients name the conversation, first match first. `X-Kitchener-Session` comes before them."""
     subject_headers: tuple[HeaderName, ...] = ("X-Kitchener-Subject", "X-OpenWebUI-User-Id")
     """Headers that name the subject, first match first, for keys with the right `act_for`."""
+    subject_token_header: HeaderName = "X-OpenWebUI-User-Jwt"
+    """The header with the signed subject of a request, for keys with a `subject_secret`."""
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
     page: bool = True

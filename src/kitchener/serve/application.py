@@ -35,6 +35,7 @@ from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.page.page_files import page_routes
+from kitchener.serve.request_subject import RequestSubjects
 from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
@@ -58,9 +59,10 @@ class KitchenerServer:
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         self._approvals = ApprovalBacklog(runtime, clock)
         self._open, self._draining = anyio.CancelScope(), Draining()
-        sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, config)
+        subjects = RequestSubjects(config, clock)
+        sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, subjects)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
-        chat = ChatDoor(runtime, config, turns, clock, sessions)
+        chat = ChatDoor(runtime, config, turns, clock, sessions, subjects)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         self.operations: Final = [
             Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),

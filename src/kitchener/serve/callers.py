@@ -23,6 +23,8 @@ from kitchener.serve.wrong_keys import WrongKeys
 
 MIN_KEY_CHARS: Final = 16
 """Shortest key of a client, characters."""
+MIN_TOKEN_SECRET_BYTES: Final = 32
+"""Shortest secret of signed subjects, bytes: as long as the hash of HS256."""
 _SOURCE: Final = "configuration"
 _LOCAL: Final = "local"
 
@@ -37,6 +39,8 @@ class Caller:
     rate: Rate
     running: int = 0
     """Requests of this key that run now."""
+    token_secret: str | None = field(default=None, kw_only=True, repr=False)
+    """With what tokens are signed that name the subject; None: a header names it."""
     is_local: bool = field(default=False, kw_only=True)
     """Whether there are no keys, so that everybody on this machine is this caller."""
 
@@ -147,7 +151,8 @@ class Callers:
             if _digest(secret) in found:
                 raise ConfigError(_SOURCE, at, "", "leads to a key that another name has")
             _check_settings(name, settings, config)
-            found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute))
+            token_secret = _token_secret(name, settings)
+            found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute), token_secret=token_secret)
         return cls(found, None, serve.wrong_keys_per_minute)
 
     def of(self, authorization: str | None, address: str) -> Caller:
@@ -186,6 +191,17 @@ def is_loopback(host: str) -> bool:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _token_secret(name: str, settings: ServeClientConfig) -> str | None:
+    """Reads the secret of signed subjects. Raises ConfigError if its reference leads nowhere, or it is too short for HS256."""
+    if settings.subject_secret is None:
+        return None
+    at = dotted_key(("serve", "clients", name, "subject_secret"))
+    secret = read_secret(settings.subject_secret, at) or ""
+    if len(secret.encode("utf-8", "surrogatepass")) < MIN_TOKEN_SECRET_BYTES:
+        raise ConfigError(_SOURCE, at, "", f"leads to a secret of fewer than {MIN_TOKEN_SECRET_BYTES} bytes")
+    return secret
 
 
 def _local_caller(serve: ServeConfig) -> Caller:

@@ -20,6 +20,11 @@ def named_subject(request: Request, config: ServeConfig) -> str | None:
     return _first(request, config.subject_headers)
 
 
+def subject_token(request: Request, config: ServeConfig) -> str | None:
+    """The signed token that names the subject of a request; None: it has none."""
+    return _first(request, (config.subject_token_header,))
+
+
 def _first(request: Request, names: tuple[str, ...]) -> str | None:
     values = ((only_value(request.headers, each) or "").strip() for each in names)
     return next((each for each in values if each), None)

@@ -24,7 +24,8 @@ from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import json_response
-from kitchener.serve.request_names import SESSION_HEADER, named_session, named_subject
+from kitchener.serve.request_names import SESSION_HEADER, named_session
+from kitchener.serve.request_subject import RequestSubjects
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 from kitchener.serve.token_usage import TokenUsage
 
@@ -41,13 +42,20 @@ class ChatDoor:
         turns: runs the turns of requests
         clock: the time of day
         sessions: finds the sessions
+        subjects: finds out whom requests are for
     """
 
     def __init__(
-        self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock, sessions: SessionFinder
+        self,
+        runtime: Runtime,
+        config: ServeConfig,
+        turns: ServedTurns,
+        clock: Clock,
+        sessions: SessionFinder,
+        subjects: RequestSubjects,
     ) -> None:
         self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
-        self._sessions = sessions
+        self._sessions, self._subjects = sessions, subjects
         self._utility = UtilityCalls(runtime)
         self._numbers, self._began = count(1), clock.time_us()
 
@@ -68,7 +76,7 @@ class ChatDoor:
         """The reply to a conversation."""
         caller = caller_of(request)
         body = read_body(await request.body())
-        supervisor, subject_id = self._agent(caller, body.model), caller.subject(named_subject(request, self._config))
+        supervisor, subject_id = self._agent(caller, body.model), self._subjects.of(request)
         if body.model.endswith(UTILITY) or request.headers.get(TASK_HEADER, "").strip():
             return await self._plain_call(request, body, supervisor, subject_id)
         asked = read_request(body)

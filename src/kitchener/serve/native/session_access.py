@@ -7,13 +7,12 @@ from starlette.requests import Request
 
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.config import ServeConfig
 from kitchener.errors import UnknownSession
 from kitchener.ledger import LedgerGroup
 from kitchener.runtime import Runtime
 from kitchener.serve.callers import Caller
 from kitchener.serve.guard import caller_of
-from kitchener.serve.request_names import named_subject
+from kitchener.serve.request_subject import RequestSubjects
 
 _POLL_S: Final = 0.02
 """An abort takes one commit, and is waited for by whoever asked for it."""
@@ -32,15 +31,15 @@ class SessionAccess:
 
     Args:
         runtime: has the sessions
-        config: the settings of the server
+        subjects: finds out whom requests are for
     """
 
-    def __init__(self, runtime: Runtime, config: ServeConfig) -> None:
-        self.runtime, self._config = runtime, config
+    def __init__(self, runtime: Runtime, subjects: RequestSubjects) -> None:
+        self.runtime, self._subjects = runtime, subjects
 
     def subject(self, request: Request) -> str:
         """Whom a request is for."""
-        return caller_of(request).subject(named_subject(request, self._config))
+        return self._subjects.of(request)
 
     def classes(self, caller: Caller) -> list[str]:
         """The agent classes that a caller reaches."""

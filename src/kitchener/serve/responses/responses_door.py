@@ -155,7 +155,7 @@ class ResponsesDoor:
             async with self._sessions.after(supervisor, found.session, turn_id, key) as session_id:
                 yield session_id
             return
-        name = said if said is not None else named_session(request, self._config)
+        name = named_session(request, self._config) or said
         if name is None and self._config.cache_key_names_session:
             name = body.prompt_cache_key
         if name is None and key is not None:
