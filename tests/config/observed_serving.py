@@ -165,6 +165,15 @@ async def long_body(root: Path, **serve: Any) -> Hashable:
         return (await client.chat("x" * 2_000)).status
 
 
+async def client_long_body(root: Path, max_request_bytes: int | None) -> Hashable:
+    """A request of some two thousand bytes, of a configured client."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        clients = {"desk": {**CLIENT, "max_request_bytes": max_request_bytes}}
+        async with serving(root, serve={"clients": clients}) as client:
+            return (await client.with_headers(authorization=f"Bearer {KEY}").chat("x" * 2_000)).status
+
+
 async def slow_body(root: Path, **serve: Any) -> Hashable:
     """A client that sends nothing of its body for a while, and then goes away."""
     async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:

@@ -95,6 +95,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.clients.*.agents": _SERVED,
     "serve.clients.*.rights": _SERVED,
     "serve.clients.*.requests_per_minute": _SERVED,
+    "serve.clients.*.max_request_bytes": _SERVED,
     "serve.clients.*.max_requests": _SERVED,
     "embeddings.kind": _SCORED,
     "embeddings.model": _SCORED,

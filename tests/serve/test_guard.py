@@ -179,6 +179,20 @@ async def test_a_body_that_grows_beyond_the_limit_is_refused_while_it_comes(tmp_
         assert (asked.status, asked.code) == (413, "request_too_large")
 
 
+async def test_a_key_can_have_a_smaller_limit_than_the_server_and_no_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADA_KEY", ADAS)
+    monkeypatch.setenv("BOB_KEY", BOBS)
+    clients = {
+        "ada": ServeClientConfig(key="env:ADA_KEY", subject="ada", max_request_bytes=1_024),
+        "bob": ServeClientConfig(key="env:BOB_KEY", subject="bob", max_request_bytes=1_000_000),
+    }
+    async with serving(tmp_path / "root", serve={"clients": clients, "max_request_bytes": 4_096}) as client:
+        for key, size, status in ((ADAS, 900, 200), (ADAS, 2_000, 413), (BOBS, 2_000, 200), (BOBS, 5_000, 413)):
+            assert (await client.with_headers(**bearer(key)).chat("x" * size)).status == status
+
+
 async def test_a_client_that_goes_away_before_its_body_is_there_gets_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path / "root") as client:
         asked = Asked()

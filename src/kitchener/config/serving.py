@@ -47,6 +47,9 @@ class ServeClientConfig(Settings):
     """What this key allows: `chat`, `read`, `approve`, `act_for`, `operate`, `erase`."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 600
     """Requests a minute. One tenth of them may come at once; a further one is refused with 429."""
+    max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] | None = None
+    """Largest body of a request with this key, bytes. A larger one is refused with 413. None: that of `[serve]`, which no key
+    can go beyond."""
     max_requests: Positive = 64
     """Requests at the same time. A further one is refused with 429."""
 

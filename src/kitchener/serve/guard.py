@@ -122,7 +122,7 @@ class Guard:
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
         try:
             # Files for everybody need no body, and a slow one must not take a place from those who have a key.
-            body = b"" if caller is self._anybody else await self._body(scope, receive)
+            body = b"" if caller is self._anybody else await self._body(scope, receive, caller.settings.max_request_bytes)
             scope[_CALLER], scope[OPEN_STREAMS] = caller, self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)
@@ -152,13 +152,11 @@ class Guard:
         if origin is not None and origin.partition("://")[2].casefold() != headers.get("host", "").casefold():
             raise RequestRefused(403, "wrong_origin", f"pages of {quoted(origin)} may not use this server; only its own may")
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, receive: Receive, own_limit: int | None) -> bytes:
         """The body of a request. Raises RequestRefused if it is too large, too slow or of another kind."""
-        headers, limit = Headers(scope=scope), self._config.max_request_bytes
+        headers, limit = Headers(scope=scope), min(self._config.max_request_bytes, own_limit or self._config.max_request_bytes)
         declared = headers.get("content-length", "0")
-        too_large = RequestRefused(
-            413, "request_too_large", f"the body has more than {limit:,} bytes (serve.max_request_bytes)"
-        )
+        too_large = RequestRefused(413, "request_too_large", f"the body has more than {limit:,} bytes (max_request_bytes)")
         if not declared.isdecimal() or len(declared) > len(str(limit)) or int(declared) > limit:
             raise too_large
         found, chunks = 0, deque[bytes]()

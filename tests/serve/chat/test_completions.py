@@ -423,3 +423,19 @@ class TestAToolThatWaits:
             assert (other.status, other.code) == (nowhere.status, nowhere.code) == (404, "approval_not_found")
             assert (await bot.with_headers(x_kitchener_subject="ada").chat(word)).code == "right_missing"
             assert (await session_of(first, client)).state.approvals.open
+
+
+async def test_requests_that_arrive_in_another_order_lose_nothing_and_mix_nothing(tmp_path: Path) -> None:
+    """A proxy or a client that retries may send the second message of a conversation before the first one."""
+    async with serving(tmp_path / "root") as client:
+        chat = client.with_headers(x_chat_id="c")
+        later = await chat.chat("one", "echo: one", "two")
+        first = await chat.chat("one")
+        assert (later.text, first.text) == ("echo: two", "echo: one")
+        told = later.headers["x-kitchener-session"], first.headers["x-kitchener-session"]
+        assert told[0] != told[1], "the record of the first has no second message yet"
+        for said in (("one", "echo: one", "two", "echo: two", "three"), ("one", "echo: one", "uno")):
+            assert (await chat.chat(*said)).text == f"echo: {said[-1]}"
+        histories = {each: (await client.runtime.supervisor().session(each)).history for each in told}
+        assert [said for said, _ in histories[told[0]]] == ["one", "two", "three"]
+        assert [said for said, _ in histories[told[1]]] == ["one", "uno"]

@@ -9,7 +9,8 @@ import pytest
 from kitchener.config import ModelPrice, ServeClientConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import ProviderUsage
-from kitchener.records.prompt import PromptRequest
+from kitchener.gateway.traits import ProviderTraits
+from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 from kitchener.serve.metrics.exposition import exposition, runtime_families
 from kitchener.serve.metrics.metric_family import MetricFamily
 from kitchener.testing import ScriptedProvider
@@ -64,6 +65,22 @@ async def test_calls_tokens_and_cost_are_told_by_model(tmp_path: Path) -> None:
         assert found == [1_000, 100, 400, 200]
         costs = {name: value for name, value in now.items() if name.startswith("kitchener_model_cost_total")}
         assert costs == {f"kitchener_model_cost_total{{{near}}}": pytest.approx((600 * 10 + 400 * 1 + 100 * 100) / 1e6)}
+
+
+async def test_what_served_turns_use_is_counted_by_model(tmp_path: Path) -> None:
+    def answer(_: PromptRequest) -> PromptResponse:
+        usage = Usage(100, 7, cached_tokens=80)
+        return PromptResponse(provider_id="scripted", model_id="scripted-1", text="Hello!", usage=usage)
+
+    provider = ScriptedProvider(answer)
+    provider.traits = ProviderTraits(model_id="scripted-1")  # one that is not built in, which could charge for its calls
+    async with serving(tmp_path / "root", provider) as client:
+        for stream in (False, True):
+            assert (await client.chat("hello", stream=stream)).text == "Hello!"
+        now, model = await metrics(client), 'provider="scripted",model="scripted-1"'
+        assert now[f"kitchener_model_calls_total{{{model}}}"] == 2
+        found = [now[f'kitchener_model_tokens_total{{{model},kind="{each}"}}'] for each in ("input", "output", "cached")]
+        assert found == [200, 14, 160]
 
 
 async def test_a_provider_that_is_not_called_is_told(tmp_path: Path) -> None:
