@@ -10,6 +10,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.config.settings import parse_settings, read_settings_file
 from kitchener.errors import KitchenerError, LedgerWriteError, SessionMismatch, UnknownSession
 from kitchener.serve.problems import INTERNAL, STATUS_CODES, problem_of
+from tests.logs import captured_logs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
@@ -43,10 +44,14 @@ def test_every_error_of_a_caller_has_a_status_below_500() -> None:
 
 
 @pytest.mark.parametrize("error", [LedgerWriteError("/srv/root/ho2m.jsonl", "disk full"), ZeroDivisionError("my secret")])
-def test_a_failure_of_the_server_is_not_repeated_to_the_client(error: Exception) -> None:
-    problem = problem_of(error)
+def test_a_failure_of_the_server_is_neither_repeated_to_the_client_nor_logged_word_for_word(error: Exception) -> None:
+    with captured_logs() as events:
+        problem = problem_of(error)
     assert (problem.status, problem.code) == INTERNAL
     assert str(error) not in problem.message
+    (logged,) = events
+    assert logged["error"].startswith(type(error).__name__)
+    assert str(error) not in str(logged), "the text of an error may have what somebody said"
 
 
 def test_a_session_of_somebody_else_looks_as_one_that_is_not_there() -> None:

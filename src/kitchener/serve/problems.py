@@ -33,7 +33,7 @@ from kitchener.errors import (
     UnknownSubject,
 )
 from kitchener.logs import get_logger
-from kitchener.plain_names import quoted
+from kitchener.plain_names import origin_of, quoted
 from kitchener.serve.sendable import as_json
 
 _log = get_logger(__name__)
@@ -125,7 +125,7 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, str], ...
 
 
 def problem_of(error: Exception, asked_for: str = "this") -> Problem:
-    """What a client is told of an error. A failure of the server is logged by its class, without its text.
+    """What a client is told of an error. A failure of the server is logged by its class and its place, without its text.
 
     Args:
         error: what ended the request
@@ -140,7 +140,7 @@ def problem_of(error: Exception, asked_for: str = "this") -> Problem:
         return Problem(error.status_code, "no_such_route", text, allowed=(error.headers or {}).get("Allow"))
     status, code = next(((status, code) for kinds, status, code in STATUS_CODES if isinstance(error, kinds)), INTERNAL)
     if status == INTERNAL[0]:
-        _log.error("request failed", error=type(error).__name__, exc_info=error)
+        _log.error("request failed", error=origin_of(error))
         return Problem(status, code, "the server could not do this; its log says why")
     return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
 

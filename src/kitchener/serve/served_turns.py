@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
@@ -147,7 +148,7 @@ class ServedTurn:
         except KitchenerError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001  a bug in one turn must not end the server; the log and the reader get it
-            _log.error("turn failed", session_id=self.session_id, exc_info=error)
+            _log.error("turn failed", session_id=self.session_id, error=origin_of(error))
             self._error = error
         finally:
             self._count()
