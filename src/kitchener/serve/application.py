@@ -20,14 +20,15 @@ from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
+from kitchener.serve.access.callers import Callers
+from kitchener.serve.access.guard import Draining, Guard
+from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.agui.agui_door import AguiDoor
 from kitchener.serve.answers.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
 from kitchener.serve.caller_trace import traced_by
-from kitchener.serve.callers import Callers
 from kitchener.serve.chat.chat_request import ChatBody
 from kitchener.serve.chat.completions import ChatDoor
 from kitchener.serve.chat.session_finder import SessionFinder
-from kitchener.serve.guard import Draining, Guard
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
 from kitchener.serve.metrics.process_metrics import process_families
@@ -35,7 +36,6 @@ from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.page.page_files import page_routes
-from kitchener.serve.request_subject import RequestSubjects
 from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor

@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kitchener.config import ServeRight
+from kitchener.serve.access.guard import caller_of
 from kitchener.serve.answers.answer import ProblemAnswer
-from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import RequestRefused, json_response
 
 M = TypeVar("M", bound=BaseModel)

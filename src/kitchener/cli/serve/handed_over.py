@@ -10,7 +10,7 @@ from typing import Final
 
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
-from kitchener.serve.callers import is_loopback
+from kitchener.serve.access.callers import is_loopback
 
 _SOURCE: Final = "the handed-over socket"
 

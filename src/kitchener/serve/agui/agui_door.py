@@ -16,17 +16,17 @@ from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, Unk
 from kitchener.ids import is_session_id
 from kitchener.records import events
 from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
+from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.request_names import SESSION_HEADER
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import AskedRun, RunInput, message_id, read_run
 from kitchener.serve.chat.chat_chunks import told_of
 from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.event_stream import EventStream, until_gone
-from kitchener.serve.guard import caller_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.problems import RequestRefused, problem_of
-from kitchener.serve.request_names import SESSION_HEADER
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
 MAX_TOLD: Final = 500

@@ -14,7 +14,10 @@ from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
-from kitchener.serve.callers import Caller
+from kitchener.serve.access.callers import Caller
+from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.request_names import SESSION_HEADER, named_session
+from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
 from kitchener.serve.chat.chat_request import UTILITY, ChatBody, ChatRequest, read_body, read_request
@@ -22,10 +25,7 @@ from kitchener.serve.chat.client_history import SpokenAnswer, spoken_answer
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
-from kitchener.serve.guard import caller_of
 from kitchener.serve.problems import json_response
-from kitchener.serve.request_names import SESSION_HEADER, named_session
-from kitchener.serve.request_subject import RequestSubjects
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 from kitchener.serve.token_usage import TokenUsage
 

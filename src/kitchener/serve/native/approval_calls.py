@@ -10,8 +10,8 @@ from starlette.types import ASGIApp
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.runtime.queries.approval_list import ApprovalInfo
+from kitchener.serve.access.guard import caller_of
 from kitchener.serve.event_stream import until_gone
-from kitchener.serve.guard import caller_of
 from kitchener.serve.native.message_calls import result_json
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.operations_table import read_model

@@ -15,8 +15,8 @@ from kitchener.config import ServeConfig
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import opened
+from kitchener.serve.access.guard import Draining
 from kitchener.serve.event_stream import EventStream, event
-from kitchener.serve.guard import Draining
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.native.session_calls import flag, number
 

@@ -13,7 +13,7 @@ from kitchener.memory.signals import normalise
 from kitchener.memory.timestamps import iso_of
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget, SubjectMemoryChange
-from kitchener.serve.guard import caller_of
+from kitchener.serve.access.guard import caller_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import json_response

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from kitchener.serve.guard import caller_of
+from kitchener.serve.access.guard import caller_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.problems import json_response
 

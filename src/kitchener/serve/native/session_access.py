@@ -10,9 +10,9 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownSession
 from kitchener.ledger import LedgerGroup
 from kitchener.runtime import Runtime
-from kitchener.serve.callers import Caller
-from kitchener.serve.guard import caller_of
-from kitchener.serve.request_subject import RequestSubjects
+from kitchener.serve.access.callers import Caller
+from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.request_subject import RequestSubjects
 
 _POLL_S: Final = 0.02
 """An abort takes one commit, and is waited for by whoever asked for it."""

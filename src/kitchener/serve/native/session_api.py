@@ -6,6 +6,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from kitchener.config import ServeConfig, ServeRight
+from kitchener.serve.access.guard import Draining
 from kitchener.serve.answers.session_answers import (
     DeclaredIntentAnswer,
     IntentListAnswer,
@@ -22,7 +23,6 @@ from kitchener.serve.answers.turn_answers import (
     TurnDiffAnswer,
     TurnReasonsAnswer,
 )
-from kitchener.serve.guard import Draining
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import LAST_NUMBER, EventFeed
 from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls

@@ -12,7 +12,7 @@ from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
 from kitchener.records.entries import opened
-from kitchener.serve.guard import caller_of
+from kitchener.serve.access.guard import caller_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response

@@ -15,17 +15,17 @@ from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_request import UTILITY
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
-from kitchener.serve.guard import caller_of
 from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.native.session_calls import flag, number
 from kitchener.serve.problems import RequestRefused, json_response, problem_of
-from kitchener.serve.request_names import SESSION_HEADER, named_session
 from kitchener.serve.responses.recorded_response import (
     STOPPED,
     RecordedResponse,

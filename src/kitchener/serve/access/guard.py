@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
 from kitchener.plain_names import quoted
-from kitchener.serve.callers import Caller, Callers, anybody, is_loopback
+from kitchener.serve.access.callers import Caller, Callers, anybody, is_loopback
+from kitchener.serve.access.request_names import only_value
+from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.problems import RequestRefused, problem_of
-from kitchener.serve.request_names import only_value
-from kitchener.serve.wrong_keys import address_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""

@@ -8,9 +8,9 @@ from starlette.requests import Request
 
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.serve.guard import caller_of
+from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.request_names import named_subject, subject_token
 from kitchener.serve.problems import RequestRefused
-from kitchener.serve.request_names import named_subject, subject_token
 
 _LEEWAY_S: Final = 30
 """How far the clocks of the front end and of this machine may differ, seconds."""

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from kitchener.config import HO2Config, RuntimeConfig, ServeClientConfig, ServeConfig
 from kitchener.errors import ConfigError
-from kitchener.serve.callers import Callers
+from kitchener.serve.access.callers import Callers
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.logs import captured_logs

@@ -18,8 +18,8 @@ from kitchener.gateway.providers.factory import read_secret
 from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
+from kitchener.serve.access.wrong_keys import WrongKeys
 from kitchener.serve.problems import RequestRefused
-from kitchener.serve.wrong_keys import WrongKeys
 
 MIN_KEY_CHARS: Final = 16
 """Shortest key of a client, characters."""

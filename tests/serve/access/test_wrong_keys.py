@@ -7,8 +7,8 @@ import pytest
 from structlog.types import EventDict
 
 from kitchener.config import ServeConfig
+from kitchener.serve.access.wrong_keys import WrongKeys, address_of
 from kitchener.serve.problems import RequestRefused
-from kitchener.serve.wrong_keys import WrongKeys, address_of
 from tests.logs import captured_logs
 from tests.serve.requests import Client, serving
 
