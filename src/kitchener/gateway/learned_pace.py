@@ -11,14 +11,14 @@ FIRST_PER_S: Final = 10.0
 provider allows less, since each refusal stops the calls at once."""
 DOUBLING_S: Final = 1.0
 """The pace doubles in this time during the search."""
-START_SHARE: Final = 0.8
+START_SHARE: Final = 0.9
 """Share of the measured pace with which calls go on after a refusal."""
 FLAT_S: Final = 10.0
 """After about so long without a refusal, calls are faster than the measured pace. A shorter time means more refusals, a longer
 one that a lifted limit is noticed later."""
-FLAT_CALLS: Final = 20.0
+FLAT_CALLS: Final = 10.0
 """Slow paces grow in this number of calls, since fewer would be no evidence."""
-LONGEST_FLAT_S: Final = 60.0
+LONGEST_FLAT_S: Final = 30.0
 FREE_FACTOR: Final = 100.0
 """A pace that has grown to so many times its measure is no limit any more."""
 SLACK_S: Final = 0.1
@@ -115,6 +115,7 @@ class LearnedPace:
         else:
             self._base = max(self.per_s(now) / 2.0, 1.0 / self._slowest_s)
             self._failed_rounds += 1
+            self.ready_at = now  # the refused call took nothing of the provider, so only the pause counts
         self._cut_at = self._counted_from = self._grows_from = now
         self._passed = 0
 

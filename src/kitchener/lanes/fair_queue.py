@@ -149,7 +149,7 @@ class FairQueue(Generic[EntryT]):
             self.asking += 1
 
     def move_to_front(self, entry: EntryT) -> None:
-        """Lets an entry that was pushed come next, among those in the queue or among those that ask for room."""
+        """Lets an entry that was pushed come before the others in the queue, or get room before those that ask for it."""
         lines = self._lines if entry.has_room else self._asking
         lines[entry.origin].move_to_end(entry, last=False)
         lines.move_to_end(entry.origin, last=False)
