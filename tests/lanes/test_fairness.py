@@ -62,7 +62,7 @@ async def test_a_message_that_returns_comes_before_all_that_wait_and_also_asks_f
         assert counts(mailbox) == (1, 4, 3)
         handler.open("a0", "b0", "c0", "c1", "d0", "g0", "e0", "f0")
         await settle()
-        assert handler.started == ["a0", "c1", "b0", "d0", "c0", "g0", "e0", "f0"]
+        assert handler.started == ["a0", "c1", "b0", "d0", "g0", "c0", "e0", "f0"]
 
 
 steps = st.lists(
