@@ -118,7 +118,8 @@ def answer_words(each: ApprovalInfo) -> str:
         return _ENDS.get(decision, decision)
     if each.is_of_client:
         error = f" – {one_line(str(given['given_message']), _WIDTH)}" if "given_message" in given else ""
-        return f"{each.resolved['decision']} by the client at {short_time(each.resolved_at or '')}{error}"
+        how = "failed at the client" if each.resolved["decision"] == "failed" else "returned by the client"
+        return f"{how} at {short_time(each.resolved_at or '')}{error}"
     words = [each.resolved["decision"], f"by {given.get('given_answered_by', 'a person who was not named')}"]
     words.append(f"at {short_time(each.resolved_at or '')}")
     if each.resolved["scope"] == "session":
