@@ -531,6 +531,7 @@ async def with_a_client(story: Story, runtime: Runtime) -> None:
     await supervisor.answer_client_calls({each.call_id: {"n": n} for n, each in enumerate(mixed.client_calls)})
     for each in mixed.pending_approval:
         await supervisor.approve(each)
+    await ask("wrongly | calls=unpainted words=2")
     await ask("never answered | calls=look")
     story.clock.advance(1_000.0)
     await ask("are you still there?")

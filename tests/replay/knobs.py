@@ -184,7 +184,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.tool_limits.*.timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_limits.*.max_result_bytes": "a tool's result is recorded as it was kept, and taken as given",
     "agents.*.client_tools": _OUTSIDE,
-    "agents.*.client_tools_trusted": "what came of the calls of callers' tools is on record, with its trust, and taken as given",
+    "agents.*.client_tools_trusted": "what callers returned is on record, with its trust, and taken as given",
     "agents.*.max_client_calls": Policy("RESIDENT:guard", 8, "WO_PLANNED", "constraints.most_client_calls"),
     "agents.*.approval.rules.*.tool": Policy("RESIDENT:guard", "none", "WO_PLANNED", "input_hash"),
     "agents.*.approval.rules.*.when": Policy("RESIDENT:guard", "trusted", "APPROVAL_REQUESTED", "rule"),

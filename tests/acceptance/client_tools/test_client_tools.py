@@ -188,9 +188,10 @@ async def test_nobody_approves_a_call_of_a_client_and_no_client_answers_for_a_pe
             await supervisor.answer_client_calls({waiting.wo_chain_summary[-1]["wo_id"]: "sun"})
         with pytest.raises(CallerError, match="expected WO-SES"):
             await supervisor.answer_client_calls({"call_1": "sun"})
-        for nothing in ({}, "sun"):
+        nothing: Any = ({}, "sun")
+        for each in nothing:
             with pytest.raises(CallerError, match="at least one"):
-                await supervisor.answer_client_calls(nothing)  # type: ignore[arg-type]
+                await supervisor.answer_client_calls(each)
         wrong: Any = (object(), {"at": float("nan")}, ClientOutput("both", "sun"), ClientOutput(error=7))  # type: ignore[arg-type]
         for each in wrong:
             with pytest.raises(CallerError, match="output of client call"):

@@ -1,7 +1,7 @@
-"""Calls of clients' tools on record: sealed and erased, moved to another root, rebuilt, proved, compared, shown (docs/tools.md)."""
+"""Calls of clients' tools on record: sealed and erased, moved to another root, rebuilt, compared, shown (docs/tools.md)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +14,10 @@ from kitchener.replaying import open_what_if, read_prompts
 from kitchener.runtime.portable.exporter import export_session
 from kitchener.runtime.portable.importer import import_session
 from tests.acceptance.approval.kit import Desk, open_desk, replayed
-from tests.acceptance.client_tools.kit import PARIS, WEATHER, model
+from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import read_all, scripted_config
 
+TRUSTED: dict[str, Any] = {"client_tools_trusted": True}
 ENFORCE: dict[str, Any] = {"context_mode": "enforce"}
 SECRET = "bo's diary"
 
@@ -88,7 +89,7 @@ async def test_definitions_are_recorded_once_and_with_the_keys_of_a_schema_in_th
         await runtime.supervisor().handle_turn("hi", subject_id="ada", client_tools=[ordered])
         await runtime.supervisor().answer_client_calls({waiting.client_calls[0].call_id: "done"})
         offered = provider.requests[-1].tools[-1]
-        assert [*offered.parameters["properties"]] == ["z", "a"]  # type: ignore[call-overload]
+        assert [*cast(dict[str, object], offered.parameters["properties"])] == ["z", "a"]
         ledger = runtime.ledgers("ADMIN").ho2m
         sources = [each async for each in ledger.read(entry_type=events.SOURCE_RECORDED)]
         kinds = [each.payload["kind"] for each in sources]
@@ -102,16 +103,12 @@ async def test_a_replay_needs_neither_the_client_nor_the_limits_of_then(tmp_path
     """Also where the class takes no tools of clients any more, or has got a tool of that name; other trust changes nothing."""
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([PARIS]), **ENFORCE) as runtime:
-        waiting = await runtime.supervisor().handle_turn("hi", subject_id="ada", client_tools=[WEATHER])
+        waiting = await runtime.supervisor().handle_turn("hi", subject_id="ada", client_tools=[WEATHER, SCREEN])
         await runtime.supervisor().handle_turn("chat meanwhile", session_id=waiting.session_id)
         await runtime.supervisor().answer_client_calls({waiting.client_calls[0].call_id: ["sun", 21]})
         await runtime.supervisor().handle_turn("chat again", session_id=waiting.session_id)
-    for other in (
-        {},
-        {"client_tools": "refuse"},
-        {"limits": {"max_client_tools_bytes": 1_024}},
-        {"client_tools_trusted": True},
-    ):
+    others: tuple[dict[str, Any], ...] = ({}, {"client_tools": "refuse"}, {"limits": {"max_client_tools": 1}}, TRUSTED)
+    for other in others:
         assert await replayed(root, desk, waiting.session_id, **ENFORCE, **other) == 4
     config = scripted_config(root, **ENFORCE)
     policy = scripted_config(root, **ENFORCE, max_client_calls=0, client_tools_trusted=True)
