@@ -80,7 +80,7 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance", "speaker"),
     TURN_REJECTED: ("user_message",),
     PART_ATTACHED: ("name",),
-    TURN_COMPLETED: ("response", "error"),
+    TURN_COMPLETED: ("response", "error", "client_calls"),
     WO_PLANNED: ("targets", "acceptance"),
     WO_FAILED: ("error",),
     ESCALATION: ("reason",),
@@ -176,9 +176,10 @@ nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reaso
 time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn goes on with is not
 shown as one that waits (6: it was).
 
-Version 8: a turn writes less. The signals that it gives have one entry, which names the turn (7: an entry each, with the turn
-in its sealed metadata). `input_refs` of `WO_PLANNED` name what the input holds besides the turn's message, and are left out
-where that is nothing (7: the message too).
+Version 8: a turn can bring tools that its caller runs. `TURN_STARTED` names their definitions, a call of one is a request with
+the reason `client_tool`, and `TURN_COMPLETED` has the calls that wait (7: such tools did not exist). And a turn writes less:
+its signals have one entry, which names the turn (7: an entry each, with the turn in its sealed metadata). `input_refs` of
+`WO_PLANNED` name what the input holds besides the turn's message, and are left out where that is nothing (7: the message too).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
