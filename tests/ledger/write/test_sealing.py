@@ -22,7 +22,7 @@ from kitchener.errors import EntryRefused, SealingError
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from kitchener.sealing.keyring import Mac
+from kitchener.sealing.subject_key import Mac
 from tests.ledger.support import change, forget_index, open_ledger
 
 SECRET = "my pin is 4711"
