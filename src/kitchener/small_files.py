@@ -35,7 +35,7 @@ def open_regular(path: Path | str, *, follows_links: bool = True) -> BinaryIO:
 
 
 def read_regular(path: Path | str, max_bytes: int, *, start: int = 0, follows_links: bool = True) -> bytes:
-    """At most `max_bytes` bytes of a regular file from `start` on. To detect a larger file, ask for one byte more than it may have.
+    """At most `max_bytes` bytes of a regular file, from `start` on. To detect a larger file, ask for one more than it may have.
 
     Raises:
         OSError: as `open_regular`, or it cannot be read

@@ -129,7 +129,10 @@ class Keyring:
             remaining = iter(missing)
             with suppress(SealingError):
                 while some := dict.fromkeys(islice(remaining, KEYS_IN_BATCH)):
-                    found |= {missing[digest]: key for digest, key in self._files.add(some).items()}
+                    made = self._files.add(some)
+                    found |= {missing[digest]: key for digest, key in made.items()}
+                    # Another process has made the others meanwhile.
+                    found |= self._find_many([missing[digest] for digest in some if digest not in made])[0]
             with suppress(SealingError):
                 if found:
                     self._settle()
