@@ -151,6 +151,54 @@ Keys.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadl
 TestKeys = Keys.TestCase
 
 
+def erase(keyring: Keyring, subject_id: str) -> None:
+    keyring.begin_erasure(subject_id, BEGUN)
+    keyring.destroy(subject_id)
+    keyring.end_erasure(subject_id)
+
+
+@pytest.mark.parametrize("form", ["batch", "last of its batch", "file"])
+def test_an_erasure_that_is_killed_before_any_file_operation_completes_when_it_is_repeated(tmp_path: Path, form: str) -> None:
+    for number in range(1, 40):
+        directory = tmp_path / str(number)
+        Keyring(directory).load(["ada"] if form == "last of its batch" else ["ada", "bo"])
+        if form == "file":
+            as_file(directory, "ada")
+            shutil.rmtree(directory / "batches")
+        key, done = secret(Keyring(directory), "ada"), list[bool]()
+        with killed_before_call(number):
+            erase(Keyring(directory), "ada")
+            done.append(True)
+        again = Keyring(directory)
+        assert not again.erasures() or again.find("ada") is None
+        if again.kid_of("ada") is not None:  # else only the end of the erasure was not on disk
+            erase(again, "ada")
+        assert holding(directory, key) == []
+        assert not name_of(directory, "ada").is_symlink()
+        assert Keyring(directory).get("ada").kid
+        if done:
+            break
+    assert number > 10
+
+
+def test_keys_whose_creation_is_killed_before_any_file_operation_are_whole_or_not_there(tmp_path: Path) -> None:
+    wanted = ["ada", "bo", "cy"]
+    for number in range(1, 40):
+        keyring, done = Keyring(tmp_path / str(number)), list[bool]()
+        with killed_before_call(number):
+            keyring.load(wanted)
+            done.append(True)
+        assert [keyring.has(each) for each in wanted] == [bool(done)] * 3, "none is used before all are on disk"
+        again = Keyring(tmp_path / str(number))
+        kids = {each: found.kid for each in wanted if (found := again.find(each)) is not None}
+        again.load(wanted)
+        assert all(again.has(each) for each in wanted)
+        assert kids.items() <= {each: again.get(each).kid for each in wanted}.items()
+        if done:
+            break
+    assert number > 10
+
+
 def copied(directory: Path, to: Path, how: str) -> None:
     if how == "rename":
         directory.rename(to)
