@@ -109,12 +109,12 @@ class EventStream:
                     began, self._wrote_at = True, anyio.current_time()
                     with streams.holding(self):
                         await self._send_all(self._headers)
-                    finished = True
+                        finished = True
+                        # In the same step as the last piece, so that both are one write.
+                        await send({"type": "http.response.body", "body": b"", "more_body": False})
                 except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                     failed.append(error)
                 self._tasks.cancel_scope.cancel()
-            if finished:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             if not finished and (began or not failed):
                 self._gone()

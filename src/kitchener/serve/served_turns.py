@@ -110,7 +110,8 @@ class ServedTurn:
         Raises:
             KitchenerError: as `HO2Supervisor.handle_turn`, or why the turn was stopped
         """
-        await self.done.wait()
+        if not self.done.is_set():
+            await self.done.wait()
         if self._error is not None:
             raise self._error
         if not self._results:
