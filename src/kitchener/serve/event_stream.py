@@ -97,7 +97,12 @@ class EventStream:
         self._tasks: TaskGroup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events."""
+        """Sends the events; to a request for the head alone, none."""
+        if scope["method"] == "HEAD":
+            await self._pieces.aclose()
+            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         self._send, streams = send, scope[OPEN_STREAMS]
         began, finished, failed = False, False, list[Exception]()
         try:
