@@ -110,6 +110,8 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.max_parts": limits("max_parts", turns.attached, 0, 1),
     "limits.max_part_bytes": limits("max_part_bytes", turns.attached, 4, 5),
     "limits.max_content_bytes": limits("max_content_bytes", turns.attached, 4, 1_000),
+    "limits.max_client_tools": limits("max_client_tools", turns.brought_tools, 1, 2),
+    "limits.max_client_tools_bytes": limits("max_client_tools_bytes", turns.brought_tools, 1_024, 2_048),
     "limits.stream_buffer": Seen(1, 256, with_settings(turns.streamed, "stream_buffer")),
     "admin.socket": Seen(False, True, with_settings(administered.listens, "socket")),
     "admin.max_request_bytes": Seen(1_024, 65_536, with_settings(administered.long_request, "max_request_bytes")),
@@ -206,6 +208,8 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.tool_limits.*.rate_per_minute": Seen(1, None, with_settings(turns.two_tool_runs, "rate_per_minute")),
     "agents.*.tool_limits.*.timeout_s": Seen(1.0, 1_000.0, tool_limit("timeout_s", seconds=10.0, tool_timeout_s=500.0)),
     "agents.*.tool_limits.*.max_result_bytes": Seen(100, None, tool_limit("max_result_bytes")),
+    "agents.*.client_tools": Seen("allow", "refuse", with_settings(turns.brought_tools, "client_tools")),
+    "agents.*.client_tools_trusted": Seen(False, True, with_settings(turns.brought_tools, "client_tools_trusted")),
     "agents.*.approval.mcp_default": Seen("allow", "ask", with_settings(approval.of_a_server, "mcp_default")),
     "agents.*.attention_timeout_ms": Seen(1_000, 1_000_000, lambda _, value: turns.gathered(value)),
     "agents.*.speaker_weight": Seen(
