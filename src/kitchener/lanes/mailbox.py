@@ -206,7 +206,6 @@ class Mailbox(Generic[MessageT, ReplyT]):
                     await self._wait(envelope, lane)
                 if outlet.items:
                     yield outlet.items.pop()
-                    envelope.rearm(self._signal())
                     outlet.resume()
         finally:
             await self._abandon(envelope, lane)
@@ -238,7 +237,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             raise self._stopped()
         origin = self._origin(message) if self._origin is not None else None
         box = self._lanes[lane]
-        envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, self._signal(), begin_by, cost)
+        envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, begin_by, cost)
         if outlet is not None:
             outlet.bind(envelope.nudge, self._signal)
         desk = box.put(envelope, is_return)
@@ -253,11 +252,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         try:
             if envelope.asker_is_cancelled:
                 await checkpoint()  # ends with the cancellation
-            if envelope.begin_by == NEVER:
-                await envelope
-            else:
-                while not envelope.is_set:
-                    await self._wait(envelope, lane)
+            while not envelope.is_set:
+                await self._wait(envelope, lane)
         except BaseException:
             await self._abandon(envelope, lane)
             raise
@@ -266,14 +262,13 @@ class Mailbox(Generic[MessageT, ReplyT]):
     async def _wait(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> None:
         """Waits until the envelope wakes its asker, and until `begin_by` if no worker takes the message."""
         if envelope.begin_by == NEVER or envelope.scope is not None:
-            await envelope
+            await envelope.woken(self._signal())
             return
         with self._scope(deadline=envelope.begin_by) as envelope.patience:
-            await envelope
+            await envelope.woken(self._signal())
             return
         if envelope.scope is not None:
-            envelope.rearm(self._signal())  # a worker took it in the moment in which the wait ended
-            return
+            return  # a worker took it in the moment in which the wait ended
         if not envelope.has_room:
             raise self._overloaded(lane)
         raise TimeoutError(f"{self._name} did not begin before the deadline")
