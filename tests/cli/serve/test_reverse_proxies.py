@@ -10,10 +10,11 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 
 import anyio
 import pytest
@@ -106,12 +107,16 @@ def served(kind: Kind, folder: Path) -> Iterator[tuple[tuple[str, int], threadin
 
 
 def send(
-    address: tuple[str, int], path: str, body: bytes | None = None, *, source: str = "127.0.0.1", **headers: str
+    address: tuple[str, int],
+    path: str,
+    body: bytes | None = None,
+    *,
+    source: str = "127.0.0.1",
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> http.client.HTTPResponse:
     """An answer as far as it has come; reading it closes the connection."""
     connection = http.client.HTTPConnection(*address, timeout=LIMIT_S, source_address=(source, 0))
-    given = {"host": PUBLIC, "content-type": "application/json", "connection": "close"}
-    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    given = {"host": PUBLIC, "content-type": "application/json", "connection": "close", **headers}
     connection.request("GET" if body is None else "POST", path, body, given)
     return connection.getresponse()
 
@@ -125,7 +130,7 @@ def test_each_piece_of_a_reply_passes_at_once(tmp_path: Path, kind: Kind) -> Non
     """The model says its second word only after the client has read the first."""
     body = {"model": "ADMIN", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
     with served(kind, tmp_path) as (address, seen):
-        answer = send(address, "/v1/chat/completions", json.dumps(body).encode(), **with_key())
+        answer = send(address, "/v1/chat/completions", json.dumps(body).encode(), headers=with_key())
         assert (answer.status, answer.getheader("content-type", "")[:17]) == (200, "text/event-stream")
         text = b""
         while b"first" not in text:
@@ -143,23 +148,31 @@ def test_each_piece_of_a_reply_passes_at_once(tmp_path: Path, kind: Kind) -> Non
 def test_wrong_keys_count_for_the_client_whatever_it_says_that_it_is(tmp_path: Path, kind: Kind) -> None:
     with served(kind, tmp_path) as (address, _):
         tried = [
-            send(address, "/v1/models", source="127.0.0.2", x_forwarded_for=f"10.0.0.{number}", **with_key("wrong" * 5)).status
+            send(
+                address,
+                "/v1/models",
+                source="127.0.0.2",
+                headers={"x-forwarded-for": f"10.0.0.{number}", **with_key("wrong" * 5)},
+            ).status
             for number in range(5)
         ]
         assert tried == [401, 401, 401, 429, 429]
-        assert send(address, "/v1/models", source="127.0.0.2", **with_key()).status == 429
-        assert send(address, "/v1/models", source="127.0.0.3", **with_key()).status == 200
-        assert send(address, "/v1/models", source="127.0.0.3", x_forwarded_for="127.0.0.2", **with_key()).status == 200
+        assert send(address, "/v1/models", source="127.0.0.2", headers=with_key()).status == 429
+        assert send(address, "/v1/models", source="127.0.0.3", headers=with_key()).status == 200
+        assert (
+            send(address, "/v1/models", source="127.0.0.3", headers={"x-forwarded-for": "127.0.0.2", **with_key()}).status
+            == 200
+        )
 
 
 @each_proxy
 def test_the_outside_sees_the_health_no_metrics_and_no_other_host(tmp_path: Path, kind: Kind) -> None:
     with served(kind, tmp_path) as (address, _):
         assert send(address, "/healthz").status == 200
-        assert send(address, "/metrics", **with_key()).status in (403, 404)
-        assert send(address, "/v1/models", host="other.example", **with_key()).status == 421
-        too_large = {"content_length": str(16 * 1_048_576 + 1), **with_key()}
-        assert send(address, "/v1/responses", b"", **too_large).status == 413
+        assert send(address, "/metrics", headers=with_key()).status in (403, 404)
+        assert send(address, "/v1/models", headers={**with_key(), "host": "other.example"}).status == 421
+        too_large = {"content-length": str(16 * 1_048_576 + 1), **with_key()}
+        assert send(address, "/v1/responses", b"", headers=too_large).status == 413
 
 
 @each_proxy
