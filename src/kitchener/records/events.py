@@ -80,7 +80,7 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance", "speaker"),
     TURN_REJECTED: ("user_message",),
     PART_ATTACHED: ("name",),
-    TURN_COMPLETED: ("response", "error"),
+    TURN_COMPLETED: ("response", "error", "client_calls"),
     WO_PLANNED: ("targets", "acceptance"),
     WO_FAILED: ("error",),
     ESCALATION: ("reason",),
@@ -175,6 +175,9 @@ of HO1m are those of consolidations only (6: of every work order), and `WO_COMPL
 nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
 time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn goes on with is not
 shown as one that waits (6: it was).
+
+Version 8: a turn can bring tools that its caller runs. `TURN_STARTED` names their definitions, a call of one is a request with
+the reason `client_tool`, and `TURN_COMPLETED` has the calls that wait (7: such tools did not exist).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

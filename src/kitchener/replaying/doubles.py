@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Final, TypedDict, Unpack
 
 from kitchener.actors.authority.ranking import TurnWords
@@ -30,7 +31,8 @@ from kitchener.records.entries import Json, ProjectionPayload, ToolDefinition, W
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
-from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.client_tools import ClientToolset
+from kitchener.records.tools.runnable_tool import RunnableTool, ToolIdentity
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ToolQuestion
@@ -78,6 +80,12 @@ def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
         return output
 
     return OutputSchema.from_text(text, read)
+
+
+def recorded_client_tools(tape: Tape, turn: TurnTape) -> ClientToolset | None:
+    """The tools that the caller of a turn ran; None: it ran none, or their definitions cannot be read."""
+    text = tape.outputs.get(turn.start.get("client_tools", ""))
+    return ClientToolset.from_text(text) if text is not None else None
 
 
 class RecordedGateway:
@@ -181,6 +189,13 @@ class RecordedTools(ToolRegistry):
         for source in self._registry.replaceable if recorded is not None else ():
             self._registry.replace(source, [ServerTool(each) for each in recorded or () if each.get("source") == source])
         self.generation = self._registry.generation
+
+    def with_client_tools(self, tools: Iterable[RunnableTool]) -> "RecordedTools":
+        """See `ToolRegistry`."""
+        found = copy(self)
+        found._registry = self._registry.with_client_tools(tools)
+        found._of_client = frozenset(each for each in found._registry.tool_ids if found._registry.is_of_client(each))
+        return found
 
     @property
     def tool_ids(self) -> tuple[str, ...]:

@@ -76,6 +76,8 @@ class ConstraintsMapping(TypedDict, total=False):
     has_read_untrusted: bool
     most_requests: int
     grants: list[str]
+    client_tools: list[str]
+    most_client_calls: int
 
 
 class GatheredContext(TypedDict):
