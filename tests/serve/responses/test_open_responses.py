@@ -29,6 +29,8 @@ OWN = {"kitchener", "completed_at", "frequency_penalty", "presence_penalty", "st
 """Fields that the official types of this version do not have, and the specification or this server does."""
 
 PDF = "data:application/pdf;base64,JVBERi0xLjEKJSVFT0Y="
+
+
 def message(content: Any, role: str = "user") -> dict[str, Any]:
     return {"type": "message", "role": role, "content": content}
 

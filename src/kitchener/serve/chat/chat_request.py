@@ -120,7 +120,9 @@ def read_request(body: ChatBody) -> ChatRequest:
     if body.n not in (None, 1):
         raise RequestRefused(400, "unsupported", "n: this server gives one reply")
     messages, output = list(body.messages), schema_of(body.response_format)
-    while len(messages) > 1 and messages[-1].role == "assistant" and not (messages[-1].tool_calls or message_text(messages[-1])):
+    while (
+        len(messages) > 1 and messages[-1].role == "assistant" and not (messages[-1].tool_calls or message_text(messages[-1]))
+    ):
         messages.pop()  # the place of the reply
     last, earlier = messages[-1], pairs_of(messages)
     if last.role == "tool":
@@ -129,7 +131,9 @@ def read_request(body: ChatBody) -> ChatRequest:
         return ChatRequest(body, CONTINUE, (), earlier, output)
     if last.role != "user":
         raise RequestRefused(
-            400, "invalid_request", "messages: the last one must be the user's, the output of a function, or a reply to continue"
+            400,
+            "invalid_request",
+            "messages: the last one must be the user's, the output of a function, or a reply to continue",
         )
     text, parts = _content(last)
     return ChatRequest(body, spoken_text(text, parts), parts, earlier, output, late_outputs(_outputs(messages)))

@@ -110,7 +110,9 @@ def _function(number: int, tool: Mapping[str, object]) -> ClientTool:
     name, description, parameters = told.get("name"), told.get("description"), told.get("parameters")
     if not isinstance(name, str) or not isinstance(description, str | None) or not isinstance(parameters, dict | None):
         raise RequestRefused(
-            400, "invalid_request", f"tool {number}: a function has a `name`, and maybe `description` and `parameters`, a schema"
+            400,
+            "invalid_request",
+            f"tool {number}: a function has a `name`, and maybe `description` and `parameters`, a schema",
         )
     return ClientTool(name, description or "", _NO_PARAMETERS if not parameters else parameters)
 
