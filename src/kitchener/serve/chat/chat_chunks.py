@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import NamedTuple
 
-from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.records.tools.client_tools import ClientCall
+from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat.chat_request import WITHDRAWN
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import problem_of

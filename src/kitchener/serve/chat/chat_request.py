@@ -89,7 +89,7 @@ class ChatRequest(NamedTuple):
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on; before a message those that nobody has given yet. None: there are none."""
+    """Outputs of functions, after which a turn goes on. Before a message they count unless they were given. None: none."""
 
 
 def read_body(data: bytes) -> ChatBody:

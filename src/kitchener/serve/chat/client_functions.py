@@ -65,10 +65,10 @@ def read_functions(
 
 
 def read_outputs(found: Iterable[tuple[object, object]]) -> GivenOutputs:
-    """The outputs that a request brings, of the work order of the last one: those before it have been answered with earlier ones.
+    """The outputs that a request brings for the work order of the last one. Others are history.
 
     Args:
-        found: the ids of calls and what they put out, oldest first; at least one
+        found: the ids of calls and what they put out, as text, parts or a `ClientOutput`, oldest first; at least one
 
     Raises:
         RequestRefused: there is no such call, an output is none, or a call has two
@@ -81,7 +81,7 @@ def read_outputs(found: Iterable[tuple[object, object]]) -> GivenOutputs:
     for call_id, output, of in named:
         if of != (session_id, wo_id) or not isinstance(call_id, str):
             continue
-        read = ClientOutput(_output_text(output))
+        read = output if isinstance(output, ClientOutput) else ClientOutput(_output_text(output))
         if outputs.setdefault(call_id, read) != read:
             raise RequestRefused(400, "invalid_request", f"the call {call_id[:80]!r} has two outputs in this request")
     return GivenOutputs(session_id, wo_id, outputs)
@@ -114,7 +114,7 @@ def _function(number: int, tool: Mapping[str, object]) -> ClientTool:
             "invalid_request",
             f"tool {number}: a function has a `name`, and maybe `description` and `parameters`, a schema",
         )
-    return ClientTool(name, description or "", _NO_PARAMETERS if not parameters else parameters)
+    return ClientTool(name, description or "", parameters or _NO_PARAMETERS)
 
 
 def _named(choice: str | Mapping[str, object] | None) -> str:

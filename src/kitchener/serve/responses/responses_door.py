@@ -48,7 +48,6 @@ from kitchener.serve.responses.responses_request import (
 from kitchener.serve.served_turns import Listened, ServedTurn, ServedTurns, joined_text
 from kitchener.serve.token_usage import TokenUsage
 
-
 Asking = Callable[[UpdateListener | None], Awaitable[TurnResult]]
 """Runs the turn of a message."""
 

@@ -82,7 +82,7 @@ class ResponsesRequest(NamedTuple):
     answers: tuple[SpokenAnswer, ...] = ()
     """Answers about tool calls that wait, in their order."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on; before a message those that nobody has given yet. None: there are none."""
+    """Outputs of functions, after which a turn goes on. Before a message they count unless they were given. None: none."""
 
 
 def read_responses_body(data: bytes) -> ResponsesBody:
