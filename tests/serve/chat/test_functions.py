@@ -201,7 +201,7 @@ class TestOtherWaysToGoOn:
 
     async def test_calls_of_another_program_are_part_of_what_was_said(self, tmp_path: Path) -> None:
         call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        before = [
+        before: list[dict[str, Any]] = [
             ASK,
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "call_1", "content": "x"},
