@@ -137,6 +137,13 @@ async def branched(root: Path, **serve: Any) -> Hashable:
         return len(await client.runtime.sessions())
 
 
+async def titled(root: Path, **serve: Any) -> Hashable:
+    """A first message that may be a client's prompt for a title."""
+    async with serving(root, serve=serve) as client:
+        await client.chat("A title for: hello")
+        return len(await client.runtime.sessions())
+
+
 async def left(root: Path, **serve: Any) -> Hashable:
     """The turn of a client that goes away."""
     gate = Gate("synthesize")

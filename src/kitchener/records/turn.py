@@ -192,7 +192,12 @@ class TurnResult(Generic[OutputT]):
             consolidation_candidates=_candidates(read, agent_class),
             degraded=read["degraded"],
             pending_approval=tuple(read["pending_approval"]),
-            client_calls=tuple([ClientCall(**each) for each in opened(read.get("client_calls")) or ()]),
+            client_calls=tuple(
+                [
+                    ClientCall(each["call_id"], each["name"], each["arguments"])
+                    for each in opened(read.get("client_calls")) or ()
+                ]
+            ),
             error=TurnError(error["kind"], error["message"], error["wo_id"]) if error else None,
             trace_hash=read["trace_hash"],
             projection_ref=Ref.from_mapping(projection) if projection else None,

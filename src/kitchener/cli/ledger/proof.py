@@ -319,7 +319,8 @@ class _TurnSelection:
         self._artifacts: set[str] = set()
         self._namespace = ""
         self._overlays_position: int | None = None
-        self._output_schema: str | None = None
+        self._brought: list[str] = []
+        """What its caller brought along, by hash: the schema of an object, and tools."""
         self._loop: frozenset[str] = frozenset()
         """The work orders of the tool loop that the turn goes on with."""
 
@@ -349,7 +350,7 @@ class _TurnSelection:
                 is_known = True
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._config_hash = entry.payload.get("config_hash", "")
-                self._output_schema = entry.payload.get("output_schema")
+                self._brought = [entry.payload[each] for each in ("output_schema", "client_tools") if each in entry.payload]
                 resumes = entry.payload.get("resumes") or {}
                 wanted.update(resumes.get("approval_ids", ()))
                 self._loop = frozenset(resumes.get("loop", ()))
@@ -370,7 +371,7 @@ class _TurnSelection:
                 " when its session is next used"
             )
         seqs = seqs.union(*(approvals.get(each, ()) for each in wanted))
-        return seqs | await entries_of_sources(reader, self._config_hash, self._output_schema) if self._has_sources else seqs
+        return seqs | await entries_of_sources(reader, self._config_hash, self._brought) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
         read = reader.read(session_id=self.session_id)

@@ -226,20 +226,19 @@ async def recorded_server_tools(
     return found
 
 
-async def entries_of_sources(ho2m: LedgerReader, config_hash: str, output_schema: str | None = None) -> set[int]:
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iterable[str] = ()) -> set[int]:
     """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys
         config_hash: as `TURN_STARTED` names it
-        output_schema: the schema of the object that the caller of the turn asked for, by its hash; None: it asked for text
+        brought: what the caller of the turn brought along, by its hashes: the schema of an object, and its tools
 
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
     """
     keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
-    if output_schema is not None:
-        keys.add(events.source_index_key(output_schema))
+    keys |= {events.source_index_key(each) for each in brought}
     return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
 
 
