@@ -35,7 +35,7 @@ def anyio_backend() -> str:
 
 
 def answer(request: PromptRequest) -> Any:
-    """Gives an object at `city`; asks for a tool at `a card`, and for functions of the client in three rounds, if it has any."""
+    """Gives an object at `city`; asks for a tool at `a card`, and for functions of the client, in three rounds."""
     message = str(request.variables["user_message"])
     if request.wo_type != "synthesize" or message == "wait":
         return echo(request)

@@ -74,14 +74,10 @@ def has_waiting(session: SessionManager, *, for_person: bool = False) -> bool:
 def waiting_calls(requested: Iterable[ApprovalInfo]) -> list[RequestedCall]:
     """Those of the requests that wait: for a person, as interrupts, or for the front end."""
     return [
-        RequestedCall(each.approval_id, each.tool_id, each.arguments or {}, None if _is_of_client(each) else _interrupt(each))
+        RequestedCall(each.approval_id, each.tool_id, each.arguments or {}, None if each.is_of_client else _interrupt(each))
         for each in requested
         if each.status == "waiting"
     ]
-
-
-def _is_of_client(request: ApprovalInfo) -> bool:
-    return request.reason == "client_tool"
 
 
 def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalInfo], by: str) -> list[tuple[str, GivenAnswer]]:
@@ -98,7 +94,7 @@ def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalI
         UnknownApproval: the session has no such request, or an earlier answer of the list is about it
         RequestRefused: the payload is no answer to it
     """
-    known = {each.approval_id: each for each in requested if not _is_of_client(each)}
+    known = {each.approval_id: each for each in requested if not each.is_of_client}
     found = list[tuple[str, GivenAnswer]]()
     for each in answers:
         request = known.pop(each.interrupt_id, None)
