@@ -83,9 +83,7 @@ async def read_left(ledger: ReadableLedger, session: SessionManager, wo_id: str)
     found = await list_approvals(ledger, session.now(), session_id=session.session_id)
     asked = [each for each in found if each.wo_id == wo_id]
     open_ones = [each for each in asked if each.status == "waiting"]
-    calls = [
-        ClientCall(each.approval_id, each.tool_id, each.arguments or {}) for each in open_ones if each.is_of_client
-    ]
+    calls = [ClientCall(each.approval_id, each.tool_id, each.arguments or {}) for each in open_ones if each.is_of_client]
     return LeftCalls(asked[0].turn_id if asked else "", frozenset(each.approval_id for each in open_ones), tuple(calls))
 
 
