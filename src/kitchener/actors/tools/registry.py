@@ -326,8 +326,12 @@ class ToolRegistry:
         """Gives a turn these tools, whatever is replaced meanwhile; None: the turn has ended."""
         if tools is None:
             self._held.pop(turn_id, None)
-        elif self._replaceable or tools._of_client:
+        elif self._replaceable:
             self._held[turn_id] = tools
+
+    def hold_also(self, turn_id: str, of_client: Iterable[RunnableTool]) -> None:
+        """Gives a turn these tools and those that its caller runs, until `hold` says that it has ended."""
+        self._held[turn_id] = self.with_client_tools(of_client)
 
     def in_turn(self, turn_id: str) -> "ToolRegistry":
         """The tools of a turn: those that it holds, else those in place."""
