@@ -65,6 +65,7 @@ FACTS: dict[str, Any] = {
     "result": None,
     "approval_id": "WO-SES-0123abcd-002.1",
     "decision": "denied",
+    "of_client": True,
     "intent_id": "INT-0123456789abcdef",
     "signal_id": "mood:sad",
     "artifact_id": "ART-0123456789ab",

@@ -6,10 +6,11 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import anyio
 
-from kitchener.actors.admission.client_tools import checked_client_tools
+from kitchener.actors.admission.brought_tools import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
@@ -35,7 +36,7 @@ class RequestChecks:
         limits: the limits of the process
         by_model: whether a model verifies replies, so that acceptance criteria may be statements
         tools: the tools of the agent class; None: it has none
-        takes_client_tools: whether a message may bring tools that its caller runs
+        client_tools: whether a message may bring tools that its caller runs
     """
 
     def __init__(
@@ -44,9 +45,9 @@ class RequestChecks:
         *,
         by_model: bool = False,
         tools: ToolRegistry | None = None,
-        takes_client_tools: bool = True,
+        client_tools: Literal["allow", "refuse"] = "allow",
     ) -> None:
-        self._by_model, self._tools, self._takes_client_tools = by_model, tools, takes_client_tools
+        self._by_model, self._tools, self._takes_client_tools = by_model, tools, client_tools == "allow"
         self._limits = limits
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
         self._max_parts = limits.max_parts
@@ -194,7 +195,7 @@ class RequestChecks:
 
     def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
-        known = self._tools.known_ids if self._tools is not None else ()
+        known = [each["tool_id"] for each in self._tools.definitions()] if self._tools is not None else ()
         found = checked_client_tools(tools, self._limits, known)
         if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')

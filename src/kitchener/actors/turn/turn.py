@@ -144,9 +144,7 @@ class Turn:
         fields = start_fields(call, self._services, self._message, self._turn_ts, self._positions)
         if call.client_tools is not None:
             fields["client_tools"] = call.client_tools.hash
-            constants = self._services.constants
-            own = call.client_tools.runnable(is_trusted=constants.trusts_clients)
-            constants.tools.hold_also(self.turn_id, own)
+            self._services.constants.hold_client_tools(self.turn_id, call.client_tools)
             await self._services.record_source(source_of_client_tools(call.client_tools))
         if call.speaker is not None:
             self._said = message_text(self._message, call.speaker)
@@ -410,14 +408,11 @@ class Turn:
         """Records the calls that wait for a person or for the client, and returns the reply that says so."""
         deferral = self._approval.defer(wo, self._turn_ts, self._call.client_tools)
         await self._chain.defer(wo, deferral.entries)
-        response, calls = deferral.response, deferral.client_calls
-        if response is None:
-            said = said_beside_calls(self._chain.trace, wo.wo_id)
-            response = said if self._chain.can_record(said) else ""
+        response = deferral.response if deferral.response is not None else said_beside_calls(self._chain, wo.wo_id)
         if self._update is not None:
-            for each in calls:
+            for each in deferral.client_calls:
                 await self._update(ClientCallRequested(wo.wo_id, each))
-        return Reply(response, None, deferral.approval_ids, calls)
+        return Reply(response, None, deferral.approval_ids, deferral.client_calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
