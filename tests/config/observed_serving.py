@@ -137,6 +137,13 @@ async def branched(root: Path, **serve: Any) -> Hashable:
         return len(await client.runtime.sessions())
 
 
+async def titled(root: Path, **serve: Any) -> Hashable:
+    """A first message that may be a client's prompt for a title."""
+    async with serving(root, serve=serve) as client:
+        await client.chat("A title for: hello")
+        return len(await client.runtime.sessions())
+
+
 async def left(root: Path, **serve: Any) -> Hashable:
     """The turn of a client that goes away."""
     gate = Gate("synthesize")
@@ -239,7 +246,8 @@ async def streamed(root: Path, **serve: Any) -> Hashable:
 async def silent_model(root: Path, **serve: Any) -> Hashable:
     """A stream whose model takes a while."""
     gate = Gate("synthesize")
-    async with serving(root, ScriptedProvider(echo, gate=gate), serve=serve) as client, anyio.create_task_group() as tasks:
+    settings = {"text_interval_s": 0, **serve}  # the head of the answer does not wait for text, while no time passes
+    async with serving(root, ScriptedProvider(echo, gate=gate), serve=settings) as client, anyio.create_task_group() as tasks:
         asked = Asked()
         asked.taking.set()
         tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("hello", stream=True))

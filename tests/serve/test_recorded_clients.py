@@ -1,4 +1,4 @@
-"""What existing chat clients send, as their sources say, finds the right session and makes no turn of what is none.
+"""What existing chat clients send, captured or as in their sources, finds the right session and makes no turn of what is none.
 
 Each step of `recorded/*.json` is a request. `session` labels the session that must answer: the same label means the same one,
 and null means none. `reply` is what the model says. `said_before` counts the messages that a new session begins with. `stops`

@@ -334,6 +334,33 @@ class TestAUtilityCall:
             assert "You are Bo" not in repr(client.provider.requests)
             assert await client.runtime.sessions() == []
 
+    @pytest.mark.parametrize(
+        "prompt",
+        [
+            "### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hello\nASSISTANT: hi\n</chat_history>",
+            "Provide a concise, 5-word-or-less title for the conversation, using title case conventions.\n\nhello",
+        ],
+    )
+    async def test_what_clients_ask_without_a_header_is_known_by_its_prompt(self, tmp_path: Path, prompt: str) -> None:
+        async with serving(tmp_path / "root") as client:
+            responses = {"model": "ADMIN", "input": prompt}
+            for path, body in ((COMPLETIONS, chat_body(prompt)), ("/v1/responses", responses)):
+                assert (await client.ask("POST", path, body, **CHAT)).status == 200
+            assert await client.runtime.sessions() == []
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            ("### Task:\nSummarise this text for me, please",),
+            ("hello", "echo: hello", "### Task:\nhm\n<chat_history>\nUSER: hello\n</chat_history>"),
+        ],
+    )
+    async def test_what_a_person_says_is_a_message(self, tmp_path: Path, messages: tuple[str, ...]) -> None:
+        async with serving(tmp_path / "root") as client:
+            await client.with_headers(**CHAT).chat(*messages)
+            (session,) = await client.runtime.sessions()
+            assert session.turns == len(messages)
+
 
 class TestAClientThatGoesAway:
     @pytest.mark.parametrize("stream", [False, True])

@@ -23,7 +23,7 @@ from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_
 from kitchener.serve.chat.chat_request import UTILITY, ChatBody, ChatRequest, read_body, read_request
 from kitchener.serve.chat.client_history import SpokenAnswer, spoken_answer
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
-from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
+from kitchener.serve.chat.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.problems import json_response
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
@@ -56,7 +56,7 @@ class ChatDoor:
     ) -> None:
         self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
         self._sessions, self._subjects = sessions, subjects
-        self._utility = UtilityCalls(runtime)
+        self._utility = UtilityCalls(runtime, config)
         self._numbers, self._began = count(1), clock.time_us()
 
     async def models(self, request: Request) -> Response:
@@ -77,7 +77,7 @@ class ChatDoor:
         caller = caller_of(request)
         body = read_body(await request.body())
         supervisor, subject_id = self._agent(caller, body.model), self._subjects.of(request)
-        if body.model.endswith(UTILITY) or request.headers.get(TASK_HEADER, "").strip():
+        if self._utility.is_asked(request, body):
             return await self._plain_call(request, body, supervisor, subject_id)
         asked = read_request(body)
         answer = spoken_answer(asked.message)

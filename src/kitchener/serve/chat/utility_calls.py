@@ -1,18 +1,25 @@
 """Answers the calls by which chat clients make titles, tags and suggestions: one model call, and no turn.
 
+Some clients name such a call, others only ask: without what tells them apart, each title would be a conversation of its own,
+of which later ones are reminded.
+
 The model gets the client's messages and nothing of the agent: no instructions, context, memory or tools. Nothing is recorded.
 Explained in `docs/server.md`.
 """
 
+import re
+from fnmatch import translate
 from typing import Final
 
 import anyio
+from starlette.requests import Request
 
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.config import ServeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
-from kitchener.serve.chat.chat_request import ChatBody, plain_messages
+from kitchener.serve.chat.chat_request import UTILITY, ChatBody, message_text, plain_messages
 from kitchener.serve.problems import RequestRefused
 
 TAG: Final = "utility"
@@ -24,14 +31,25 @@ _TEMPERATURE: Final = 0.3
 
 
 class UtilityCalls:
-    """Makes these calls.
+    """Tells these calls from messages to an agent, and makes them.
 
     Args:
         runtime: its gateway calls the models, within the limits of `[spending]`
+        config: the settings of the server
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, config: ServeConfig) -> None:
         self._runtime = runtime
+        self._prompts = re.compile("|".join(translate(each) for each in config.utility_prompts) or r"(?!)")
+
+    def is_asked(self, request: Request, body: ChatBody) -> bool:
+        """Whether a request is such a call: a header or the model says so, or its one message is a client's prompt for it."""
+        if body.model.endswith(UTILITY) or request.headers.get(TASK_HEADER, "").strip():
+            return True
+        *before, last = body.messages
+        if last.role != "user" or any(each.role not in ("system", "developer") for each in before):
+            return False
+        return self._prompts.match(message_text(last)) is not None
 
     async def answer(self, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
         """The model's answer.

@@ -20,7 +20,7 @@ from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_request import UTILITY
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
-from kitchener.serve.chat.utility_calls import TASK_HEADER, UtilityCalls
+from kitchener.serve.chat.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
@@ -66,17 +66,16 @@ class ResponsesDoor:
         self._sessions, self._logs = sessions, ResponseLogs()
         self.forget_ended = self._logs.forget_ended
         """Drops what is kept of ended turns, because a subject was erased."""
-        self._utility = UtilityCalls(access.runtime)
+        self._utility = UtilityCalls(access.runtime, config)
         self._servers = access.runtime.config.mcp
 
     async def create(self, request: Request) -> ASGIApp:
         """A response to a message, or to answers about tool calls that wait."""
         caller = caller_of(request)
         body = read_responses_body(await request.body())
-        is_plain = bool(request.headers.get(TASK_HEADER, "").strip() or (body.model or "").endswith(UTILITY))
         agent = body.model.removesuffix(UTILITY) if body.model is not None else None
         supervisor, subject_id = self._access.supervisor(caller, agent), self._access.subject(request)
-        if is_plain:
+        if self._utility.is_asked(request, as_chat_body(body, body.model or "")):
             return await self._plain_call(request, body, supervisor, subject_id)
         asked = read_responses_request(body)
         if asked.answers:
