@@ -139,7 +139,22 @@ class HO2Supervisor:
         """
         self._checks.external_id(external_id, subject_id)
         await self._ready()
-        return await self._sessions.by_external_id(external_id, subject_id)
+        found = await self._sessions.names.sessions(external_id, subject_id, 1)
+        return found[-1] if found else None
+
+    async def find_all_external(
+        self, external_id: str, *, subject_id: str | None = None, limit: int = 16
+    ) -> tuple[SessionId, ...]:
+        """Returns the ids of the subject's newest sessions with this external id, oldest first.
+
+        Args:
+            external_id: as in `find_external`
+            subject_id: as in `find_external`
+            limit: at most this many; at least 1
+        """
+        self._checks.external_id(external_id, subject_id)
+        await self._ready()
+        return await self._sessions.names.sessions(external_id, subject_id, limit)
 
     async def session(self, session_id: str) -> SessionManager:
         """Returns the session with its history and counters, activated from the ledger if it is passive."""

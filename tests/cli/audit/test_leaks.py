@@ -69,7 +69,7 @@ def two_subjects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def audited(cli: Cli, two_subjects: Path, tmp_path: Path) -> Cli:
     """The command line beside a copy of that root."""
-    shutil.copytree(two_subjects, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(two_subjects, tmp_path, symlinks=True, dirs_exist_ok=True)
     return cli
 
 
