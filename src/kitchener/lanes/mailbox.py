@@ -170,7 +170,10 @@ class Mailbox(Generic[MessageT, ReplyT]):
             ActorStopped: the actor ended first
             Exception: any error that the handler raised
         """
-        return await self._reply(self._put(message, lane, begin_by, cost), lane)
+        envelope = self._put(message, lane, begin_by, cost)
+        if envelope.is_set and not envelope.asker_is_cancelled:
+            return _outcome(envelope)  # an idle worker has replied at once
+        return await self._reply(envelope, lane)
 
     async def stream(
         self, message: MessageT, outlet: Outlet[ItemT], *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0
