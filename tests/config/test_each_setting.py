@@ -185,6 +185,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.timeout_s": Seen(1.0, 1_000.0, with_settings(parts.silent, "timeout_s")),
     "router.providers.*.max_response_bytes": Seen(1_024, 1_048_576, with_settings(parts.over_http, "max_response_bytes")),
     "router.providers.*.max_retries": Seen(0, 2, parts.retried("max_retries")),
+    "router.providers.*.max_rate_limited": Seen(1, 3, parts.retried("max_rate_limited", reason="rate_limited")),
     "router.providers.*.backoff_initial_s": Seen(0.5, 5.0, parts.retried("backoff_initial_s")),
     "router.providers.*.backoff_max_s": Seen(0.1, 20.0, parts.retried("backoff_max_s")),
     "router.providers.*.breaker_failures": Seen(1, 5, parts.retried("breaker_failures", calls=3, max_retries=0)),

@@ -141,6 +141,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.providers.*.timeout_s": _FAILING,
     "router.providers.*.max_response_bytes": _FAILING,
     "router.providers.*.max_retries": _FAILING,
+    "router.providers.*.max_rate_limited": _FAILING,
     "router.providers.*.backoff_initial_s": _FAILING,
     "router.providers.*.backoff_max_s": _FAILING,
     "router.providers.*.breaker_failures": _FAILING,

@@ -27,6 +27,7 @@ from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle
 from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
+from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
@@ -411,13 +412,11 @@ class _TurnSelection:
         return {entry.seq async for entry in reader.read(session_id=self.session_id) if self._is_my_signal(entry)}
 
     def _is_my_signal(self, entry: StoredEntry) -> bool:
-        payload = entry.payload
-        metadata = payload.get("metadata")
-        if isinstance(metadata, dict) and "turn_id" in metadata:
-            return bool(metadata["turn_id"] == self.turn_id)
+        if (turn_id := turn_of_signals(entry)) is not None:
+            return turn_id == self.turn_id
         # The metadata is sealed and the key is not available; but the event's id is derived from the turn.
-        ids = tuple(event_id(self.session_id, self.turn_id, str(payload.get("signal_id")), n) for n in range(_ORDINALS))
-        return bool(payload.get("event_id") in ids)
+        ((given, signal_id),) = stored_signals(entry).items()
+        return given in (event_id(self.session_id, self.turn_id, signal_id, n) for n in range(_ORDINALS))
 
     async def _of_overlays(self, reader: LedgerReader) -> set[int]:
         """All entries about the learned lines that a model was shown, up to the position that the turn read."""

@@ -76,6 +76,7 @@ from kitchener.records.entries.intents import (
 from kitchener.records.entries.memory import (
     ArtifactType,
     GateSnapshot,
+    LoggedSignalPayload,
     MemoryPayload,
     OverlayDeactivatedPayload,
     OverlayPayload,
@@ -225,6 +226,7 @@ __all__ = [
     "LaneName",
     "LifecycleVoidedPayload",
     "ListedRefMapping",
+    "LoggedSignalPayload",
     "MemoryPayload",
     "MessageImportedPayload",
     "ModelAnswer",
