@@ -86,6 +86,9 @@ def test_the_container_serves_the_port_of_the_settings_as_nobody_special() -> No
     lines = (OPERATIONS / "Dockerfile").read_text().splitlines()
     assert f"EXPOSE {ServeConfig().port}" in lines
     assert "USER kitchener" in lines
+    assert lines[lines.index("FROM ${BASE}") - 1].startswith("ARG BASE=python:3.")
+    (package,) = [line.removeprefix("ARG PACKAGE=") for line in lines if line.startswith("ARG PACKAGE=")]
+    assert f"!{package}" in (OPERATIONS / "Dockerfile.dockerignore").read_text().splitlines(), "the builder is sent the wheel"
     assert f":{ServeConfig().port}/readyz" in next(line for line in lines if "urlopen" in line)
 
 
