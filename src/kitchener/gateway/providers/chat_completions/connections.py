@@ -56,6 +56,10 @@ class Answer(Protocol):
         """Returns what has arrived since the last call, or waits for more; empty: the body is over."""
         ...
 
+    def is_over(self) -> bool:
+        """Whether the whole body was read, so that its connection is free for the next request."""
+        ...
+
     def close(self) -> None:
         """Closes the connection, of which no more is wanted."""
         ...

@@ -50,6 +50,10 @@ class LentAnswer:
             piece, self._is_over = await self._connections.wait(_piece, self._answer)
         return piece
 
+    def is_over(self) -> bool:
+        """See `Answer`."""
+        return self._is_over and not self._first
+
     def close(self) -> None:
         """See `Answer`."""
         self._connections.close(self._answer)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio.lowlevel
 import orjson
@@ -41,6 +41,16 @@ class StatusError(Exception):
         super().__init__(f"HTTP {status}")
 
 
+class Part(NamedTuple):
+    """What arrived together of an answer."""
+
+    bodies: list[bytes]
+    """The data of events, or the whole body."""
+    are_events: bool
+    is_last: bool
+    """Whether the whole answer has arrived with it, so that its connection is free."""
+
+
 class ChatTransport:
     """Posts to one URL. `open_transport` opens it and closes it at the end of its block.
 
@@ -54,10 +64,8 @@ class ChatTransport:
         self.url = url
         self._connections, self._max_bytes = connections, max_bytes
 
-    async def post(self, content: bytes) -> AsyncGenerator[tuple[list[bytes], bool], None]:
-        """Yields the events of the answer to one request, up to 256 that arrived together, or its whole body alone.
-
-        The second value says whether they are events.
+    async def post(self, content: bytes) -> AsyncGenerator[Part, None]:
+        """Yields the data of the events of the answer to one request, up to 256 that arrived together, or its whole body alone.
 
         Close it (`contextlib.aclosing`) to end the request early.
 
@@ -80,7 +88,8 @@ class ChatTransport:
                 if status < 300 and reader.ready:
                     events, reader.ready = reader.ready, []
                     for at in range(0, len(events), PIECES_AT_ONCE):
-                        yield events[at : at + PIECES_AT_ONCE], True
+                        has_arrived = at + PIECES_AT_ONCE >= len(events) and answer.is_over()
+                        yield Part(events[at : at + PIECES_AT_ONCE], True, has_arrived)
                 pieces += 1
                 if pieces % PIECES_AT_ONCE == 0:
                     await anyio.lowlevel.checkpoint()
@@ -90,9 +99,9 @@ class ChatTransport:
             if status >= 300:
                 raise StatusError(status, _error_body(reader.ready), _retry_after_s(headers))
             if reader.ready:
-                yield reader.ready, reader.has_events
+                yield Part(reader.ready, reader.has_events, True)
         finally:
-            if not is_read:
+            if not is_read and not answer.is_over():
                 answer.close()
 
 
