@@ -93,14 +93,24 @@ class OwnConnections:
     def __init__(self, session: aiohttp.ClientSession, target: Target) -> None:
         self._session, self._url = session, URL(target.url)
         proxy = URL(target.proxy) if target.proxy is not None else None
-        self._auth = aiohttp.BasicAuth(proxy.user, proxy.password or "") if proxy is not None and proxy.user else None
-        self._proxy = proxy.with_user(None) if proxy is not None else None  # so no error text quotes a password
+        self._proxy = proxy.with_user(None) if proxy is not None else None  # so no error quotes its password
+        named: dict[str, str] = {}
+        if proxy is not None and proxy.user:
+            named[aiohttp.hdrs.PROXY_AUTHORIZATION] = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
+        is_tunnel = self._url.scheme == "https"
+        self._headers, self._proxy_headers = ({}, named) if is_tunnel else (named, {})
 
     async def post(self, content: bytes) -> OwnAnswer:
         """See `Connections`."""
-        return OwnAnswer(
-            await self._session.post(self._url, data=content, allow_redirects=False, proxy=self._proxy, proxy_auth=self._auth)
+        response = await self._session.post(
+            self._url,
+            data=content,
+            headers=self._headers,
+            allow_redirects=False,
+            proxy=self._proxy,
+            proxy_headers=self._proxy_headers,
         )
+        return OwnAnswer(response)
 
 
 @asynccontextmanager

@@ -74,27 +74,24 @@ class LentConnections:
 
     async def post(self, content: bytes) -> LentAnswer:
         """See `Connections`."""
-        answer, first = await self.wait(_begun, self._own, content, unwanted=lambda begun: self.close(begun[0]))
+        asked = _Asked()
+        try:
+            answer, first = await self.wait(_begun, self._own, content, asked)
+        except BaseException:
+            asked.is_wanted = False
+            self._portal.start_task_soon(asked.close)
+            raise
         return LentAnswer(self, answer, first)
 
-    async def wait(
-        self, call: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, unwanted: Callable[[T], object] | None = None
-    ) -> T:
-        """Returns what a call in the other thread returns. Cancelling this cancels the call.
-
-        Args:
-            call: what is called there
-            args: its arguments
-            unwanted: takes what it returned in the moment in which it was cancelled
-        """
+    async def wait(self, call: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+        """Returns what a call in the other thread returns. Cancelling this cancels the call."""
         future = self._portal.start_task_soon(call, *args)
         is_done = anyio.Event()
         future.add_done_callback(lambda _: self._tell(is_done))
         try:
             await is_done.wait()
         except BaseException:
-            if not future.cancel() and unwanted is not None and future.exception() is None:
-                unwanted(future.result())
+            future.cancel()
             raise
         return future.result()
 
@@ -130,14 +127,30 @@ def _open_elsewhere(target: Target) -> tuple[ExitStack, BlockingPortal, OwnConne
         return stack.pop_all(), portal, own
 
 
-async def _begun(own: OwnConnections, content: bytes) -> tuple[OwnAnswer, Piece]:
+class _Asked:
+    """A request whose asker may leave in the moment in which the answer comes. Only `is_wanted` is used by two threads."""
+
+    def __init__(self) -> None:
+        self.is_wanted = True
+        self.answer: OwnAnswer | None = None
+
+    def close(self) -> None:
+        """Closes the answer if it had come before the asker left."""
+        if self.answer is not None:
+            self.answer.close()
+
+
+async def _begun(own: OwnConnections, content: bytes, asked: _Asked) -> tuple[OwnAnswer, Piece]:
     """Sends a body. Returns the answer and the first piece of its body."""
-    answer = await own.post(content)
+    asked.answer = answer = await own.post(content)
     try:
-        return answer, await _piece(answer)
+        first = await _piece(answer)
     except BaseException:
         answer.close()
         raise
+    if not asked.is_wanted:
+        answer.close()
+    return answer, first
 
 
 async def _piece(answer: OwnAnswer) -> Piece:
