@@ -16,7 +16,7 @@ import orjson
 from kitchener.config import EmbeddingsConfig, ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.chat_completions.connections import TRANSPORT_ERRORS
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     StatusError,

@@ -16,9 +16,9 @@ import anyio
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
-from kitchener.gateway.providers.chat_completions.connections import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
 from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     Part,

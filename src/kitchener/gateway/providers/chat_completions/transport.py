@@ -18,8 +18,8 @@ from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
-from kitchener.gateway.providers.chat_completions.connections import Connections, Target
-from kitchener.gateway.providers.chat_completions.lent_connections import open_connections
+from kitchener.gateway.providers.chat_completions.http_pool import Connections, PoolTarget
+from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 
@@ -123,7 +123,7 @@ async def open_transport(
     """
     base = config.base_url or ""
     url = f"{base.rstrip('/')}/{path}"
-    target = Target(
+    target = PoolTarget(
         url=url,
         headers=_headers(provider_id, secret),
         proxy=proxy_for(base, redaction),

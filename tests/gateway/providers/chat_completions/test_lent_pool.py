@@ -9,8 +9,8 @@ import anyio.to_thread
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from kitchener.gateway.providers.chat_completions.connections import OwnAnswer, OwnConnections
-from kitchener.gateway.providers.chat_completions.lent_connections import LentConnections
+from kitchener.gateway.providers.chat_completions.http_pool import OwnAnswer, OwnConnections
+from kitchener.gateway.providers.chat_completions.lent_pool import LentConnections
 
 
 class Answer:

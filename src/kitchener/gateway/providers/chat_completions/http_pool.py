@@ -1,7 +1,7 @@
 """The connections to one endpoint, over aiohttp: sends a body and reads the answer piece by piece.
 
 All that has arrived since the last read comes as one piece, and on asyncio no thread takes part: both save CPU where tokens
-stream. `lent_connections.py` lends the same connections to trio, which aiohttp does not know. `transport.py` bounds what is
+stream. `lent_pool.py` lends the same connections to trio, which aiohttp does not know. `transport.py` bounds what is
 read. Explained in `docs/gateway.md`.
 """
 
@@ -24,7 +24,7 @@ TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PoolTarget:
     """Where requests go, and how."""
 
     url: str
@@ -39,7 +39,7 @@ class Target:
     """Longest wait for the next bytes of an answer, seconds."""
 
 
-class Answer(Protocol):
+class HttpAnswer(Protocol):
     """The answer to one request, of which only the head was read."""
 
     @property
@@ -68,7 +68,7 @@ class Answer(Protocol):
 class Connections(Protocol):
     """A pool of connections to one endpoint."""
 
-    async def post(self, content: bytes) -> Answer:
+    async def post(self, content: bytes) -> HttpAnswer:
         """Sends a body, and returns the answer as soon as its head is there."""
         ...
 
@@ -90,7 +90,7 @@ class OwnConnections:
         target: where requests go
     """
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target) -> None:
+    def __init__(self, session: aiohttp.ClientSession, target: PoolTarget) -> None:
         self._session, self._url = session, URL(target.url)
         proxy = URL(target.proxy) if target.proxy is not None else None
         self._proxy = proxy.with_user(None) if proxy is not None else None  # so no error quotes its password
@@ -114,7 +114,7 @@ class OwnConnections:
 
 
 @asynccontextmanager
-async def open_own_connections(target: Target) -> AsyncIterator[OwnConnections]:
+async def open_own_connections(target: PoolTarget) -> AsyncIterator[OwnConnections]:
     """Opens connections of the running event loop for the block."""
     context = ssl.create_default_context()
     if target.authorities is not None:

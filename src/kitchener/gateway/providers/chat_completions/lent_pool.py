@@ -13,11 +13,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.lowlevel import current_token
 from typing_extensions import TypeVarTuple, Unpack
 
-from kitchener.gateway.providers.chat_completions.connections import (
+from kitchener.gateway.providers.chat_completions.http_pool import (
     Connections,
     OwnAnswer,
     OwnConnections,
-    Target,
+    PoolTarget,
     open_own_connections,
 )
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-Piece = tuple[bytes, bool]
+BodyPiece = tuple[bytes, bool]
 """What has arrived of a body, and whether that is the end of it: asking once more would be one more way there and back."""
 
 
@@ -38,24 +38,24 @@ class LentAnswer:
         first: the first piece of its body
     """
 
-    def __init__(self, connections: "LentConnections", answer: OwnAnswer, first: Piece) -> None:
+    def __init__(self, connections: "LentConnections", answer: OwnAnswer, first: BodyPiece) -> None:
         self.status, self.headers = answer.status, answer.headers
         self._connections, self._answer = connections, answer
         self._first, self._is_over = first
 
     async def read(self) -> bytes:
-        """See `Answer`."""
+        """See `HttpAnswer`."""
         piece, self._first = self._first, b""
         if not piece and not self._is_over:
             piece, self._is_over = await self._connections.wait(_piece, self._answer)
         return piece
 
     def is_over(self) -> bool:
-        """See `Answer`."""
+        """See `HttpAnswer`."""
         return self._is_over and not self._first
 
     def close(self) -> None:
-        """See `Answer`."""
+        """See `HttpAnswer`."""
         self._connections.close(self._answer)
 
 
@@ -74,7 +74,7 @@ class LentConnections:
 
     async def post(self, content: bytes) -> LentAnswer:
         """See `Connections`."""
-        asked = _Asked()
+        asked = _PostedRequest()
         try:
             answer, first = await self.wait(_begun, self._own, content, asked)
         except BaseException:
@@ -105,7 +105,7 @@ class LentConnections:
 
 
 @asynccontextmanager
-async def open_connections(target: Target) -> AsyncIterator[Connections]:
+async def open_connections(target: PoolTarget) -> AsyncIterator[Connections]:
     """Opens a pool of connections to an endpoint for the block: the event loop's own if it is asyncio's, else lent ones."""
     if hasattr(current_token().native_token, "call_soon_threadsafe"):
         async with open_own_connections(target) as own:
@@ -119,7 +119,7 @@ async def open_connections(target: Target) -> AsyncIterator[Connections]:
             await anyio.to_thread.run_sync(stack.close)
 
 
-def _open_elsewhere(target: Target) -> tuple[ExitStack, BlockingPortal, OwnConnections]:
+def _open_elsewhere(target: PoolTarget) -> tuple[ExitStack, BlockingPortal, OwnConnections]:
     """Starts the other thread. Returns what ends it, the way to it, and its connections."""
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal("asyncio"))
@@ -127,7 +127,7 @@ def _open_elsewhere(target: Target) -> tuple[ExitStack, BlockingPortal, OwnConne
         return stack.pop_all(), portal, own
 
 
-class _Asked:
+class _PostedRequest:
     """A request whose asker may leave in the moment in which the answer comes. Only `is_wanted` is used by two threads."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Asked:
             self.answer.close()
 
 
-async def _begun(own: OwnConnections, content: bytes, asked: _Asked) -> tuple[OwnAnswer, Piece]:
+async def _begun(own: OwnConnections, content: bytes, asked: _PostedRequest) -> tuple[OwnAnswer, BodyPiece]:
     """Sends a body. Returns the answer and the first piece of its body."""
     asked.answer = answer = await own.post(content)
     try:
@@ -153,5 +153,5 @@ async def _begun(own: OwnConnections, content: bytes, asked: _Asked) -> tuple[Ow
     return answer, first
 
 
-async def _piece(answer: OwnAnswer) -> Piece:
+async def _piece(answer: OwnAnswer) -> BodyPiece:
     return await answer.read(), answer.is_over()
