@@ -174,7 +174,7 @@ def _is_exact(value: Any, levels: int = MAX_DEPTH) -> bool:
         if type(item) in _SCALARS:
             continue
         if type(item) in _CONTAINERS:
-            if levels == 1 or not _is_exact(item, levels - 1):
+            if levels == 1 or (item and not _is_exact(item, levels - 1)):
                 return False
         elif type(item) is not float or not 1e-3 <= abs(item) < 1e9 or item.is_integer():
             return False

@@ -34,13 +34,14 @@ def open_regular(path: Path | str, *, follows_links: bool = True) -> BinaryIO:
         raise
 
 
-def read_regular(path: Path | str, max_bytes: int, *, follows_links: bool = True) -> bytes:
-    """The first `max_bytes` bytes of a regular file. To detect a larger file, ask for one byte more than it may have.
+def read_regular(path: Path | str, max_bytes: int, *, start: int = 0, follows_links: bool = True) -> bytes:
+    """At most `max_bytes` bytes of a regular file, from `start` on. To detect a larger file, ask for one more than it may have.
 
     Raises:
         OSError: as `open_regular`, or it cannot be read
     """
     with open_regular(path, follows_links=follows_links) as file:
+        file.seek(start)
         return file.read(max_bytes)
 
 

@@ -254,6 +254,18 @@ async def test_wo_planned_event_logged(by_hand: OpenStack) -> None:
     assert "a message that must not be repeated" not in json.dumps(planned)
 
 
+async def test_a_plan_names_what_its_input_holds_besides_the_message(stack: Stack) -> None:
+    """The message is that of the turn's TURN_STARTED. A first turn has nothing else; later ones classify by earlier turns."""
+    session_id = await stack.supervisor.start_session()
+    for message in ("one", "two"):
+        await stack.supervisor.handle_turn(message, session_id=session_id)
+    planned = await stack.payloads(events.WO_PLANNED, session_id=session_id)
+    assert ["input_refs" in payload for payload in planned] == [False, False, True, False]
+    (past,) = planned[2]["input_refs"]
+    first, _ = await read_all(stack.ledgers.ho2m, session_id=session_id, entry_type=events.TURN_COMPLETED)
+    assert past == first.ref.as_mapping()
+
+
 async def test_wo_dispatched_event_logged(stack: Stack) -> None:
     """WO_DISPATCHED names the work order and its tier, one per work order."""
     await stack.turn()

@@ -51,5 +51,5 @@ def memory_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def taught(cli: Cli, memory_root: Path, tmp_path: Path) -> Cli:
     """The command line, beside a root of its own in which something was learned; see `memories.py`."""
-    shutil.copytree(memory_root, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(memory_root, tmp_path, symlinks=True, dirs_exist_ok=True)
     return cli

@@ -95,7 +95,7 @@ def test_an_interrupt_while_files_are_opened_ends_the_command(
 ) -> None:
     """Settings and ledgers; and what a runtime has open by then is closed."""
     for name in names:
-        shutil.copytree(used, tmp_path / name)
+        shutil.copytree(used, tmp_path / name, symlinks=True)
         stopped = Stopped("open", name, *command, cwd=tmp_path / name)
         assert stopped.got_there
         code, _, err = stopped.interrupt()

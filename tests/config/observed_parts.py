@@ -11,7 +11,7 @@ import anyio
 import trio
 
 from kitchener.config import LedgerConfig, ModelPrice, ProviderConfig, RouterConfig
-from kitchener.errors import ConfigError, KitchenerError, LedgerDamaged, ProviderError
+from kitchener.errors import ConfigError, KitchenerError, LedgerDamaged, ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.routing import check_router
 from kitchener.ledger import LedgerClient, Ledgers
@@ -166,7 +166,9 @@ async def silent(root: Path, **settings: Any) -> Hashable:
         return tuple(ends)
 
 
-def attempts(failures: int = 5, calls: int = 1, pause_s: float = 0.0, **settings: Any) -> Callable[[], Hashable]:
+def attempts(
+    failures: int = 5, calls: int = 1, pause_s: float = 0.0, reason: ProviderReason = "connection", **settings: Any
+) -> Callable[[], Hashable]:
     """When a provider that fails some times was asked, on a clock that jumps to whatever is waited for."""
 
     async def main() -> Hashable:
@@ -175,7 +177,7 @@ def attempts(failures: int = 5, calls: int = 1, pause_s: float = 0.0, **settings
 
         def answer(_: PromptRequest) -> Any:
             times.append(round(trio.current_time() - begun, 6))
-            return failure("connection") if len(times) <= failures else "fine"
+            return failure(reason) if len(times) <= failures else "fine"
 
         async with gateway_of(0.5, a=(ScriptedProvider(answer), settings)).open() as gateway:
             for _ in range(calls):

@@ -246,7 +246,8 @@ async def streamed(root: Path, **serve: Any) -> Hashable:
 async def silent_model(root: Path, **serve: Any) -> Hashable:
     """A stream whose model takes a while."""
     gate = Gate("synthesize")
-    async with serving(root, ScriptedProvider(echo, gate=gate), serve=serve) as client, anyio.create_task_group() as tasks:
+    settings = {"text_interval_s": 0, **serve}  # the head of the answer does not wait for text, while no time passes
+    async with serving(root, ScriptedProvider(echo, gate=gate), serve=settings) as client, anyio.create_task_group() as tasks:
         asked = Asked()
         asked.taking.set()
         tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("hello", stream=True))

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import trio.testing
 
-from kitchener import FilePart, tool
+from kitchener import ClientTool, FilePart, tool
 from kitchener.actors import AttentionContext, ContextFragment
 from kitchener.config import HO3MemoryConfig, LimitsConfig, ModelPrice, RuntimeConfig, SpendingConfig
 from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
@@ -289,6 +289,22 @@ async def attached(root: Path, **config: Any) -> Hashable:
         second = await outcome(supervisor.handle_turn("again", session_id=session_id))
     got = [part.data for request in provider.requests for each in request.messages for part in each.parts]
     return told(first), told(second), tuple(got)
+
+
+async def brought_tools(root: Path, **config: Any) -> Hashable:
+    """A message that brings two tools of more than a kilobyte, of which the model calls one: what it is told of the output."""
+    provider = ScriptedProvider(
+        lambda asked: QUESTION if asked.wo_type == "classify" else use_tool("look") if asked.tools else {"response_text": "x"}
+    )
+    tools = [ClientTool("look", "Looks."), ClientTool("paint", "Paints. " * 140)]
+    async with open_scripted(root, provider, tool_turn_limit=1, **config) as runtime:
+        supervisor = runtime.supervisor()
+        asked = await outcome(supervisor.handle_turn("look", client_tools=tools))
+        if isinstance(asked, TurnResult) and asked.client_calls:
+            await supervisor.answer_client_calls({asked.client_calls[0].call_id: "green"})
+            calls = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
+            return tuple(each.payload.get("untrusted") for each in calls)
+    return told(asked)
 
 
 async def spoken(root: Path, **config: Any) -> Hashable:

@@ -18,6 +18,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import erase_subject
 from kitchener.sealing import Keyring
+from tests.keyrings import key_at
 
 SECRET = {"ada": "marzipan", "bo": "nougat"}
 
@@ -74,7 +75,8 @@ async def test_keys_are_beside_the_root_and_only_their_owner_can_use_them(tmp_pa
     assert keys.stat().st_mode & 0o777 == 0o700
     found = list(keys.glob("*.key"))
     assert len(found) == 2, "Ada's, and that of what is configured"
-    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
+    assert {path.lstat().st_mode & 0o777 for path in [*keys.glob("batches/*"), *keys.glob("erasing/*")]} == {0o600}
+    assert (keys / "batches").stat().st_mode & 0o777 == 0o700
     assert list((tmp_path / "plane").rglob("*.key")) == []
 
 
@@ -144,7 +146,7 @@ async def test_a_keyring_of_another_root_is_refused(tmp_path: Path) -> None:
     for name in ("one", "other"):
         await talk(config(tmp_path / name), "ada")
     shutil.rmtree(tmp_path / "one" / "plane.keys")
-    shutil.copytree(tmp_path / "other" / "plane.keys", tmp_path / "one" / "plane.keys")
+    shutil.copytree(tmp_path / "other" / "plane.keys", tmp_path / "one" / "plane.keys", symlinks=True)
     with pytest.raises(SealingError, match="not the keys of this root"):
         await talk(config(tmp_path / "one"), "ada")
 
@@ -190,4 +192,4 @@ def test_a_draft_of_a_key_that_a_crash_left_is_no_key(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.mkdir(mode=0o700)
     (keys / ".0a.new").write_bytes(b"half a k")
-    assert Keyring(keys).get("ada").kid == json.loads(next(keys.glob("*.key")).read_bytes())["kid"]
+    assert Keyring(keys).get("ada").kid == json.loads(key_at(next(keys.glob("*.key"))))["kid"]

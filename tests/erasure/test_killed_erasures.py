@@ -24,6 +24,7 @@ from kitchener.runtime import erase_subject
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
 from tests.erasure.kit import ADA, BO, config, found, key_files, running, sealer
+from tests.keyrings import key_at
 
 source, work, backend, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 names = ("open", "write", "writev", "pwrite", "pwritev", "fsync", "fdatasync", "unlink", "remove", "rename", "replace", "link",
@@ -59,7 +60,7 @@ def in_child(work):
 
 def copy():
     shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(source, work)
+    shutil.copytree(source, work, symlinks=True)
 
 
 async def erase():
@@ -88,7 +89,7 @@ async def look():
         "readable": sorted(set(readable)),
         "ends": ends,
         "pending": [each.subject_id for each in seal.keyring.erasures()],
-        "keys": len([path for path in key_files(work) if path.read_bytes().strip(b"\\0")]),
+        "keys": len([path for path in key_files(work) if key_at(path).strip(b"\\0")]),
         "verified": all(verify_file(path).ok for path in (work / "plane").rglob("*.jsonl")),
     }
 

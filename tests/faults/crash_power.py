@@ -57,7 +57,7 @@ class PowerLoss:
             path = where / Path(name).relative_to(root)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_remains(self._synced.get(name, b""), data, chance))
-        shutil.copytree(root.with_name(f"{root.name}.keys"), where.with_name(f"{where.name}.keys"))
+        shutil.copytree(root.with_name(f"{root.name}.keys"), where.with_name(f"{where.name}.keys"), symlinks=True)
         effects = root / EFFECTS
         if self._effects:
             (where / EFFECTS).write_bytes(effects.read_bytes()[: self._effects])

@@ -78,7 +78,7 @@ async def next_signal(root: Path) -> ScriptedProvider:
 
 def copied(root: Path, where: Path, *, with_index: bool) -> None:
     """All ledgers as they are on disk now, with or without what is derived from them."""
-    shutil.copytree(root, where, ignore=None if with_index else shutil.ignore_patterns("index"))
+    shutil.copytree(root, where, symlinks=True, ignore=None if with_index else shutil.ignore_patterns("index"))
 
 
 @pytest.mark.parametrize("with_index", [True, False])

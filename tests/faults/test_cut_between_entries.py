@@ -26,7 +26,7 @@ LATER = 2_000_000_000_000_000
 def died_after(root: Path, copy: Path, number: int, *, rest: int = 0) -> None:
     """The ledgers and keys as they are where HO2m ends so many bytes after this entry; what was derived of it is gone."""
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns("index"))
-    shutil.copytree(root.with_name(f"{root.name}.keys"), copy.with_name(f"{copy.name}.keys"))
+    shutil.copytree(root.with_name(f"{root.name}.keys"), copy.with_name(f"{copy.name}.keys"), symlinks=True)
     path = places(copy)["ho2m"]
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[: number + 1], *[line[:rest] for line in lines[number + 1 : number + 2]]]))

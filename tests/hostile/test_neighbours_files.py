@@ -21,6 +21,7 @@ from kitchener.sealing import Keyring
 from kitchener.signing import load_signer, make_key
 from tests.cli.commands import COMMAND
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
+from tests.keyrings import as_file, key_at
 from tests.ledger.support import segments_of
 from tests.verifier.kit import NODE, SCRIPT, needs_node
 
@@ -69,6 +70,7 @@ def test_a_key_that_is_none_is_named_by_every_command_and_nothing_waits_for_it(
     Path("kitchener.toml").write_text('[ledger]\nkeyring = "keys"\n', encoding="utf-8")
     assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
     key = Path("keys") / f"{hashlib.sha256(b'ada').hexdigest()}.key"
+    as_file(Path("keys"), "ada")
     WAYS[way](key)
     for command in (["session", "list"], ["chat", "--subject", "ada"], ["subject", "erase", "ada", "--yes"]):
         outcome = cli(*command, stdin=b"hello\n")
@@ -92,7 +94,7 @@ def test_so_is_the_note_of_an_erasure(tmp_path: Path, way: str) -> None:
 def test_a_key_file_that_was_made_huge_is_destroyed_in_little_memory(tmp_path: Path) -> None:
     keyring = Keyring(tmp_path)
     keyring.get("ada")
-    (key,) = tmp_path.glob("*.key")
+    key = as_file(tmp_path, "ada")
     keyring.begin_erasure("ada", "2026-01-01T00:00:00+00:00")
     sparse(key)
     keyring.destroy("ada")
@@ -230,7 +232,7 @@ def test_a_note_whose_name_does_not_fit_erases_nobody(cli: Cli, content: str) ->
     Path("kitchener.toml").write_text('[ledger]\nkeyring = "keys"\n', encoding="utf-8")
     assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
     key = Path("keys") / f"{hashlib.sha256(b'ada').hexdigest()}.key"
-    kid = json.loads(key.read_text())["kid"]
+    kid = json.loads(key_at(key))["kid"]
     name = f"{'0' * 64}.json" if content == "another's" else f"{key.stem} (copy).json"
     note = Path("keys/erasing") / name
     note.parent.mkdir()
@@ -240,7 +242,7 @@ def test_a_note_whose_name_does_not_fit_erases_nobody(cli: Cli, content: str) ->
     assert outcome.code == 1
     assert name in outcome.err
     assert "Traceback" not in outcome.err
-    assert key.exists()
+    assert key.is_symlink()
     note.unlink()
     assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
 

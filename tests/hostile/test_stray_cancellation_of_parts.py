@@ -46,7 +46,7 @@ class Waiting:
 
 
 @with_strays
-@pytest.mark.parametrize("method", ["read_active_biases", "log_signal", "check_gate"])
+@pytest.mark.parametrize("method", ["read_active_biases", "log_turn", "check_gate"])
 async def test_a_memory_that_is_cut_off_costs_a_turn_what_it_would_have_remembered(
     tmp_path: Path, stray: Stray, method: str
 ) -> None:

@@ -1,6 +1,7 @@
 """A lane's workers serve origins in rotation, and one origin leaves workers and room to others; explained in docs/actors.md."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import anyio
@@ -45,6 +46,23 @@ async def test_origins_take_turns_however_many_one_of_them_sends() -> None:
         handler.open(*(f"a{n}" for n in range(20)), "b0", "b1")
         await settle()
         assert handler.started[:5] == ["a0", "a1", "b0", "a2", "b1"]
+
+
+async def test_a_message_that_returns_comes_before_all_that_wait_and_also_asks_for_room_first() -> None:
+    """Its first handling was in vain, such as a model call that a provider refused."""
+    handler = GatedHandler()
+    mailbox = mailbox_of(handler, concurrency=1, capacity=4, origin=origin)
+    async with opened(mailbox) as askers:
+        await ask_in_order(mailbox, askers, ["a0", "b0", "c0"])
+        askers.start_soon(partial(mailbox.ask_within, "c1", is_return=True))
+        await settle()
+        await ask_in_order(mailbox, askers, ["d0", "e0", "f0"])
+        askers.start_soon(partial(mailbox.ask_within, "g0", is_return=True))
+        await settle()
+        assert counts(mailbox) == (1, 4, 3)
+        handler.open("a0", "b0", "c0", "c1", "d0", "g0", "e0", "f0")
+        await settle()
+        assert handler.started == ["a0", "c1", "b0", "d0", "g0", "c0", "e0", "f0"]
 
 
 steps = st.lists(

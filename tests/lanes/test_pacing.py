@@ -33,7 +33,12 @@ class Call:
 
 
 def paced(
-    work: Callable[[Call], Awaitable[None]] | None = None, *, places: int = 64, capacity: int = 1_000, **rates: Any
+    work: Callable[[Call], Awaitable[None]] | None = None,
+    *,
+    places: int = 64,
+    capacity: int = 1_000,
+    pace: Pace | None = None,
+    **rates: Any,
 ) -> Mailbox[Call, float]:
     """A mailbox that replies with the time at which a call began."""
 
@@ -45,7 +50,7 @@ def paced(
             await trio.sleep(call.lasts)
         return begun
 
-    pace = Pace(ProviderConfig(kind="offline", **rates))
+    pace = pace or Pace(ProviderConfig(kind="offline", **rates))
     return Mailbox(
         handle,
         name="the cook",
@@ -118,6 +123,7 @@ steps = st.lists(
         st.tuples(st.just("end"), st.integers(0, 30), st.none()),
         st.tuples(st.just("pass"), st.floats(0.1, 5.0), st.none()),
         st.tuples(st.just("refuse"), st.none(), st.none()),
+        st.tuples(st.just("slow down"), st.none() | st.floats(0.0, 5.0), st.none()),
     ),
     max_size=40,
 )
@@ -126,15 +132,15 @@ steps = st.lists(
 class Asker:
     """One asker in a task of its own, and what became of it."""
 
-    def __init__(self, subject: str, begin_by: float) -> None:
-        self.call, self.begin_by = Call(subject), begin_by
+    def __init__(self, subject: str, begin_by: float, *, is_return: bool) -> None:
+        self.call, self.begin_by, self.is_return = Call(subject), begin_by, is_return
         self.scope, self.work = trio.CancelScope(), trio.Event()
         self.outcome = "pending"
 
     async def run(self, box: Mailbox[Call, float]) -> None:
         with self.scope:
             try:
-                await box.ask_within(self.call, begin_by=self.begin_by)
+                await box.ask_within(self.call, begin_by=self.begin_by, is_return=self.is_return)
                 self.outcome = "replied"
             except (Overloaded, TimeoutError, ActorStopped) as error:
                 self.outcome = type(error).__name__
@@ -144,6 +150,14 @@ class Asker:
     @property
     def state(self) -> str:
         return "running" if self.outcome == "pending" and self.call.begun is not None else self.outcome
+
+
+def disturb(box: Mailbox[Call, float], pace: Pace, step: str, pause_s: float | None) -> None:
+    """Refuses whoever waits, or slows the lane down as after a refusal by the provider."""
+    if step == "refuse":
+        box.refuse(INTERACTIVE, lambda: ActorStopped("refused"))
+    else:
+        pace.refuse(trio.current_time(), trio.current_time(), pause_s)
 
 
 @settings(max_examples=60)
@@ -159,17 +173,19 @@ def test_no_worker_is_lost_whatever_is_cancelled_late_or_refused(
         async def work(call: Call) -> None:
             await next(each for each in askers if each.call is call).work.wait()
 
-        box = paced(work, places=places, capacity=capacity, requests_per_minute=requests_per_minute)
+        pace = Pace(ProviderConfig(kind="offline", requests_per_minute=requests_per_minute))
+        box = paced(work, places=places, capacity=capacity, pace=pace)
         async with box.open():
             async with trio.open_nursery() as nursery:
                 for step, first, second in script:
                     if step == "ask":
-                        askers.append(Asker(first, trio.current_time() + second))
+                        is_return = len(askers) % 3 == 2
+                        askers.append(Asker(first, trio.current_time() + second, is_return=is_return))
                         nursery.start_soon(askers[-1].run, box)
                     elif step == "pass":
                         await trio.sleep(first)
-                    elif step == "refuse":
-                        box.refuse(INTERACTIVE, lambda: ActorStopped("refused"))
+                    elif step in ("refuse", "slow down"):
+                        disturb(box, pace, step, first)
                     elif askers and step == "cancel":
                         askers[first % len(askers)].scope.cancel()
                     elif askers:
@@ -179,7 +195,7 @@ def test_no_worker_is_lost_whatever_is_cancelled_late_or_refused(
                     assert found.running == states.count("running") <= places
                     assert found.waiting <= capacity
                     assert found.waiting + found.asking_for_room <= states.count("pending")
-                    if requests_per_minute is None and found.asking_for_room:
+                    if not pace.is_on and found.asking_for_room:
                         assert found.running >= places - places // 8
                 for each in askers:
                     each.work.set()

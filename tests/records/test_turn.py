@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from kitchener.canonical import canonical_bytes
 from kitchener.records.ref import Ref
+from kitchener.records.tools.client_tools import ClientCall
 from kitchener.records.turn import (
+    ClientCallRequested,
     TextDelta,
     TextRetracted,
     ToolProgress,
@@ -54,9 +56,10 @@ def test_a_plain_turn_is_whole_and_without_error() -> None:
 
 def test_the_payload_has_every_field_of_the_result_and_no_other() -> None:
     """The object that a caller asked for is read from the response."""
-    named = {field.name for field in fields(TurnResult)} - {"output"}
+    named = {field.name for field in fields(TurnResult)} - {"output", "client_calls"}
     assert set(result().as_payload()) == named
     assert set(result(response="{}", output={}).as_payload()) == {*named, "has_output"}
+    assert set(result(client_calls=(ClientCall("WO-1.1", "look", {}),)).as_payload()) == {*named, "client_calls"}
 
 
 results = st.builds(
@@ -68,6 +71,9 @@ results = st.builds(
     consolidation_candidates=st.lists(st.text()).map(tuple),
     degraded=st.booleans(),
     pending_approval=st.lists(st.text()).map(tuple),
+    client_calls=st.lists(
+        st.builds(ClientCall, st.text(), st.text(), st.dictionaries(st.text(), st.none() | st.integers() | st.text()))
+    ).map(tuple),
     error=st.none() | st.builds(TurnError, st.sampled_from(["BUDGET", "PROVIDER"]), st.text(), st.none() | st.text()),
     trace_hash=st.none() | st.just("sha256:00"),
     projection_ref=st.none() | st.builds(Ref, st.text(), st.text(), st.text()),
@@ -110,7 +116,7 @@ def test_records_of_a_turn_do_not_change() -> None:
 
 def test_the_updates_of_a_stream_can_be_told_apart_by_their_class() -> None:
     updates = [WorkOrderPlanned, WorkOrderFinished, ToolStarted, ToolProgress, ToolRan, TextDelta, TextRetracted, TurnCompleted]
-    assert set(get_args(TurnUpdate)) == set(updates)
+    assert set(get_args(TurnUpdate)) == {*updates, ClientCallRequested}
 
 
 def test_a_call_leaves_everything_open() -> None:

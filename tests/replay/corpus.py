@@ -19,6 +19,8 @@ from kitchener.errors import ProviderError, TurnTimeout
 from kitchener.ledger import LedgerEntry
 from kitchener.records.parts import ImagePart
 from kitchener.records.prompt import PromptRequest
+from kitchener.records.tools.client_tools import ClientOutput, ClientTool
+from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.signing import make_key
 from kitchener.testing import FakeClock, ScriptedProvider
@@ -505,6 +507,36 @@ async def guarded_again(story: Story, runtime: Runtime) -> None:
     await supervisor.deny(waiting)
 
 
+PAINT: Final = ClientTool(
+    "paint", "Paints a bed.", {"type": "object", "properties": {"bed": {"type": "string"}}, "required": ["bed"]}
+)
+LOOK: Final = ClientTool("look", "Looks around.")
+
+
+async def with_a_client(story: Story, runtime: Runtime) -> None:
+    """The caller brings tools: called alone, beside calls that a person allows, wrongly, again and again, and in vain."""
+    supervisor = runtime.supervisor("RESIDENT:guard")
+    session_id = await supervisor.start_session(subject_id="lea")
+
+    async def ask(message: str) -> TurnResult:
+        story.clock.advance(60.0)
+        return await supervisor.handle_turn(message, session_id=session_id, client_tools=[PAINT, LOOK])
+
+    first = await ask("paint it | calls=paint,look words=3")
+    await ask("and what else? | words=3")
+    more = await supervisor.answer_client_calls({first.client_calls[0].call_id: "a red bed"})
+    assert more is not None
+    await supervisor.answer_client_calls({more.client_calls[0].call_id: ClientOutput(error="it is dark")})
+    mixed = await ask("paint and water | calls=water+paint+paint words=5")
+    await supervisor.answer_client_calls({each.call_id: {"n": n} for n, each in enumerate(mixed.client_calls)})
+    for each in mixed.pending_approval:
+        await supervisor.approve(each)
+    await ask("wrongly | calls=unpainted words=2")
+    await ask("never answered | calls=look")
+    story.clock.advance(1_000.0)
+    await ask("are you still there?")
+
+
 async def taught(story: Story, runtime: Runtime) -> None:
     """A second session of the same subject, in which gates open, and a third one that is shown what was learned."""
     supervisor = runtime.supervisor()
@@ -531,6 +563,7 @@ CHAPTERS: Final = (
     clerk,
     guarded,
     guarded_again,
+    with_a_client,
 )
 
 

@@ -76,8 +76,15 @@ def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> A
 
 
 def _call(name: str, at: int) -> ToolUse:
-    arguments = {"water": {"bed": f"bed {at}"}, "break_down": {"reason": "on purpose"}, "read_page": {"title": "roses"}}
-    return use_tool(name, **arguments[name])
+    arguments: Mapping[str, Mapping[str, str]] = {
+        "water": {"bed": f"bed {at}"},
+        "break_down": {"reason": "on purpose"},
+        "read_page": {"title": "roses"},
+        "paint": {"bed": f"bed {at}"},
+        "look": {},
+        "unpainted": {"colour": "red"},
+    }
+    return use_tool("paint" if name == "unpainted" else name, **arguments[name])
 
 
 def _lesson(request: PromptRequest) -> Any:

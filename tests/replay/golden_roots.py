@@ -16,6 +16,7 @@ long results are read page by page. `0.1.0-version-7` follows version 7: a turn 
 import argparse
 import importlib.metadata
 import io
+import os
 import sys
 import tarfile
 import tempfile
@@ -51,9 +52,15 @@ def unpacked(archive: Path, to: Path) -> Path:
 def pack(root: Path, archive: Path) -> None:
     """Packs a root; the same files give the same bytes."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
-        for path in sorted([*root.glob("*.toml"), *root.glob("keys/*.key"), *root.rglob("*.jsonl")]):
-            data = path.read_bytes()
+        for path in sorted(
+            [*root.glob("*.toml"), *root.glob("keys/*.key"), *root.glob("keys/batches/*"), *root.rglob("*.jsonl")]
+        ):
             about = tarfile.TarInfo(path.relative_to(root).as_posix())
+            if path.is_symlink():
+                about.type, about.linkname = tarfile.SYMTYPE, os.readlink(path)
+                packed.addfile(about)
+                continue
+            data = path.read_bytes()
             about.size = len(data)
             packed.addfile(about, io.BytesIO(data))
 

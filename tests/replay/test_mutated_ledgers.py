@@ -88,7 +88,6 @@ GIVEN: Mapping[tuple[str, str], str] = {
     ("PROJECTION_COMPUTED", "suppressed_refs"): _UNKNOWN_FIELD,
     ("PROJECTION_COMPUTED", "suppressed_refs.rest"): "of items that no other field names, of which a first turn has none",
     ("HO3_SIGNAL", "timestamp"): "when it was logged; the gate counts as of the entry's own time, which is verified",
-    ("HO3_SIGNAL", "v"): "the version of the payload",
     ("DEGRADATION", "error"): "what a part failed with",
     ("LLM_CALL", "attempt"): _PROVIDER,
     ("LLM_CALL", "finish_reason"): _PROVIDER,
@@ -121,7 +120,7 @@ def fields_of(payload: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[
     """The paths of a payload's fields, the fields of objects among them."""
     for key, value in payload.items():
         yield (*at, key)
-        if isinstance(value, dict) and not at and key not in ("read_positions", "eligibility_reasons"):
+        if isinstance(value, dict) and not at and key not in ("read_positions", "eligibility_reasons", "signals"):
             yield from fields_of(value, (key,))
 
 

@@ -185,7 +185,7 @@ def lines_of(root: Path) -> list[str]:
 @pytest.mark.parametrize("python", OTHERS)
 def test_other_pythons_agree(recorded_root: Path, tmp_path: Path, python: str) -> None:
     """What this Python recorded, the other replays identically, and the other way round; golden ledgers too."""
-    here = shutil.copytree(recorded_root, tmp_path / "here", ignore=shutil.ignore_patterns("index"))
+    here = shutil.copytree(recorded_root, tmp_path / "here", symlinks=True, ignore=shutil.ignore_patterns("index"))
     there = tmp_path / "there"
     code, _, err = process("tests.replay.corpus", there, "--backend", "trio", python=python, seed=5)
     assert code == 0, err

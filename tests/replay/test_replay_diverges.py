@@ -134,7 +134,8 @@ def tampered_response(entry: dict[str, Any]) -> None:
 
 
 def tampered_signal(entry: dict[str, Any]) -> None:
-    entry["payload"]["signal_id"] = entry["payload"]["signal_id"].replace("software", "hardware")
+    signals = entry["payload"]["signals"]
+    signals |= {event_id: each.replace("software", "hardware") for event_id, each in signals.items()}
 
 
 def tampered_objective(entry: dict[str, Any]) -> None:
@@ -150,7 +151,7 @@ FORGED: dict[str, tuple[Path, Callable[[dict[str, Any]], None], tuple[str, str, 
     "objective": (HO2M, tampered_objective, ("INTENT_DECLARED", "objective", 1)),
     "verdict": (HO2M, tampered_verdict, ("WO_QUALITY_GATE", "decision", 1)),
     "trace": (HO2M, tampered_trace, ("WO_CHAIN_COMPLETE", "trace_hash", 1)),
-    "signal": (SIGNALS, tampered_signal, ("HO3_SIGNAL", "signal_id", 1)),
+    "signal": (SIGNALS, tampered_signal, ("HO3_SIGNAL", "signals", 1)),
     "candidates": (HO2M, tampered_candidates, ("TURN_COMPLETED", "consolidation_candidates", 1)),
     "response": (HO2M, tampered_response, ("TURN_COMPLETED", "response", 1)),
 }

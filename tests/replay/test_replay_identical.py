@@ -205,7 +205,7 @@ class Forgetful:
         return getattr(self._memory, name)
 
 
-@pytest.mark.parametrize("fails_in", ["read_active_biases", "log_signal", "check_gate"])
+@pytest.mark.parametrize("fails_in", ["read_active_biases", "log_turn", "check_gate"])
 async def test_failing_memory_fails_again(tmp_path: Path, fails_in: str) -> None:
     """A turn that went on without its memory does so again, at the same place."""
     agent = HO2Config(ho3_enabled=True, consolidation="manual")

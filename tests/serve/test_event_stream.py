@@ -27,7 +27,7 @@ async def test_a_stream_that_ends_in_the_step_in_which_it_began_ends_alone() -> 
         tasks.start_soon(streams.run)
         for _ in range(2):
             await anyio.wait_all_tasks_blocked()
-            await EventStream(one_piece(), ServeConfig(), lambda: None)({OPEN_STREAMS: streams}, receive, send)
+            await EventStream(one_piece(), ServeConfig(), lambda: None)({"method": "GET", OPEN_STREAMS: streams}, receive, send)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert [each["type"] for each in sent] == ["http.response.start", "http.response.body", "http.response.body"] * 2

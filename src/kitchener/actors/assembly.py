@@ -25,7 +25,7 @@ from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.item_tool import ContextItems
-from kitchener.actors.sources import RecordedOutputs, RequestSources
+from kitchener.actors.sources import CallersSources, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.runner import TurnRunner
@@ -187,7 +187,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         listeners=host.listeners,
         constants=constants,
         content=content,
-        record_output=RecordedOutputs(ledgers, is_recording=host.sources is None).record,
+        record_source=CallersSources(ledgers, is_recording=host.sources is None).record,
         authority=authority,
         memory=_turn_memory(agent_class, config, ledgers, memory, host) if memory is not None else None,
     )

@@ -26,13 +26,14 @@ from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader, Rea
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
 from kitchener.records.output_schema import OutputSchema
+from kitchener.records.tools.client_tools import ClientToolset
 
 _ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
 _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
 _SHORTEST_PIECE: Final = 16
-_REMEMBERED_OUTPUTS: Final = 256
+_REMEMBERED: Final = 256
 
 
 class SourcesSealed(KitchenerError):
@@ -122,8 +123,8 @@ def has_history(contract_id: str, prompts: Mapping[str, str]) -> bool:
     return pack is not None and shows_history(pack)
 
 
-class RecordedOutputs:
-    """Records the schemas of objects that callers want in place of a reply's text.
+class CallersSources:
+    """Records what callers bring along for a request: schemas of objects, and definitions of tools that they run.
 
     Args:
         ledgers: the ledgers of the agent class
@@ -134,14 +135,35 @@ class RecordedOutputs:
         self._ledgers, self._is_recording = ledgers, is_recording
         self._known: OrderedDict[str, None] = OrderedDict()
 
-    async def record(self, output: OutputSchema) -> None:
-        """Writes `SOURCE_RECORDED` for a schema that the ledger lacks. Call it before the turn that names it."""
-        if not self._is_recording or output.hash in self._known:
+    async def record(self, source: Source) -> None:
+        """Writes `SOURCE_RECORDED` for a source that the ledger lacks. Call it before the turn that names it."""
+        if not self._is_recording or source.hash in self._known:
             return
-        await record_sources(self._ledgers.ho2m, [Source("output_schema", output.name, output.text, output.hash)])
-        if len(self._known) >= _REMEMBERED_OUTPUTS:
+        await record_sources(self._ledgers.ho2m, [source])
+        if len(self._known) >= _REMEMBERED:
             self._known.popitem(last=False)
-        self._known[output.hash] = None
+        self._known[source.hash] = None
+
+
+def source_of_output(output: OutputSchema) -> Source:
+    """The schema of an object that a caller wants, as a source."""
+    return Source("output_schema", output.name, output.text, output.hash)
+
+
+def source_of_client_tools(tools: ClientToolset) -> Source:
+    """The definitions of a caller's tools as one source."""
+    return Source("client_tools", "client_tools", tools.text, tools.hash)
+
+
+async def read_client_tools(ho2m: ReadableLedger, tools_hash: str) -> ClientToolset | None:
+    """Returns recorded definitions of a caller's tools; None: they are not on record.
+
+    Raises:
+        SourcesSealed: they are sealed, and the key is gone or not configured
+        LedgerError: the text is not whole, or has another hash
+    """
+    source = await read_source(ho2m, "client_tools", tools_hash)
+    return ClientToolset.from_text(source.text) if source is not None else None
 
 
 async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:

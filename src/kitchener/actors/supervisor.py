@@ -35,6 +35,7 @@ from kitchener.lanes.calling_chain import CALLING_CHAIN, live_links
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
+from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import OutputT, TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener, as_asked
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
@@ -100,7 +101,12 @@ class HO2Supervisor:
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._approvals = parts.approvals
-        self._checks = RequestChecks(self._host.limits, by_model=config.verify_with_model, tools=tools)
+        self._checks = RequestChecks(
+            self._host.limits,
+            by_model=config.verify_with_model,
+            tools=tools,
+            takes_client_tools=config.client_tools == "allow",
+        )
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
@@ -133,7 +139,22 @@ class HO2Supervisor:
         """
         self._checks.external_id(external_id, subject_id)
         await self._ready()
-        return await self._sessions.by_external_id(external_id, subject_id)
+        found = await self._sessions.names.sessions(external_id, subject_id, 1)
+        return found[-1] if found else None
+
+    async def find_all_external(
+        self, external_id: str, *, subject_id: str | None = None, limit: int = 16
+    ) -> tuple[SessionId, ...]:
+        """Returns the ids of the subject's newest sessions with this external id, oldest first.
+
+        Args:
+            external_id: as in `find_external`
+            subject_id: as in `find_external`
+            limit: at most this many; at least 1
+        """
+        self._checks.external_id(external_id, subject_id)
+        await self._ready()
+        return await self._sessions.names.sessions(external_id, subject_id, limit)
 
     async def session(self, session_id: str) -> SessionManager:
         """Returns the session with its history and counters, activated from the ledger if it is passive."""
@@ -172,6 +193,7 @@ class HO2Supervisor:
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
         tool_choice: str = "auto",
+        client_tools: Sequence[ClientTool] = (),
         listener: UpdateListener | None = None,
     ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
@@ -192,6 +214,8 @@ class HO2Supervisor:
             output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
                 `output`, and its text as `response`; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
+            client_tools: tools that the caller runs, which the model is offered beside those of the agent class. Where it calls
+                some, the turn ends with them as `client_calls`, and `answer_client_calls` goes on with it
             listener: is awaited with each update as it happens, but for `TurnCompleted`; None: nobody wants them
 
         Raises:
@@ -203,7 +227,17 @@ class HO2Supervisor:
         """
         with raises_cut_off("the turn"):
             call = self._checks.call(
-                session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
+                session_id,
+                subject_id,
+                idempotency_key,
+                memory,
+                deadline,
+                acceptance,
+                parts,
+                speaker,
+                output,
+                tool_choice,
+                client_tools,
             )
             outcome = await self.handle_call(message, call, listener)
         self._consolidate_after(outcome)
@@ -259,6 +293,32 @@ class HO2Supervisor:
         await self._ready()
         with raises_cut_off("the turn"):
             outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
+        if outcome is None:
+            return None
+        self._consolidate_after(outcome)
+        return outcome.result
+
+    async def answer_client_calls(
+        self, outputs: Mapping[str, ClientOutput | Json], *, listener: UpdateListener | None = None
+    ) -> TurnResult | None:
+        """Gives the outputs of calls that the caller has made. Returns the result of the turn that goes on; None: others wait.
+
+        The outputs are durable before the turn goes on. The same outputs given again return the same result.
+
+        Args:
+            outputs: by the ids of `TurnResult.client_calls`, all of one work order: what the tool returned, or a
+                `ClientOutput`, which can also say how it failed
+            listener: is awaited with each update of the turn that goes on; None: nobody wants them
+
+        Raises:
+            UnknownApproval: there is no such call
+            ApprovalAnswered: a call has another output, or has expired
+            CallerError: an output cannot be recorded, or a call is not the client's
+            Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same outputs again
+        """
+        await self._ready()
+        with raises_cut_off("the turn"):
+            outcome = await self._approvals.answer_client(outputs, partial(self.handle_call, listener=listener))
         if outcome is None:
             return None
         self._consolidate_after(outcome)
@@ -366,6 +426,7 @@ class HO2Supervisor:
         speaker: str | None = None,
         output: type[BaseModel] | Mapping[str, object] | None = None,
         tool_choice: str = "auto",
+        client_tools: Sequence[ClientTool] = (),
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -375,7 +436,17 @@ class HO2Supervisor:
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
         call = self._checks.call(
-            session_id, subject_id, idempotency_key, memory, deadline, acceptance, parts, speaker, output, tool_choice
+            session_id,
+            subject_id,
+            idempotency_key,
+            memory,
+            deadline,
+            acceptance,
+            parts,
+            speaker,
+            output,
+            tool_choice,
+            client_tools,
         )
 
         async def run(tell: UpdateListener) -> None:

@@ -18,8 +18,7 @@ from kitchener.logs import get_logger
 from kitchener.memory.bias import select_biases
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
-from kitchener.memory.signals import RecordedEvent, SignalAccumulator, event_id, normalise, normalise_value
-from kitchener.records.entries import Json
+from kitchener.memory.signals import RecordedEvent, SignalAccumulator, normalise, normalise_value
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.turn import NO_CANDIDATES, ConsolidationCandidates
@@ -42,10 +41,8 @@ class LongTermMemory(Protocol):
         """ISO time of the newest signal entry."""
         ...
 
-    async def log_signal(
-        self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str
-    ) -> str:
-        """Logs one event of a signal and returns its event id."""
+    async def log_turn(self, signal_ids: Iterable[str], session_id: str, turn_id: str, *, namespace: str) -> None:
+        """Logs the signals that a turn gave in one entry."""
         ...
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
@@ -161,23 +158,22 @@ class TurnMemory:
 
     async def learn(self, session_id: str, subject_id: str, turn_id: str, signal_ids: Sequence[str]) -> OpenGates:
         """Logs the signals of a turn, then checks the gate of each signal. The gates count these signals."""
-        namespace, counted = self.namespace_of(subject_id), dict[str, int]()
+        namespace, given = self.namespace_of(subject_id), list[str]()
         for raw in signal_ids:
             try:
-                signal_id = normalise(raw, self.kinds)
+                given.append(normalise(raw, self.kinds))
             except InvalidSignal as error:
                 # Logs only the reason, because a label may repeat the user's words.
                 logger.info("signal dropped", turn_id=turn_id, reason=error.expected)
-                continue
-            n = counted[signal_id] = counted.get(signal_id, 0) + 1
-            event = event_id(session_id, turn_id, self.memory.stored_id(signal_id, namespace=namespace), n)
-            await self.memory.log_signal(signal_id, session_id, event, {"turn_id": turn_id}, namespace=namespace)
+        if given:
+            await self.memory.log_turn(given, session_id, turn_id, namespace=namespace)
         positions = self.ledgers.positions()
-        if not counted:
+        if not given:
             return OpenGates(namespace, (), None, positions)
         gate_ts = self.memory.last_logged_ts
         gates = [
-            await self.memory.check_gate(signal_id, gate_ts, up_to=positions, namespace=namespace) for signal_id in counted
+            await self.memory.check_gate(signal_id, gate_ts, up_to=positions, namespace=namespace)
+            for signal_id in dict.fromkeys(given)
         ]
         crossed = (self.memory.stored_id(gate.signal_id, namespace=namespace) for gate in gates if gate.crossed)
         return OpenGates(namespace, tuple(crossed), gate_ts, positions)

@@ -201,6 +201,14 @@ class ToolsConfig(Settings):
     results_budget: Positive = 40_000
     """Tokens of tool results that the model is shown while it writes one reply. What goes beyond is cut and marked as cut, and
     the model then replies without further tools."""
+    client_tools: Literal["allow", "refuse"] = "allow"
+    """Whether a message may bring tools that its caller runs. `refuse`: such a message is refused."""
+    client_tools_trusted: bool = False
+    """Whether what callers return from tools of their own may be followed as if the user had written it. False: it is data,
+    marked as such, after which `approval.after_untrusted` holds."""
+    max_client_calls: Annotated[int, Field(ge=0, le=10_000)] = 64
+    """Calls of callers' tools of one session that may wait for their outputs. A further one is refused, and the model is
+    told."""
     approval: ApprovalConfig = Field(default_factory=ApprovalConfig)
     """`[agents.<class>.approval]`"""
 

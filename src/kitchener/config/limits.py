@@ -53,6 +53,10 @@ class LimitsConfig(Settings):
     """Longest message that a turn takes, characters."""
     max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
     """Most images and files of one message. 0: none are taken."""
+    max_client_tools: Annotated[int, Field(ge=1, le=10_000)] = 128
+    """Most tools of one message that its caller runs."""
+    max_client_tools_bytes: Annotated[int, Field(ge=1_024, le=16 * 1_048_576)] = 262_144
+    """Largest definitions of all such tools of one message, bytes of their JSON."""
     max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
     """Largest image or file of a message, bytes."""
     max_content_bytes: Positive = 10 * 1_073_741_824

@@ -49,7 +49,11 @@ class ProviderConfig(Settings):
     """Longest answer, bytes after decompression. A longer one fails as malformed and its connection is closed. A streamed
     answer takes about 300 bytes for each token."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
-    """Further attempts after a failure that may pass: 429, 5xx, connection, timeout, malformed answer."""
+    """Further attempts after a failure that may pass: 5xx, connection, timeout, malformed answer; and 429 if the call has a
+    fallback."""
+    max_rate_limited: Annotated[int, Field(ge=0, le=100)] = 10
+    """Further attempts of a call that is refused with 429 and has no fallback. They wait for the pace that the provider lets
+    through, and are not counted by `max_retries`."""
     backoff_initial_s: Seconds = 0.5
     """Longest wait before the first retry, seconds. It doubles with each retry; the wait is random below it. `Retry-After`
     sets the least."""

@@ -14,7 +14,7 @@ import anyio
 from kitchener.cancellation import is_own_failure
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff
+from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
@@ -114,8 +114,8 @@ class CallSettings:
     """The event loop's clock, seconds."""
     jitter: Callable[[], float]
     """Returns a new number in [0, 1)."""
-    refuse: Callable[[str, Callable[[], Exception]], None]
-    """Ends the wait of every call in the lane of a provider with an error."""
+    refuse: Callable[[str, Callable[[], Exception], Callable[["Attempts"], bool]], None]
+    """Ends the wait of the calls in the lane of a provider with an error, if the last argument returns True of them."""
 
 
 class Attempts:
@@ -127,14 +127,17 @@ class Attempts:
         "_made_elsewhere",
         "_next",
         "_on_attempt",
+        "_refusals",
         "_request",
         "_rules",
         "_started",
         "_ticket",
         "_way",
         "_ways",
+        "begin_by",
         "has_begun",
         "has_shown",
+        "is_return",
         "number",
         "outlet",
         "output_begun",
@@ -149,6 +152,11 @@ class Attempts:
     """The request for the current provider, with the routed model."""
     number: int
     """Number of the current attempt, from 1, counted over all providers."""
+    begin_by: float
+    """When the current attempt must have begun, on the event loop's clock, seconds; else the call goes elsewhere or ends."""
+    is_return: bool
+    """Whether the provider refused the newest attempt for its rate. The call then comes first in the provider's queue: it has
+    waited before."""
     stop_at: float
     """Deadline of the current attempt, on the event loop's clock, seconds."""
     output_begun: bool
@@ -186,15 +194,21 @@ class Attempts:
         return _cost(self._request) if self.target.pace.counts_tokens else 0
 
     def check(self) -> None:
-        """Raises ProviderError if the provider cannot be asked now: forbidden, too late, or its circuit is open."""
+        """Raises ProviderError if the provider cannot be asked now: forbidden, too late, or its circuit is open.
+
+        Sets `begin_by`. A call that has a fallback hardly waits for the pace of a provider that refuses calls.
+        """
         target, now = self.target, self._rules.now()
         if not target.traits.built_in and (not self._rules.allow_model_calls or model_calls_forbidden()):
             detail = "model calls are switched off; only built-in providers answer"
             raise ProviderError(target.provider_id, "forbidden", detail)
-        if now >= self._request.deadline:
+        self.begin_by = deadline = self._request.deadline
+        if now >= deadline:
             raise ProviderError(target.provider_id, "timeout", "the deadline passed before the call could go out")
         if target.breaker.is_open(now):
             raise self._circuit_open()
+        if target.pace.is_learned and self.has_fallback():
+            self.begin_by = min(deadline, now + target.config.backoff_initial_s)
 
     async def begin(self) -> BaseException | None:
         """Begins an attempt and reports it. Returns what the listener raised: it belongs to the asker.
@@ -272,14 +286,30 @@ class Attempts:
             target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
             target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
+        elif is_throttled(error) and not self._slow_down(error, now):
+            target.breaker.abandoned(self._ticket)  # calls in flight are refused together, which is one failure
         else:
             has_opened = target.breaker.failed(self._ticket, now)
             if has_opened:
-                self._rules.refuse(target.provider_id, self._circuit_open)
-            _note_failure(target, error, has_opened=has_opened)
+                self._rules.refuse(target.provider_id, self._circuit_open, _is_any)
+            if has_opened or not is_throttled(error):
+                _note_failure(target, error, has_opened=has_opened)
         if error.retry_after_s:
             # Limited, so that an absurd header cannot block a provider for hours.
             target.pace.hold_until(now + min(error.retry_after_s, target.config.breaker_reset_s))
+
+    def _slow_down(self, error: ProviderError, now: float) -> bool:
+        """Lets calls to the provider begin at the pace that it lets through. Returns whether the refusal was news.
+
+        Calls that wait and have a fallback leave for it.
+        """
+        target, was_learned = self.target, self.target.pace.is_learned
+        if not target.pace.refuse(self._started, now, error.retry_after_s):
+            return False
+        if not was_learned:
+            _log.warning("provider asks for a slower pace", provider_id=target.provider_id)
+        self._rules.refuse(target.provider_id, self._told_to_slow_down, Attempts.has_fallback)
+        return True
 
     async def failed(self, error: ProviderError) -> None:
         """Reports a failed attempt. Returns when the next attempt may begin, at this provider or at a fallback.
@@ -292,7 +322,7 @@ class Attempts:
         target = self.target
         is_late = self._rules.now() >= self._request.deadline
         if not self.has_begun:
-            if is_late or error.reason == "forbidden" or not self._has_fallback():
+            if is_late or error.reason == "forbidden" or not self.has_fallback():
                 raise self._final(error) from error.__cause__
             self._take_next()
             return
@@ -318,26 +348,36 @@ class Attempts:
         if pause_s is not None:
             if pause_s:
                 await anyio.sleep(pause_s)
-        elif self._has_fallback():
+        elif self.has_fallback():
             self._take_next()
         else:
             raise self._final(error) from error
 
     def _pause_before_retry(self, error: ProviderError) -> float | None:
         """Seconds to wait before a retry at the same provider; None: do not retry it."""
-        config, tries = self.target.config, self.number - self._made_elsewhere
-        if tries > config.max_retries or self.target.breaker.is_open(self._rules.now()):
+        config = self.target.config
+        self.is_return = is_throttled(error)
+        if error.reason == "rate_limited" and self.is_return and not self.has_fallback():
+            self._refusals += 1
+            has_tries = self._refusals <= config.max_rate_limited
+            pause_s = error.retry_after_s or 0.0  # the provider's lane keeps the pace
+        else:
+            tries = self.number - self._made_elsewhere - self._refusals
+            has_tries = tries <= config.max_retries
+            pause_s = backoff(tries, config, error.retry_after_s, self._rules.jitter)
+        now = self._rules.now()
+        if not has_tries or self.target.breaker.is_open(now) or now + pause_s >= self._request.deadline:
             return None
-        pause_s = backoff(tries, config, error.retry_after_s, self._rules.jitter)
-        return None if self._rules.now() + pause_s >= self._request.deadline else pause_s
+        return pause_s
 
-    def _has_fallback(self) -> bool:
+    def has_fallback(self) -> bool:
+        """Whether the call has a further provider to go to."""
         return self._next < len(self._ways)
 
     def _take_next(self) -> None:
         self._way = way = self._ways[self._next]
         self._next += 1
-        self._made_elsewhere = self.number
+        self._made_elsewhere, self._refusals, self.is_return = self.number, 0, False
         self.target = way.target
         request = self._request
         self.request = request if way.model_id == request.model_id else request._replace(model_id=way.model_id)
@@ -350,6 +390,9 @@ class Attempts:
             "breaker_open",
             f"it failed {target.config.breaker_failures} times in a row; it is tried again in {seconds:.1f} s",
         )
+
+    def _told_to_slow_down(self) -> ProviderError:
+        return ProviderError(self.target.provider_id, "rate_limited", "it refuses calls for their rate")
 
     def _final(self, error: ProviderError) -> ProviderError:
         """Returns the error of the whole call."""
@@ -368,6 +411,10 @@ class Attempts:
             retry_after_s=cause.retry_after_s,
             output_begun=self.output_begun,
         )
+
+
+def _is_any(_: Attempts) -> bool:
+    return True
 
 
 def _note_failure(target: GuardedProvider, error: ProviderError, *, has_opened: bool) -> None:

@@ -177,7 +177,11 @@ class LLMGateway:
             try:
                 attempts.check()
                 reply = await self._mailbox.ask_within(
-                    attempts, lane=attempts.target.provider_id, begin_by=request.deadline, cost=attempts.cost()
+                    attempts,
+                    lane=attempts.target.provider_id,
+                    begin_by=attempts.begin_by,
+                    cost=attempts.cost(),
+                    is_return=attempts.is_return,
                 )
             except (ProviderError, TimeoutError) as error:
                 await self._go_on(attempts, error)
@@ -205,7 +209,12 @@ class LLMGateway:
             try:
                 attempts.check()
                 items = self._mailbox.stream(
-                    attempts, outlet, lane=attempts.target.provider_id, begin_by=request.deadline, cost=attempts.cost()
+                    attempts,
+                    outlet,
+                    lane=attempts.target.provider_id,
+                    begin_by=attempts.begin_by,
+                    cost=attempts.cost(),
+                    is_return=attempts.is_return,
                 )
                 async with aclosing(items):
                     async for item in items:

@@ -1,14 +1,18 @@
 """Delays and refuses the calls to one provider: its rates, its circuit breaker and the back-off between attempts.
 
 All times are on the event loop's clock, passed in as `now`. This module awaits nothing and knows neither routes nor requests.
-`gateway/attempts.py` uses it, and the provider's lane (`kitchener.lanes`) keeps its pace. Explained in `docs/gateway.md`.
+`gateway/attempts.py` uses it, and the provider's lane (`kitchener.lanes`) keeps its pace. `learned_pace.py` finds the pace of a
+provider that refuses calls. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Callable
 
 from kitchener.config import ProviderConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.learned_pace import LearnedPace
 
 MINUTE_S = 60.0
+PAYMENT_REQUIRED = 402
 BURST_SHARE = 10
 """A rate lets one tenth of its units per minute pass at once and spaces out the rest."""
 
@@ -111,38 +115,69 @@ class Rate:
         self._paid_until = max(self._paid_until, now) + cost * self._interval
 
 
+def is_throttled(error: ProviderError) -> bool:
+    """Whether the provider refused a call since there were too many: 429, or an overloaded server that says when to come back.
+
+    No pace helps against 402, an empty account.
+    """
+    if error.reason == "rate_limited":
+        return error.status != PAYMENT_REQUIRED
+    return error.reason == "server_error" and error.retry_after_s is not None
+
+
 class Pace:
-    """Delays the calls to one provider: its rates, and the pause that it asked for. Implements `Pacing` of a lane.
+    """Delays the calls to one provider: its rates, the pause that it asked for, and the pace that it lets through.
+
+    Implements `Pacing` of a lane.
 
     Args:
-        config: `requests_per_minute`, `tokens_per_minute`
+        config: `requests_per_minute`, `tokens_per_minute`, `backoff_initial_s`, `backoff_max_s`, `breaker_reset_s`
     """
 
-    __slots__ = ("_held_until", "_requests", "_tokens", "counts_tokens", "is_on")
+    __slots__ = ("_config", "_held_until", "_learned", "_requests", "_tokens", "counts_tokens", "is_learned", "is_on")
 
     def __init__(self, config: ProviderConfig) -> None:
+        self._config = config
         self._requests = Rate(config.requests_per_minute) if config.requests_per_minute else None
         self._tokens = Rate(config.tokens_per_minute) if config.tokens_per_minute else None
         self.counts_tokens = self._tokens is not None
         """Whether the cost of a call is its tokens; otherwise it may be 0."""
         self.is_on = self._requests is not None or self.counts_tokens
         self._held_until = float("-inf")
+        self._learned: LearnedPace | None = None
+        self.is_learned = False
+        """Whether the provider refused calls for their rate a short time ago, so that calls begin at a learned pace."""
 
     def ready_at(self, cost: int) -> float:
         """When a call of so many tokens may begin, on the event loop's clock, seconds."""
         ready = self._held_until
+        if self._learned is not None:
+            ready = max(ready, self._learned.ready_at)
         if self._requests is not None:
             ready = max(ready, self._requests.ready_at(1))
         return ready if self._tokens is None else max(ready, self._tokens.ready_at(cost))
 
     def take(self, cost: int, now: float) -> None:
         """Books a call that begins now."""
+        if self._learned is not None:
+            self._learned.take(now)
         if self._requests is not None:
             self._requests.take(1, now)
         if self._tokens is not None:
             self._tokens.take(cost, now)
+        if self._learned is None or self._learned.is_over(now):
+            self._learned, self.is_learned = None, False
+            self.is_on = self._requests is not None or self.counts_tokens
 
     def hold_until(self, moment: float) -> None:
         """Begins no call before this moment, because the provider asked for a pause. It applies to all subjects."""
         self._held_until = max(self._held_until, moment)
         self.is_on = True
+
+    def refuse(self, began_at: float, now: float, asked_pause_s: float | None) -> bool:
+        """Slows all calls down, because the provider refused one for its rate; see `LearnedPace.refuse`."""
+        if self._learned is None:
+            config = self._config
+            self._learned = LearnedPace(config.backoff_initial_s, config.backoff_max_s, config.breaker_reset_s)
+        self.is_on = self.is_learned = True
+        return self._learned.refuse(began_at, now, asked_pause_s)

@@ -18,18 +18,18 @@ ReplyT = TypeVar("ReplyT")
 ItemT = TypeVar("ItemT")
 
 
-class Envelope(Wakeup, Generic[MessageT, ReplyT]):
-    """A message with its asker's calling chain and the slot for its one reply. Filling the slot wakes the asker.
+class Envelope(Generic[MessageT, ReplyT]):
+    """A message with its asker's calling chain and the slot for its one reply. Filling the slot wakes the asker, if it waits.
 
     Args:
         message: what the handler gets
         origin: the subject, or another key of the lane's rotation
-        signal: a new signal of the event loop
         begin_by: when the message must have begun, on the event loop's clock, seconds
         cost: what the lane's pacing books for the message
     """
 
     __slots__ = (
+        "_signal",
         "asker_is_cancelled",
         "begin_by",
         "chain",
@@ -38,6 +38,7 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
         "desk",
         "error",
         "has_room",
+        "is_set",
         "message",
         "origin",
         "patience",
@@ -47,9 +48,10 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
         "waits_since",
     )
 
-    def __init__(self, message: MessageT, origin: object, signal: FutureLike, begin_by: float, cost: int) -> None:
-        self._signal = signal
+    def __init__(self, message: MessageT, origin: object, begin_by: float, cost: int) -> None:
+        self._signal: FutureLike | None = None
         self.is_set = False
+        """Whether the reply slot is filled."""
         self.message, self.origin, self.begin_by, self.cost = message, origin, begin_by, cost
         self.chain = CALLING_CHAIN.get()
         self.context = copy_context()
@@ -71,20 +73,25 @@ class Envelope(Wakeup, Generic[MessageT, ReplyT]):
     def finish(self, reply: ReplyT | None = None, error: BaseException | None = None) -> None:
         """Fills the reply slot; later calls have no effect."""
         if not self.is_set:
+            self.is_set = True
             self.reply, self.error = reply, error
-            self.set()
+            self.nudge()
             if self.stopped is not None:
                 self.stopped.set()
 
     def nudge(self) -> None:
-        """Wakes the asker without a reply."""
-        if not self._signal.done():
-            self._signal.set_result(None)
+        """Wakes the asker if it waits."""
+        signal = self._signal
+        if signal is not None and not signal.done():
+            signal.set_result(None)
 
-    def rearm(self, signal: FutureLike) -> None:
-        """Lets the asker wait once more, after it was woken or cancelled without a reply."""
-        if not self.is_set:
-            self._signal = signal
+    def woken(self, signal: FutureLike) -> FutureLike:
+        """What the asker awaits until it is woken next: a new signal of the event loop.
+
+        Where an idle worker replies at once nobody awaits anything, so that there is no signal before.
+        """
+        self._signal = signal
+        return signal
 
 
 class Desk(Wakeup, Generic[MessageT, ReplyT]):

@@ -148,6 +148,12 @@ class FairQueue(Generic[EntryT]):
             self._asking.setdefault(origin, OrderedDict())[entry] = None
             self.asking += 1
 
+    def move_to_front(self, entry: EntryT) -> None:
+        """Lets an entry that was pushed come before the others in the queue, or get room before those that ask for it."""
+        lines = self._lines if entry.has_room else self._asking
+        lines[entry.origin].move_to_end(entry, last=False)
+        lines.move_to_end(entry.origin, last=False)
+
     def first(self) -> EntryT | None:
         """The entry that comes next, if a place is free for it."""
         if self.waiting and self.running < self.places:

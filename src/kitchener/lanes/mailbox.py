@@ -153,7 +153,15 @@ class Mailbox(Generic[MessageT, ReplyT]):
             raise self._overloaded(lane)
         raise TimeoutError(f"{self._name} did not reply before the deadline")
 
-    async def ask_within(self, message: MessageT, *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0) -> ReplyT:
+    async def ask_within(
+        self,
+        message: MessageT,
+        *,
+        lane: str = INTERACTIVE,
+        begin_by: float = NEVER,
+        cost: int = 0,
+        is_return: bool = False,
+    ) -> ReplyT:
         """Like `ask`, but the caller, or the handler itself, bounds the time of the work.
 
         If the caller is cancelled while the message waits for room, its turn learns of that (`lanes/askers.py`).
@@ -163,6 +171,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
             lane: the lane of the message
             begin_by: when a worker must have taken the message, on the event loop's clock, seconds
             cost: what the lane's pacing books for the message
+            is_return: whether the message was handled before in vain. It then waits in front of the others
 
         Raises:
             Overloaded: no room until `begin_by`; the handler never saw the message
@@ -170,16 +179,23 @@ class Mailbox(Generic[MessageT, ReplyT]):
             ActorStopped: the actor ended first
             Exception: any error that the handler raised
         """
-        return await self._reply(self._put(message, lane, begin_by, cost), lane)
+        return await self._reply(self._put(message, lane, begin_by, cost, is_return), lane)
 
     async def stream(
-        self, message: MessageT, outlet: Outlet[ItemT], *, lane: str = INTERACTIVE, begin_by: float = NEVER, cost: int = 0
+        self,
+        message: MessageT,
+        outlet: Outlet[ItemT],
+        *,
+        lane: str = INTERACTIVE,
+        begin_by: float = NEVER,
+        cost: int = 0,
+        is_return: bool = False,
     ) -> AsyncGenerator[ItemT | ReplyT, None]:
         """Yields the items that the handler gives through the outlet, and then its reply. Otherwise like `ask_within`.
 
         The handler waits while the caller works with an item. Closing the generator cancels the handler.
         """
-        envelope = self._put(message, lane, begin_by, cost, outlet)
+        envelope = self._put(message, lane, begin_by, cost, is_return, outlet)
         try:
             if envelope.asker_is_cancelled:
                 await checkpoint()  # ends with the cancellation
@@ -190,35 +206,41 @@ class Mailbox(Generic[MessageT, ReplyT]):
                     await self._wait(envelope, lane)
                 if outlet.items:
                     yield outlet.items.pop()
-                    envelope.rearm(self._signal())
                     outlet.resume()
         finally:
             await self._abandon(envelope, lane)
         yield _outcome(envelope)
 
-    def refuse(self, lane: str, error: Callable[[], Exception]) -> None:
-        """Ends the wait of every message in the lane with an error. Messages that have begun go on."""
+    def refuse(self, lane: str, error: Callable[[], Exception], whom: Callable[[MessageT], bool] = lambda _: True) -> None:
+        """Ends the wait of the messages in the lane of which `whom` is True with an error. Messages that have begun go on."""
         queue = self._lanes[lane].queue
         for envelope in queue.entries():
-            queue.withdraw(envelope)
-            envelope.finish(error=error())
+            if whom(envelope.message):
+                queue.withdraw(envelope)
+                envelope.finish(error=error())
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """The current counts of each lane, and of its waits so far."""
         return {name: lane.queue.statistics(len(lane.idle)) for name, lane in self._lanes.items()}
 
     def _put(
-        self, message: MessageT, lane: str, begin_by: float = NEVER, cost: int = 0, outlet: Outlet[ItemT] | None = None
+        self,
+        message: MessageT,
+        lane: str,
+        begin_by: float = NEVER,
+        cost: int = 0,
+        is_return: bool = False,
+        outlet: Outlet[ItemT] | None = None,
     ) -> Envelope[MessageT, ReplyT]:
         """Puts the message into the lane, where it waits for room if the queue is full. An idle worker begins it at once."""
         if self._tasks is None or self._fatal is not None:
             raise self._stopped()
         origin = self._origin(message) if self._origin is not None else None
         box = self._lanes[lane]
-        envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, self._signal(), begin_by, cost)
+        envelope: Envelope[MessageT, ReplyT] = Envelope(message, origin, begin_by, cost)
         if outlet is not None:
             outlet.bind(envelope.nudge, self._signal)
-        desk = box.put(envelope)
+        desk = box.put(envelope, is_return)
         if desk is not None:
             self._resume(desk, envelope)
         elif not box.coming:
@@ -230,11 +252,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         try:
             if envelope.asker_is_cancelled:
                 await checkpoint()  # ends with the cancellation
-            if envelope.begin_by == NEVER:
-                await envelope
-            else:
-                while not envelope.is_set:
-                    await self._wait(envelope, lane)
+            while not envelope.is_set:
+                await self._wait(envelope, lane)
         except BaseException:
             await self._abandon(envelope, lane)
             raise
@@ -243,14 +262,13 @@ class Mailbox(Generic[MessageT, ReplyT]):
     async def _wait(self, envelope: Envelope[MessageT, ReplyT], lane: str) -> None:
         """Waits until the envelope wakes its asker, and until `begin_by` if no worker takes the message."""
         if envelope.begin_by == NEVER or envelope.scope is not None:
-            await envelope
+            await envelope.woken(self._signal())
             return
         with self._scope(deadline=envelope.begin_by) as envelope.patience:
-            await envelope
+            await envelope.woken(self._signal())
             return
         if envelope.scope is not None:
-            envelope.rearm(self._signal())  # a worker took it in the moment in which the wait ended
-            return
+            return  # a worker took it in the moment in which the wait ended
         if not envelope.has_room:
             raise self._overloaded(lane)
         raise TimeoutError(f"{self._name} did not begin before the deadline")

@@ -74,7 +74,7 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         self.due = NEVER
         """When that worker wakes, on the event loop's clock."""
 
-    def put(self, envelope: Envelope[MessageT, ReplyT]) -> Desk[MessageT, ReplyT] | None:
+    def put(self, envelope: Envelope[MessageT, ReplyT], is_return: bool) -> Desk[MessageT, ReplyT] | None:
         """Puts the message on the desk of an idle worker, who is to be woken, if it may begin now; otherwise into the queue."""
         queue, is_unpaced = self.queue, self.pacing is None or not self.pacing.is_on
         if self.idle and is_unpaced and not queue.waiting and queue.try_start(envelope.origin):
@@ -84,6 +84,8 @@ class WorkerLane(Generic[MessageT, ReplyT]):
             envelope.begin_by = NEVER
             return desk
         queue.push(envelope)
+        if is_return:
+            queue.move_to_front(envelope)
         if is_unpaced and queue.running + queue.waiting <= queue.place_share:
             envelope.begin_by = NEVER  # it has a free place, so it needs no timer, which costs as much as all the rest
         return None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger
+from kitchener.memory.recorded_signals import stored_signals
 from kitchener.records import events
 
 
@@ -81,7 +82,7 @@ async def find_traces(
             if entry.payload.get("subject_id") == subject_id:
                 own.add(namespace)
             else:
-                traces.foreign_events.append((namespace, str(entry.payload["event_id"])))
+                traces.foreign_events.extend((namespace, event_id) for event_id in stored_signals(entry))
     types = (events.HO3_OVERLAY, events.SUBJECT_ERASED)
     learned = [(entry.entry_type, entry.payload) async for entry in overlays.read(entry_type=types)]
     own.update(str(payload["namespace"]) for _, payload in learned if payload.get("subject_id") == subject_id)
@@ -110,7 +111,7 @@ async def _events_in(namespace: str, traces: SubjectTraces) -> set[str]:
     types = (events.HO3_SIGNAL, events.SUBJECT_ERASED)
     async for entry in traces.signals.read(key=f"in:{namespace}", entry_type=types):
         if entry.entry_type == events.HO3_SIGNAL:
-            found.add(str(entry.payload["event_id"]))
+            found.update(stored_signals(entry))
         elif entry.payload.get("key_id") == traces.key_id:
             traces.recorded.add((traces.signals.ledger_id, namespace))
         else:

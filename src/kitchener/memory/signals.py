@@ -9,7 +9,7 @@ import math
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -268,6 +268,21 @@ def known_id(what: str, value: object) -> str:
 
 
 _kept_id = lru_cache(1_024)(plain_id)
+
+
+def events_of_turn(session_id: str, turn_id: str, stored_ids: Iterable[str]) -> dict[str, str]:
+    """Event ids with their signals, in the order of the event ids: that in which a ledger gives them back.
+
+    Args:
+        session_id: the session
+        turn_id: the turn
+        stored_ids: the signals that the turn gave, in the form that ledgers store; a signal may come several times
+    """
+    counted, found = dict[str, int](), dict[str, str]()
+    for stored_id in stored_ids:
+        n = counted[stored_id] = counted.get(stored_id, 0) + 1
+        found[event_id(session_id, turn_id, stored_id, n)] = stored_id
+    return dict(sorted(found.items()))
 
 
 def event_id(session_id: str, turn_id: str, signal_id: str, n: int) -> str:

@@ -4,7 +4,7 @@ LOG appends and returns; nothing here starts a task or calls a model. `overlay_l
 folds entries, and `subject_cache.py` caches the folds. Explained in `docs/memory.md`.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
@@ -27,13 +27,21 @@ from kitchener.memory.reader import (
     check_writable,
     memory_dir,
 )
+from kitchener.memory.recorded_signals import turn_of_signals
 from kitchener.memory.signals import event_id as event_id_of
-from kitchener.memory.signals import has_closed_words, keyed_id, known_id, normalise, plain_id
+from kitchener.memory.signals import events_of_turn, has_closed_words, keyed_id, known_id, normalise, plain_id
 from kitchener.memory.subject import SubjectMemory
-from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, SubjectCache, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.subject_cache import (
+    OVERLAYS,
+    SIGNALS,
+    SubjectCache,
+    fold_subject,
+    overlay_keys,
+    signal_keys,
+)
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.records.entries import Json, SignalPayload
+from kitchener.records.entries import Json, LoggedSignalPayload, SignalPayload, payload_as
 from kitchener.sealing import Sealer
 
 _LOOK_BACK: Final = 100
@@ -90,12 +98,8 @@ class SignalOperations(OverlayOperations):
     async def last_turn_id(self, session_id: str) -> str | None:
         """The turn of a session's newest signal, so that a crash cannot lead to a reused turn number; None: not found."""
         newest = await self.signals.last(session_id=session_id, limit=_LOOK_BACK)
-        for entry in reversed(newest):  # a program may log signals without a turn
-            metadata = entry.payload.get("metadata")
-            turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-            if isinstance(turn_id, str):
-                return turn_id
-        return None
+        named = (turn_of_signals(entry) for entry in reversed(newest))  # a program may log signals without a turn
+        return next(filter(None, named), None)
 
     async def log_signal(
         self,
@@ -134,7 +138,7 @@ class SignalOperations(OverlayOperations):
             event_id = next(each for each in ids if each not in subject.promised)
         if subject.has_event(event_id):
             return event_id
-        payload: SignalPayload = {
+        payload: LoggedSignalPayload = {
             **entry_base(namespace),
             "event_id": event_id,
             "signal_id": stored_id,
@@ -144,17 +148,63 @@ class SignalOperations(OverlayOperations):
         }
         if stored_id != signal_id:
             payload["words"] = {stored_id: signal_id}
-        subject.pins += 1
-        subject.promised.add(event_id)
-        try:
-            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, stored_id, payload))
-            told: SignalPayload = payload if stored_id == signal_id else {**payload, "signal_id": signal_id}
-            subject.apply_signal(self.signals.position, self.signals.last_timestamp, told)
-        finally:
-            subject.promised.discard(event_id)
-            subject.pins -= 1
-        self._subjects.count(namespace)
+        await self._write_signals(subject, stored_id, payload, {event_id})
         return event_id
+
+    async def log_turn(self, signal_ids: Iterable[str], session_id: str, turn_id: str, *, namespace: str) -> None:
+        """Logs the signals that a turn gave in one entry. Does not write known events again.
+
+        Args:
+            signal_ids: `kind:value` of each; a signal may come several times
+            session_id: the session
+            turn_id: the turn; the ids of the events are derived from it
+            namespace: `agent_class/subject_id`, both percent-encoded
+
+        Raises:
+            InvalidSignal: a kind is unknown, or nothing is left of a value; nothing is written
+            CallerError: an id is not valid
+            EntryRefused, EntryTooLarge, LedgerWriteError: the entry cannot be written
+        """
+        session_id, turn_id = known_id("session_id", session_id), known_id("turn_id", turn_id)
+        plain = [normalise(each, self.kinds) for each in signal_ids]
+        subject = await self._known(namespace)
+        check_writable(namespace)
+        told = [subject.in_words(each) for each in plain]
+        stored = {each: self.stored_id(each, namespace=namespace) for each in told}
+        seen = events_of_turn(session_id, turn_id, (stored[each] for each in told))
+        fresh = {event_id: each for event_id, each in seen.items() if not subject.has_event(event_id)}
+        if not fresh:
+            return
+        payload: SignalPayload = {
+            "v": events.VERSIONS[events.HO3_SIGNAL],
+            "namespace": namespace,
+            "subject_id": subject_of(namespace),
+            "session_id": session_id,
+            "turn_id": turn_id,
+            "timestamp": self._timestamps.render(self._clock.time_us()),
+            "signals": fresh,
+        }
+        if words := {mine: each for each, mine in stored.items() if mine != each}:
+            payload["words"] = words
+        await self._write_signals(subject, turn_id, payload, fresh.keys())
+
+    async def _write_signals(
+        self,
+        subject: SubjectMemory,
+        entity_id: str,
+        payload: LoggedSignalPayload | SignalPayload,
+        event_ids: Collection[str],
+    ) -> None:
+        subject.pins += 1
+        subject.promised.update(event_ids)
+        try:
+            await self.signals.write(LedgerEntry(events.HO3_SIGNAL, entity_id, payload))
+            told = payload_as(SignalPayload, events.read_payload(events.HO3_SIGNAL, payload))
+            subject.apply_signals(self.signals.position, self.signals.last_timestamp, told)
+        finally:
+            subject.promised.difference_update(event_ids)
+            subject.pins -= 1
+        self._subjects.count(subject.namespace)
 
     async def erase_subject(
         self, subject_id: str, *, key_id: str, erased_at: str, sessions: Collection[str] = (), namespaces: Collection[str] = ()

@@ -87,27 +87,24 @@ class SubjectMemory:
         """The words of a keyed signal id. Other ids, and keyed ids whose words were erased, stay unchanged."""
         return self._words.get(signal_id, signal_id)
 
-    def apply_signal(self, seq: int, timestamp: str, signal: SignalPayload) -> None:
-        """Applies an entry of the signals ledger, in words. Ignores a known event id."""
+    def apply_signals(self, seq: int, timestamp: str, seen: SignalPayload) -> None:
+        """Applies an entry of the signals ledger, in words. Ignores known event ids."""
         logged_us = us_of(timestamp, "timestamp")
         if logged_us > self.last_us:
             self.last_us = logged_us
-        event_id = signal["event_id"]
-        if event_id in self._events:
-            return
-        self._note_words(signal)
-        metadata = signal.get("metadata")
-        turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-        signal_id = sys.intern(signal["signal_id"])
-        log = self._logs.get(signal_id)
-        if log is None:
-            log = self._logs[signal_id] = SignalLog()
-        self._events[event_id] = (signal_id, len(log))
-        seen = signal["timestamp"]
-        seen_us = logged_us if seen == timestamp else us_of(seen, "timestamp")
-        turn = turn_id if isinstance(turn_id, str) else ""
-        log.append(seq, logged_us, seen_us, event_id, sys.intern(signal["session_id"]), sys.intern(turn))
-        self.event_count += 1
+        self._note_words(seen)
+        seen_us = logged_us if seen["timestamp"] == timestamp else us_of(seen["timestamp"], "timestamp")
+        session_id, turn_id = sys.intern(seen["session_id"]), sys.intern(seen.get("turn_id", ""))
+        for event_id, named in seen["signals"].items():
+            if event_id in self._events:
+                continue
+            signal_id = sys.intern(named)
+            log = self._logs.get(signal_id)
+            if log is None:
+                log = self._logs[signal_id] = SignalLog()
+            self._events[event_id] = (signal_id, len(log))
+            log.append(seq, logged_us, seen_us, event_id, session_id, turn_id)
+            self.event_count += 1
 
     def apply_overlay(
         self, seq: int, timestamp: str, entry_type: str, payload: Mapping[str, object], ref: Ref | None = None

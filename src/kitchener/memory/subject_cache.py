@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import anyio
 
 from kitchener.ledger import StoredEntry
+from kitchener.memory.recorded_signals import seen_in
 from kitchener.memory.subject import SubjectMemory
-from kitchener.records.entries import SignalPayload, payload_as
 from kitchener.records.events import IMPORTED_TYPES, SUBJECT_ERASED, keys_of_imported, read_payload
 
 SIGNALS: Final = "SIGNALS"
@@ -68,8 +68,7 @@ async def fold_subject(namespace: str, signals: ReadableMemoryLedger, overlays: 
         if entry.entry_type == SUBJECT_ERASED:
             subject.forget_signals()
         else:
-            signal = payload_as(SignalPayload, read_payload(entry.entry_type, entry.payload))
-            subject.apply_signal(entry.seq, entry.timestamp, signal)
+            subject.apply_signals(entry.seq, entry.timestamp, seen_in(entry))
     async for entry in overlays.read(key=key, up_to_seq=overlays_end):
         payload = read_payload(entry.entry_type, entry.payload)
         subject.apply_overlay(entry.seq, entry.timestamp, entry.entry_type, payload, entry.ref)

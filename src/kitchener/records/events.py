@@ -80,7 +80,7 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance", "speaker"),
     TURN_REJECTED: ("user_message",),
     PART_ATTACHED: ("name",),
-    TURN_COMPLETED: ("response", "error"),
+    TURN_COMPLETED: ("response", "error", "client_calls"),
     WO_PLANNED: ("targets", "acceptance"),
     WO_FAILED: ("error",),
     ESCALATION: ("reason",),
@@ -175,11 +175,17 @@ of HO1m are those of consolidations only (6: of every work order), and `WO_COMPL
 nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
 time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn goes on with is not
 shown as one that waits (6: it was).
+
+Version 8: a turn can bring tools that its caller runs. `TURN_STARTED` names their definitions, a call of one is a request with
+the reason `client_tool`, and `TURN_COMPLETED` has the calls that wait (7: such tools did not exist). And a turn writes less:
+its signals have one entry, which names the turn (7: an entry each, with the turn in its sealed metadata). `input_refs` of
+`WO_PLANNED` name what the input holds besides the turn's message, and are left out where that is nothing (7: the message too).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
     PROJECTION_COMPUTED: 3,
     CONFLICT_FLAG: 2,
+    HO3_SIGNAL: 2,
     HO3_OVERLAY_DEACTIVATED: 2,
     HO3_OVERLAY_WEIGHT_UPDATED: 2,
 }
@@ -189,6 +195,7 @@ UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
     (PROJECTION_COMPUTED, 1): upgrades.name_projection,
     (PROJECTION_COMPUTED, 2): upgrades.keep_lists,
     (CONFLICT_FLAG, 1): upgrades.name_conflict,
+    (HO3_SIGNAL, 1): upgrades.gather_event,
     (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,
     (HO3_OVERLAY_WEIGHT_UPDATED, 1): upgrades.name_weight,
 }
@@ -227,6 +234,8 @@ def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[
             found[name] = ids.get(found[name], found[name])
     if isinstance(sources := found.get("source_signal_ids"), list | tuple):
         found["source_signal_ids"] = [ids.get(each, each) for each in sources]
+    if isinstance(signals := found.get("signals"), dict):
+        found["signals"] = {event_id: ids.get(each, each) for event_id, each in signals.items()}
     return found
 
 

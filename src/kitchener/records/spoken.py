@@ -6,9 +6,11 @@ marked as quoted; all other text stays unchanged. Pure. Explained in `docs/atten
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from kitchener.canonical import canonical_bytes
+from kitchener.records.entries.common import text_of
 from kitchener.records.parts import StoredPart
 
 QUOTED: Final = "> "
@@ -90,6 +92,24 @@ def reply_text(response: str) -> str:
     return f"{ASSISTANT_LABEL}{_DATED.sub(_quote, as_said(response))}"
 
 
+def told_reply(completed: Mapping[str, object]) -> str:
+    """The reply in a `TURN_COMPLETED` as later turns are told of it: with the calls that it left to the client.
+
+    Without them, a reply that only called tools would be empty, which model providers refuse.
+    """
+    response, calls = text_of(completed.get("response")), completed.get("client_calls")
+    if not isinstance(calls, list):
+        return response
+    lines = [_told_call(each) for each in calls if isinstance(each, Mapping)]
+    return "\n".join([response, *lines] if response else lines)
+
+
+def _told_call(call: Mapping[str, object]) -> str:
+    given = canonical_bytes(call.get("arguments")).decode()
+    shown = given if len(given) <= _MAX_ARGUMENTS else f"{given[:_MAX_ARGUMENTS]}…"
+    return f"[asked the client to run {text_of(call.get('name'))} {shown}]"
+
+
 def as_said(text: str) -> str:
     """A message as text to follow its speaker's label, with every imitating line marked."""
     return _FORGED.sub(_quote, text)
@@ -99,6 +119,8 @@ def _quote(found: re.Match[str]) -> str:
     return f"{found[0]}{QUOTED}"
 
 
+_MAX_ARGUMENTS: Final = 500
+"""Characters of a call's arguments that later turns are told."""
 NO_MESSAGE: Final = "[no message]"
 """Stands where a reply follows no message."""
 NO_REPLY: Final = "[no reply]"

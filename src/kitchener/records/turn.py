@@ -22,6 +22,7 @@ from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.ref import Ref
+from kitchener.records.tools.client_tools import ClientCall, ClientToolset
 
 
 class ConsolidationCandidate(str):
@@ -85,6 +86,8 @@ class TurnCall(NamedTuple):
     """What the first answer of the reply must call: `none`, `required` or the id of a tool; None: the model chooses."""
     resumes: ResumesMapping | None = None
     """The deferred work order that the turn goes on with; None: the message is one of its own."""
+    client_tools: ClientToolset | None = None
+    """The tools that the caller runs, checked; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ class TurnResult(Generic[OutputT]):
     """The outcome of one turn. The turn's `TURN_COMPLETED` entry contains every field."""
 
     response: str
-    """The reply for the user; never empty. The text of `output`, if there is one."""
+    """The reply for the user. The text of `output`, if there is one. Empty only if the turn waits for `client_calls` and the
+    model wrote nothing beside them."""
     wo_chain_summary: tuple[WorkOrderSummary, ...]
     """A summary of each work order of the turn, including retries, in order of planning."""
     cost_summary: CostSummary
@@ -131,6 +135,8 @@ class TurnResult(Generic[OutputT]):
     """Whether the turn has an `error`, so its reply is an apology, a question, or that of the degraded call."""
     pending_approval: tuple[str, ...] = ()
     """Ids of the requests for approval that the turn ended with; see `approve` and `deny` of a supervisor."""
+    client_calls: tuple[ClientCall, ...] = ()
+    """The calls that the caller of the turn has to make; see `answer_client_calls` of a supervisor."""
     error: TurnError | None = None
     """Why the turn could not do what it was asked; None: it could."""
     trace_hash: str | None = None
@@ -158,6 +164,8 @@ class TurnResult(Generic[OutputT]):
             "trace_hash": self.trace_hash,
             "projection_ref": self.projection_ref.as_mapping() if self.projection_ref else None,
         }
+        if self.client_calls:
+            found["client_calls"] = [each.as_mapping() for each in self.client_calls]
         if self.output is not None:
             found["has_output"] = True
         return found
@@ -184,6 +192,12 @@ class TurnResult(Generic[OutputT]):
             consolidation_candidates=_candidates(read, agent_class),
             degraded=read["degraded"],
             pending_approval=tuple(read["pending_approval"]),
+            client_calls=tuple(
+                [
+                    ClientCall(each["call_id"], each["name"], each["arguments"])
+                    for each in opened(read.get("client_calls")) or ()
+                ]
+            ),
             error=TurnError(error["kind"], error["message"], error["wo_id"]) if error else None,
             trace_hash=read["trace_hash"],
             projection_ref=Ref.from_mapping(projection) if projection else None,
@@ -279,6 +293,15 @@ class ToolRan:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCallRequested:
+    """The model called a tool that the caller runs. It counts once the turn has completed, with the call among its
+    `client_calls`."""
+
+    wo_id: str
+    call: ClientCall
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """A piece of the reply's text. It may still be retracted until the turn completes."""
 
@@ -302,7 +325,15 @@ class TurnCompleted:
 
 
 TurnUpdate = (
-    WorkOrderPlanned | WorkOrderFinished | ToolStarted | ToolProgress | ToolRan | TextDelta | TextRetracted | TurnCompleted
+    WorkOrderPlanned
+    | WorkOrderFinished
+    | ToolStarted
+    | ToolProgress
+    | ToolRan
+    | ClientCallRequested
+    | TextDelta
+    | TextRetracted
+    | TurnCompleted
 )
 """One update of `stream_turn`."""
 

@@ -45,6 +45,16 @@ def name_weight(payload: dict[str, object]) -> dict[str, object]:
     return upgraded
 
 
+def gather_event(payload: dict[str, object]) -> dict[str, object]:
+    """`HO3_SIGNAL` 1 to 2: its event is one of `signals`, and the turn of its metadata is its `turn_id`."""
+    upgraded, metadata = {**payload, "v": 2}, payload.get("metadata")
+    if "event_id" in upgraded and "signal_id" in upgraded:
+        upgraded["signals"] = {str(upgraded.pop("event_id")): upgraded.pop("signal_id")}
+    if isinstance(metadata, dict) and isinstance(turn_id := metadata.get("turn_id"), str):
+        upgraded["turn_id"] = turn_id
+    return upgraded
+
+
 def _listed(value: object) -> object:
     """A list of references, or the edits or positions that stand for one, with each reference as an object with `ref`."""
     if isinstance(value, list):

@@ -117,6 +117,10 @@ class Constraints(_Replaceable):
     """Calls of the work order that may wait for a person; a further one is refused."""
     grants: tuple[str, ...] = ()
     """The approvals for the session by which further tools need not ask."""
+    client_tools: tuple[str, ...] = ()
+    """Tools that the caller of the turn runs. Their calls wait for its outputs."""
+    most_client_calls: Annotated[int, Field(ge=0)] = 64
+    """Calls of the work order that may wait for the caller; a further one is refused."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Final, TypedDict, Unpack
 
 from kitchener.actors.authority.ranking import TurnWords
@@ -19,18 +20,20 @@ from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.reader import MemoryReader, TimeInput
-from kitchener.memory.signals import normalise
+from kitchener.memory.recorded_signals import seen_in, stored_signals, turn_of_signals
+from kitchener.memory.signals import event_id, events_of_turn, normalise
 from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import Json, ProjectionPayload, ToolDefinition, WorkOrderPlannedPayload, opened, payload_as
+from kitchener.records.entries import ProjectionPayload, ToolDefinition, WorkOrderPlannedPayload, opened, payload_as
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
-from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.client_tools import ClientToolset
+from kitchener.records.tools.runnable_tool import RunnableTool, ToolIdentity
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ToolQuestion
@@ -78,6 +81,12 @@ def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
         return output
 
     return OutputSchema.from_text(text, read)
+
+
+def recorded_client_tools(tape: Tape, turn: TurnTape) -> ClientToolset | None:
+    """The tools that the caller of a turn ran; None: it ran none, or their definitions cannot be read."""
+    text = tape.outputs.get(turn.start.get("client_tools", ""))
+    return ClientToolset.from_text(text) if text is not None else None
 
 
 class RecordedGateway:
@@ -181,6 +190,13 @@ class RecordedTools(ToolRegistry):
         for source in self._registry.replaceable if recorded is not None else ():
             self._registry.replace(source, [ServerTool(each) for each in recorded or () if each.get("source") == source])
         self.generation = self._registry.generation
+
+    def with_client_tools(self, tools: Iterable[RunnableTool]) -> "RecordedTools":
+        """See `ToolRegistry`."""
+        found = copy(self)
+        found._registry = self._registry.with_client_tools(tools)
+        found._of_client = frozenset(each for each in found._registry.tool_ids if found._registry.is_of_client(each))
+        return found
 
     @property
     def tool_ids(self) -> tuple[str, ...]:
@@ -376,41 +392,47 @@ class RecordedMemory(MemoryReader):
         self._fail_again()
         return await super().check_gate(signal_id, as_of_ts, **view)
 
-    async def log_signal(
-        self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str
-    ) -> str:
-        """Compares a signal with the next recorded one of the turn."""
+    async def log_turn(self, signal_ids: Iterable[str], session_id: str, turn_id: str, *, namespace: str) -> None:
+        """Compares the turn's signals with the recorded ones. Before version 8 of the policy, each has an entry of its own."""
+        told = [normalise(each, self.kinds) for each in signal_ids]
+        stored = {each: self.stored_id(each, namespace=namespace) for each in told}
+        seen = events_of_turn(session_id, turn_id, (stored[each] for each in told))
+        common = {"session_id": session_id, "namespace": namespace, "subject_id": split_namespace(namespace)[1]}
+        words = {mine: each for each, mine in stored.items()}
+        turn = self._tape.turn
+        if turn is None or turn.policy_version > 7:
+            self._compare(turn_id, {**common, "turn_id": turn_id, "signals": seen}, words)
+            return
+        counted = dict[str, int]()
+        for each in told:
+            mine = stored[each]
+            n = counted[mine] = counted.get(mine, 0) + 1
+            alone = {"signals": {event_id(session_id, turn_id, mine, n): mine}, "metadata": {"turn_id": turn_id}}
+            self._compare(each, {**common, **alone}, {mine: each})
+
+    def _compare(self, what: str, given: dict[str, object], words: Mapping[str, str]) -> None:
+        """Compares what is logged with the next recorded entry of the signals ledger."""
         expected = self._tape.next_of(SIGNALS)
+        given = _with_lines(events.with_signals(given, words))
         if expected is None:
             self._fail_again()
-        signal_id = normalise(signal_id, self.kinds)
-        given: dict[str, object] = {
-            "signal_id": signal_id,
-            "event_id": event_id,
-            "session_id": session_id,
-            "namespace": namespace,
-            "subject_id": split_namespace(namespace)[1],
-            "metadata": dict(metadata),
-        }
-        if expected is None:
-            signal = (events.HO3_SIGNAL, signal_id, None)
-            self._tape.diverge("signal", None, signal_id, signal, payload={}, now=given)
+            self._tape.diverge("signal", None, what, (events.HO3_SIGNAL, what, None), payload={}, now=given)
         if "words" in expected.payload:
-            given["words"] = {expected.payload["signal_id"]: signal_id}
-        told = events.in_words(expected.payload)
-        recorded = {key: told.get(key) for key in given}
+            given["words"] = {mine: each for mine, each in words.items() if mine != each}
+        read = _with_lines(events.read_payload(expected.entry_type, expected.payload))
+        recorded = {key: read.get(key) for key in given}
         if (found := first_difference(events.HO3_SIGNAL, recorded, given)) is not None:
             about = (events.HO3_SIGNAL, expected.entity_id, expected.entry_id)
             self._tape.diverge(*found, about, payload=recorded, now=given)
         self.last_logged_ts = self._tape.pass_over(SIGNALS).timestamp
-        return event_id
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
         """A signal's id in the form that the turn recorded. An older version stored every id in plain words."""
         turn = self._tape.turn
         for entry in turn.of_type(events.HO3_SIGNAL) if turn is not None else ():
-            if signal_id in (entry.payload["signal_id"], events.in_words(entry.payload)["signal_id"]):
-                return str(entry.payload["signal_id"])
+            for event, stored in stored_signals(entry).items():
+                if signal_id in (stored, seen_in(entry)["signals"][event]):
+                    return stored
         return signal_id
 
     async def log_overlay(self, overlay: Overlay | Mapping[str, object], *, namespace: str) -> str:
@@ -423,9 +445,7 @@ class RecordedMemory(MemoryReader):
         newest: StoredEntry | None = None
         for entry in self._tape.entries.get(SIGNALS, ()):
             newest = entry if entry.seq <= end else newest
-        metadata = newest.payload.get("metadata") if newest is not None else None
-        turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-        return turn_id if isinstance(turn_id, str) else None
+        return turn_of_signals(newest) if newest is not None else None
 
     def _fail_again(self) -> None:
         turn = self._tape.turn
@@ -458,6 +478,13 @@ class RecordedLearning(SignalOperations):
     def stored_id(self, signal_id: str, *, namespace: str = "default") -> str:
         """See `SignalOperations`; in plain words if an older version recorded it so."""
         return signal_id if self._about["signal_id"] == signal_id else super().stored_id(signal_id, namespace=namespace)
+
+
+def _with_lines(payload: Mapping[str, object]) -> dict[str, object]:
+    """A payload with its signals as a list of lines, which says what differs better than event ids do."""
+    signals = payload.get("signals")
+    lines = sorted(f"{each} {event}" for event, each in signals.items()) if isinstance(signals, dict) else signals
+    return {**payload, "signals": lines}
 
 
 def _again(detail: str) -> Exception:

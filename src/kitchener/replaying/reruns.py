@@ -4,7 +4,7 @@ Each turn gets the recorded past, message, classification and reply. Nothing is 
 or the learned lines may differ. `what_if.py` compares policies; `tuning/memory_bisect.py` finds what changed a turn.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -13,10 +13,9 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.canonical import digest
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.lines import body_of
-from kitchener.memory.signals import normalise
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
-from kitchener.records.entries import Json, ProjectionPayload, payload_as
+from kitchener.records.entries import ProjectionPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
@@ -174,14 +173,10 @@ class RerunGateway:
 class RerunMemory(RecordedMemory):
     """The recorded memory. It ignores signals that are logged."""
 
-    async def log_signal(
-        self, signal_id: str, session_id: str, event_id: str, metadata: Mapping[str, Json], *, namespace: str
-    ) -> str:
-        """Checks the signal id and keeps nothing."""
-        normalise(signal_id, self.kinds)
+    async def log_turn(self, signal_ids: Iterable[str], session_id: str, turn_id: str, *, namespace: str) -> None:
+        """Keeps nothing."""
         turn = self._tape.turn
         self.last_logged_ts = turn.start["turn_ts"] if turn is not None else ""
-        return event_id
 
 
 class Rerun:

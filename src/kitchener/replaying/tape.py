@@ -18,7 +18,7 @@ from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.gateway.providers.recorded import Recording
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
-from kitchener.memory.subject_cache import SIGNALS
+from kitchener.memory.recorded_signals import turn_of_signals
 from kitchener.records import events
 from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
@@ -388,9 +388,8 @@ class Tape:
                 found[entry.entity_id].end = entry
         for ledger_id, entries in self.entries.items():
             for entry in entries:
-                payload = entry.payload
-                holder = payload.get("metadata") if ledger_id == SIGNALS else payload
-                turn_id = holder.get("turn_id") if isinstance(holder, dict) else None
+                is_signal = entry.entry_type == events.HO3_SIGNAL
+                turn_id = turn_of_signals(entry) if is_signal else entry.payload.get("turn_id")
                 if turn_id in found:
                     found[turn_id].entries.setdefault(ledger_id, []).append(entry)
         return list(found.values())

@@ -8,7 +8,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.lanes.calling_chain import ToolRun, called_by
 from kitchener.records.entries import opened, text_of
 from kitchener.records.turn import TurnCall
-from kitchener.replaying.doubles import recorded_output
+from kitchener.replaying.doubles import recorded_client_tools, recorded_output
 from kitchener.replaying.tape import Tape, TurnTape
 
 DEADLINE_S: Final = 86_400.0
@@ -33,9 +33,11 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
             acceptance=tuple(opened(started.get("acceptance", ())) or ()),
             output=recorded_output(tape, turn),
             resumes=resumes,
+            client_tools=recorded_client_tools(tape, turn),
         )
         await supervisor.handle_call(text_of(started["user_message"]), call)
         return
+    client_tools = recorded_client_tools(tape, turn)
     await supervisor.handle_turn(
         text_of(started["user_message"]),
         session_id=tape.session_id,
@@ -46,4 +48,5 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
         output=recorded_output(tape, turn),  # type: ignore[arg-type]  # with the recorded judgement of the caller's own model
         deadline=DEADLINE_S,
         tool_choice=started.get("tool_choice", "auto"),
+        client_tools=client_tools or (),  # type: ignore[arg-type]  # as they were checked then
     )

@@ -17,8 +17,8 @@ from kitchener.runtime.ledger_paths import agent_of
 
 _PATHS: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
 """Settings that say where sessions are recorded; the other policy reads from there too."""
-_HAPPENED: Final = ("approval",)
-"""Settings of what a person was asked: the answers are on record, so the other policy asks the same."""
+_HAPPENED: Final = ("approval", "client_tools_trusted", "max_client_calls")
+"""Settings of what a person or a client was asked: the answers are on record, so the other policy asks the same."""
 
 
 @dataclass(frozen=True, slots=True)

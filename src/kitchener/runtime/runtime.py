@@ -160,6 +160,8 @@ class Runtime:
     ) -> list[ApprovalInfo]:
         """The tool calls of an agent class that wait for a person, oldest first. `supervisor.approve` and `deny` answer them.
 
+        Calls that wait for the client that runs their tool are not among them.
+
         Args:
             agent_class: the agent class
             session_id: only those of this session; None: of all
@@ -172,7 +174,8 @@ class Runtime:
         await agent.ready()
         now = iso(self._shared.injected.clock.time_us())
         found = await list_approvals(agent.ledgers.ho2m, now, session_id=session_id)
-        return [each for each in found if each.is_pending and subject_id in (None, each.subject_id)]
+        waiting = [each for each in found if each.is_pending and not each.is_of_client]
+        return [each for each in waiting if subject_id in (None, each.subject_id)]
 
     async def drain(self) -> None:
         """Returns when no turn runs and no consolidation is pending. New ones are still admitted.

@@ -16,6 +16,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
+from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import OutputT, TurnResult
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
@@ -43,6 +44,7 @@ class SyncRuntime:
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
         tool_choice: str = "auto",
+        client_tools: Sequence[ClientTool] = (),
     ) -> TurnResult[OutputT]:
         """Sends a message of the conversation and returns the result when its record is durable.
 
@@ -56,6 +58,7 @@ class SyncRuntime:
             speaker: the name of the person who says the message, where several talk; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
+            client_tools: tools that the caller runs; `answer_client_calls` takes their outputs
 
         Raises:
             CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
@@ -75,6 +78,7 @@ class SyncRuntime:
                 speaker=speaker,
                 output=output,
                 tool_choice=tool_choice,
+                client_tools=client_tools,
             )
 
         return self.call(turn)
@@ -107,6 +111,11 @@ class SyncRuntime:
         """Refuses a tool call that waits, and returns the result of the turn that goes on, as `HO2Supervisor.deny`."""
         supervisor = self.runtime.supervisor(self._agent_class)
         return self.call(partial(supervisor.deny, answered_by=answered_by), approval_id, reason)
+
+    def answer_client_calls(self, outputs: Mapping[str, ClientOutput | Json]) -> TurnResult | None:
+        """Gives the outputs of a turn's `client_calls`, and returns the result of the turn that goes on, as
+        `HO2Supervisor.answer_client_calls`."""
+        return self.call(self.runtime.supervisor(self._agent_class).answer_client_calls, outputs)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Returns what a coroutine function returns, such as `agent.runtime.supervisor().end_session`. Ctrl-C cancels it."""

@@ -1,6 +1,7 @@
 """Encrypts fields of payloads with one key per subject, so that destroying a key erases what the subject said."""
 
-from kitchener.sealing.keyring import Erasure, Keyring, SubjectKey
+from kitchener.sealing.keyring import Erasure, Keyring
 from kitchener.sealing.sealer import MARK, Sealer, is_sealed
+from kitchener.sealing.subject_key import SubjectKey
 
 __all__ = ["MARK", "Erasure", "Keyring", "Sealer", "SubjectKey", "is_sealed"]

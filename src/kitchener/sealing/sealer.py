@@ -7,29 +7,41 @@ to encrypt; this module knows nothing of ledgers. Explained in `docs/ledger.md`.
 import os
 from binascii import b2a_base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 import orjson
 
 from kitchener.canonical import NOTHING, Opening, canonical_bytes
 from kitchener.errors import SealingError
-from kitchener.sealing.keyring import VERSION, Keyring, SubjectKey, decoded
+from kitchener.sealing.key_files import KEYS_IN_BATCH
+from kitchener.sealing.keyring import Keyring
+from kitchener.sealing.subject_key import SubjectKey, decoded
 
 MARK: Final = "$sealed"
 """The only key of a sealed value's JSON object."""
+_VERSION: Final = 1
+"""Version of sealed values."""
 _NONCE_BYTES: Final = 12
 _NONCES_AT_ONCE: Final = 512
-_KEYS_AT_ONCE: Final = 128
-"""Most keys that one call creates; callers wait for all of them, each 0.5 to 2 ms on a disk that syncs."""
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def is_sealed(value: object) -> bool:
     """Whether a field of a payload is still encrypted, because its key was destroyed or no keyring is configured."""
     return isinstance(value, dict) and len(value) == 1 and MARK in value
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Keys that a worker thread loads."""
+
+    subjects: dict[str, None]
+    done: anyio.Event
 
 
 class Sealer:
@@ -45,7 +57,7 @@ class Sealer:
         self.keyring, self.seals = keyring, seals
         self._fields = sealed_fields
         self._awaited = dict[str, None]()
-        self._loading = anyio.Lock()
+        self._loading: _Load | None = None
 
     def missing_key(self, entry_type: str, payload: Mapping[str, object]) -> str | None:
         """The subject whose key must be loaded before this payload is sealed; None: sealing it does not block."""
@@ -67,14 +79,29 @@ class Sealer:
             SealingError: the key file cannot be read or created, or the subject is being erased
         """
         self._awaited[subject_id] = None
-        async with self._loading:
-            if subject_id in self._awaited:
-                subjects = dict.fromkeys([subject_id, *islice(self._awaited, _KEYS_AT_ONCE)])
-                for each in subjects:
-                    del self._awaited[each]
-                await anyio.to_thread.run_sync(self.keyring.load, subjects)
+        while True:
+            load = self._loading
+            if load is None and subject_id in self._awaited:
+                await self._load_awaited(subject_id)
+                break
+            if load is None or (subject_id not in self._awaited and subject_id not in load.subjects):
+                break
+            await load.done.wait()  # all go on at once: one after the other they would miss each other's commits
         if not self.keyring.has(subject_id):
             await anyio.to_thread.run_sync(self.keyring.get, subject_id)  # raises the reason
+
+    async def _load_awaited(self, subject_id: str) -> None:
+        """Loads the keys of a subject and of as many others as wait."""
+        self._loading = load = _Load({}, anyio.Event())
+        try:
+            await anyio.lowlevel.checkpoint()  # those who come now need no load of their own
+            load.subjects.update(dict.fromkeys([subject_id, *islice(self._awaited, KEYS_IN_BATCH)]))
+            for each in load.subjects:
+                self._awaited.pop(each, None)
+            await anyio.to_thread.run_sync(self.keyring.load, load.subjects)
+        finally:
+            self._loading = None
+            load.done.set()
 
     def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
         """A copy of the payload with the subject's fields encrypted, as canonical JSON; the payload itself if it has none.
@@ -100,7 +127,7 @@ class Sealer:
             text = key.cipher.encrypt(nonce, plain, _bound_to(ledger_id, entry_type, field))
             sealed[field] = orjson.Fragment(
                 b'{"%b":{"ct":"%b","kid":"%b","nonce":"%b","v":%d}}'
-                % (MARK.encode(), _encoded(text), key.kid.encode(), _encoded(nonce), VERSION)
+                % (MARK.encode(), _encoded(text), key.kid.encode(), _encoded(nonce), _VERSION)
             )
         return sealed
 
@@ -149,9 +176,9 @@ def _unsealed(key: SubjectKey, sealed: Mapping[str, object], ledger_id: str, ent
     from cryptography.exceptions import InvalidTag
 
     where = f"{ledger_id}: {entry_type}.{field}"
-    if sealed.get("v") != VERSION:
+    if sealed.get("v") != _VERSION:
         raise SealingError(
-            f"{where}: sealed in version {sealed.get('v')!r}; this Kitchener opens version {VERSION}; use a newer Kitchener"
+            f"{where}: sealed in version {sealed.get('v')!r}; this Kitchener opens version {_VERSION}; use a newer Kitchener"
         )
     try:
         nonce, text = decoded(sealed["nonce"]), decoded(sealed["ct"])

@@ -99,9 +99,11 @@ class KitchenerServer:
         """The ASGI application."""
 
     async def look_after(self) -> None:
-        """Looks after the open streams until `close`."""
+        """Looks after the open streams, and when they write, until `close`."""
         with self._open:
-            await self._guard.streams.run()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._turns.run)
+                await self._guard.streams.run()
 
     def close(self) -> None:
         """Cancels what still runs."""

@@ -97,7 +97,12 @@ class EventStream:
         self._tasks: TaskGroup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events."""
+        """Sends the events; to a request for the head alone, none."""
+        if scope["method"] == "HEAD":
+            await self._pieces.aclose()
+            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         self._send, streams = send, scope[OPEN_STREAMS]
         began, finished, failed = False, False, list[Exception]()
         try:
@@ -109,12 +114,12 @@ class EventStream:
                     began, self._wrote_at = True, anyio.current_time()
                     with streams.holding(self):
                         await self._send_all(self._headers)
-                    finished = True
+                        finished = True
+                        # In the same step as the last piece, so that both are one write.
+                        await send({"type": "http.response.body", "body": b"", "more_body": False})
                 except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                     failed.append(error)
                 self._tasks.cancel_scope.cancel()
-            if finished:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             if not finished and (began or not failed):
                 self._gone()

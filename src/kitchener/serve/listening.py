@@ -1,5 +1,6 @@
 """Runs the server on a socket until a signal drains it. On asyncio, because uvicorn runs nowhere else."""
 
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
 from kitchener.serve.connections import connection_class, connections_within
+from kitchener.serve.log_limit import limited
 
 _log = get_logger(__name__)
 
@@ -102,6 +104,7 @@ async def listen(
     async with on_signal(lambda _: told.set()), anyio.create_task_group() as tasks:
         tasks.start_soon(end)
         ready()
-        await running.serve(sockets=[listener])
+        with limited(logging.getLogger("uvicorn.error")):
+            await running.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
     return drained[0]

@@ -5,7 +5,7 @@ nothing of HTTP. Explained in `docs/server.md`.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Self
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +16,7 @@ from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
+from kitchener.serve.text_pace import TextPace
 
 _log = get_logger(__name__)
 
@@ -23,11 +24,6 @@ Listened = Callable[[UpdateListener], Awaitable[TurnResult | None]]
 """Runs a turn that awaits its argument with each update, and gives its result; None: there is no turn yet."""
 Whole = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn, and gives its result; None: there is no turn yet."""
-
-_CALM: Final = 24
-"""Turns at once, beyond which the text of each waits longer, in proportion. Writes are what a stream costs most, about 100 µs
-each: at the default interval, all streams together have 800 writes a second."""
-_LONGEST_PAUSE_S: Final = 0.5
 
 
 class ServedTurn:
@@ -37,13 +33,11 @@ class ServedTurn:
         session_id: its session
         capacity: updates that wait for a slow reader, beyond which the turn waits
         counts: counts how it ends
-        pause_s: how long text waits for text that follows, seconds; asked each time
+        pace: when text that follows other text is handed out
         cancels: whether the turn is cancelled when its reader goes away
     """
 
-    def __init__(
-        self, session_id: str, capacity: int, counts: ServerCounts, pause_s: Callable[[], float], *, cancels: bool
-    ) -> None:
+    def __init__(self, session_id: str, capacity: int, counts: ServerCounts, pace: TextPace, *, cancels: bool) -> None:
         self.session_id = session_id
         self.done = anyio.Event()
         """Set when the turn has ended, in whatever way."""
@@ -54,8 +48,9 @@ class ServedTurn:
         self._has_reader = True
         self._why: KitchenerError = RuntimeClosed(f"the turn of session {session_id} was stopped before it had a reply")
         self._updates, self._capacity = list[TurnUpdate](), capacity
-        self._news, self._room, self._hurry = anyio.Event(), anyio.Event(), anyio.Event()
-        self._pause_s, self._text_taken = pause_s, float("-inf")
+        self._news, self._room = anyio.Event(), anyio.Event()
+        self._pace, self._may_send, self._is_hurried = pace, False, False
+        """Whether the reader gets what there is: since a beat or the first text, or because nothing more fits or comes."""
 
     def __aiter__(self) -> Self:
         """The updates, in batches: those that have come since the last batch, oldest first."""
@@ -64,31 +59,38 @@ class ServedTurn:
     async def __anext__(self) -> list[TurnUpdate]:
         """The next batch; at the end raises the error of the turn, if it has one.
 
-        Text waits a moment for more of it, but for the first, and for the last: every batch is a write to the client.
+        Every batch is a write to the client. So text waits for the next beat, but for the first and the last, and what comes
+        before the first text waits for it, or for a beat.
         """
-        await self._wait_news()
+        await self._wait_batch()
         if not self._updates:
             await self.result()
             raise StopAsyncIteration
-        pause = self._text_taken + self._pause_s() - anyio.current_time()
-        if pause > 0 and not self._hurry.is_set():
-            with anyio.move_on_after(pause):
-                await self._hurry.wait()
         batch, self._updates = self._updates, []
         self._room.set()
         if any(isinstance(each, TextDelta) for each in batch):
-            self._text_taken = anyio.current_time()
+            self._may_send = False
+            self._pace.at_beat(self._hand_out)
         return batch
 
     async def wait_begun(self) -> bool:
-        """Returns when there is an update; False: there is no turn yet. Raises the error of a turn that ended without one."""
-        await self._wait_news()
+        """Returns when there is a batch; False: there is no turn yet. Raises the error of a turn that ended without one."""
+        await self._wait_batch()
         return bool(self._updates) or await self.result() is not None
 
-    async def _wait_news(self) -> None:
-        while not self._updates and not self.done.is_set():
+    async def _wait_batch(self) -> None:
+        while not (self._updates and (self._may_send or self._is_hurried)) and not self.done.is_set():
             self._news = anyio.Event()
             await self._news.wait()
+
+    def _hand_out(self) -> None:
+        self._may_send = True
+        if self._updates:
+            self._news.set()
+
+    def _hurry(self) -> None:
+        self._is_hurried = True
+        self._news.set()
 
     def stop(self, why: KitchenerError) -> None:
         """Cancels the turn, which is aborted on record; its reader gets `why`."""
@@ -108,7 +110,8 @@ class ServedTurn:
         Raises:
             KitchenerError: as `HO2Supervisor.handle_turn`, or why the turn was stopped
         """
-        await self.done.wait()
+        if not self.done.is_set():
+            await self.done.wait()
         if self._error is not None:
             raise self._error
         if not self._results:
@@ -117,24 +120,26 @@ class ServedTurn:
 
     async def run_listened(self, begin: Listened) -> None:
         """Runs the turn, and hands its updates to the reader while there is one."""
+        self._pace.at_beat(self._hand_out)
         result = await begin(self._tell)
         self._results.append(result)
         if result is not None:
             await self._tell(TurnCompleted(result))
-        self._hurry.set()
+        self._hurry()
 
     async def _tell(self, update: TurnUpdate) -> None:
         if isinstance(update, TextDelta) and not self._has_text:
-            self._has_text = True
+            self._has_text = self._may_send = True
             self._counts.first_text_s.add(anyio.current_time() - self._began)
         while len(self._updates) >= self._capacity and self._has_reader:
-            self._hurry.set()
+            self._hurry()
             self._room = anyio.Event()
             await self._room.wait()
-            self._hurry = anyio.Event()
+            self._is_hurried = False
         if self._has_reader:
             self._updates.append(update)
-            self._news.set()
+            if self._may_send:
+                self._news.set()
 
     async def run_whole(self, begin: Whole) -> None:
         """Runs the turn without updates."""
@@ -153,8 +158,7 @@ class ServedTurn:
         finally:
             self._count()
             self.done.set()
-            self._news.set()
-            self._hurry.set()
+            self._hurry()
             if not self._has_reader and self._error is not None:
                 error_class = type(self._error).__name__
                 _log.warning("turn failed after its client had gone", session_id=self.session_id, error=error_class)
@@ -178,10 +182,14 @@ class ServedTurns:
 
     def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool) -> None:
         self._tasks, self._capacity, self._cancels = tasks, capacity, cancels
-        self._text_interval_s = text_interval_s
         self.counts = ServerCounts()
         """What came of the turns so far; the server counts its answers in it, too."""
         self._running: dict[str, list[ServedTurn]] = {}
+        self._pace = TextPace(text_interval_s, self._running.__len__)
+
+    async def run(self) -> None:
+        """Hands out text at its beats until it is cancelled."""
+        await self._pace.run()
 
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
@@ -197,11 +205,7 @@ class ServedTurns:
         return self._start(turn, lambda: turn.run_whole(begin))
 
     def _turn(self, session_id: str) -> ServedTurn:
-        return ServedTurn(session_id, self._capacity, self.counts, self._pause_s, cancels=self._cancels)
-
-    def _pause_s(self) -> float:
-        wanted = self._text_interval_s * max(1.0, len(self._running) / _CALM)
-        return min(wanted, max(self._text_interval_s, _LONGEST_PAUSE_S))
+        return ServedTurn(session_id, self._capacity, self.counts, self._pace, cancels=self._cancels)
 
     def of_session(self, session_id: str) -> list[ServedTurn]:
         """The turns of a session that run or wait for it, oldest first."""

@@ -15,6 +15,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.lines import NO_END
 from kitchener.memory import MemoryReader
 from kitchener.memory.bias import weight_of
+from kitchener.memory.recorded_signals import seen_in
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import us_of
@@ -60,15 +61,17 @@ async def read_gate_record(
     last_of: dict[_TurnKey, int] = {}
     mine: dict[str, bool] = {}
     sealed: dict[str, None] = {}
-    async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL):
+    async for entry in reader.signals.read(key=key, entry_type=(events.HO3_SIGNAL, events.SUBJECT_ERASED)):
         seen()
-        payload = _signal(entry)
+        payload = seen_in(entry)
         namespace = payload["namespace"]
         if namespace not in mine:
             mine[namespace] = split_namespace(namespace)[0] == agent_class
         if mine[namespace]:
-            last_of[_turn_key(entry, payload)] = entry.seq
-            if is_sealed(payload.get("metadata")):
+            if entry.entry_type == events.HO3_SIGNAL:
+                last_of[_turn_key(entry, payload)] = entry.seq
+            is_erased = entry.entry_type == events.SUBJECT_ERASED
+            if is_erased or is_sealed(payload.get("metadata")) or is_sealed(payload.get("words")):
                 sealed[namespace] = None
     if not last_of:
         whose = f"subject {subject_id!r} gave no signal" if subject_id is not None else "there is no signal on record"
@@ -79,13 +82,15 @@ async def read_gate_record(
             fold.expect(entry)
     async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL, up_to_seq=max(last_of.values())):
         seen()
-        payload = _signal(entry)
+        payload = seen_in(entry)
         if (fold := folds.get(payload["namespace"])) is not None:
             turn = _turn_key(entry, payload)
             fold.take(entry, payload, turn)
             if last_of[turn] == entry.seq:
                 fold.look(entry, turn, reader.config)
-    return GateRecord(tuple(fold.record() for fold in folds.values()), len(sealed))
+    return GateRecord(
+        tuple(fold.record() for fold in folds.values()), len(sealed.keys() & {turn.namespace for turn in last_of})
+    )
 
 
 class _TurnKey(NamedTuple):
@@ -98,14 +103,8 @@ class _TurnKey(NamedTuple):
     """The entry's number, if it names no turn."""
 
 
-def _signal(entry: StoredEntry) -> SignalPayload:
-    return payload_as(SignalPayload, events.read_payload(entry.entry_type, entry.payload))
-
-
 def _turn_key(entry: StoredEntry, payload: SignalPayload) -> _TurnKey:
-    metadata = payload.get("metadata")
-    turn_id = metadata.get("turn_id") if isinstance(metadata, dict) else None
-    if isinstance(turn_id, str):
+    if (turn_id := payload.get("turn_id")) is not None:
         return _TurnKey(payload["namespace"], payload["session_id"], turn_id)
     return _TurnKey(payload["namespace"], payload["session_id"], None, entry.seq)
 
@@ -129,16 +128,15 @@ class _Fold:
         self._overlays.append(entry)
 
     def take(self, entry: StoredEntry, payload: SignalPayload, turn: _TurnKey) -> None:
-        """Applies the next signal."""
+        """Applies the next entry with signals."""
         logged_us = us_of(entry.timestamp, "timestamp")
         self._catch_up(logged_us)
-        self._memory.apply_signal(entry.seq, entry.timestamp, payload)
+        self._memory.apply_signals(entry.seq, entry.timestamp, payload)
         if turn.turn_id is not None:
             self._turns.setdefault(turn.turn_id, len(self._turns) + 1)
-        signal_id = payload["signal_id"]
-        if signal_id not in self._first:
-            self._first[signal_id] = (logged_us, self._number_of(turn))
-        self._asked.setdefault(turn, {})[signal_id] = None
+        for signal_id in payload["signals"].values():
+            self._first.setdefault(signal_id, (logged_us, self._number_of(turn)))
+            self._asked.setdefault(turn, {})[signal_id] = None
 
     def look(self, entry: StoredEntry, turn: _TurnKey, config: HO3MemoryConfig) -> None:
         """Checks the gates of all signals of a turn, after its last one."""

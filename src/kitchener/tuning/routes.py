@@ -206,21 +206,27 @@ class Reroute:
             if candidate.provider_id in passed_over:
                 found = found._replace(failure="breaker_open")
                 continue
-            found = self._asked(call, found)
+            found = self._asked(call, found, has_fallback=candidate is not plan[-1])
             if found.state != "failed" or found.failure not in RETRYABLE_REASONS:
                 return found
             if has_ended and candidate.provider_id == call.tries[-1].provider_id:
                 return found
         return found
 
-    def _asked(self, call: RecordedCall, place: RouteChoice) -> RouteChoice:
+    def _asked(self, call: RecordedCall, place: RouteChoice, *, has_fallback: bool) -> RouteChoice:
         """The outcome of a call at one provider, by its recorded attempts."""
-        limit = 1 + self._other.providers[place.provider_id].max_retries
+        config = self._other.providers[place.provider_id]
         tries = [each for each in call.tries if _speaks_of(each, place)]
-        for number, each in enumerate(tries, 1):
+        retries = refusals = 0
+        for each in tries:
             if each.failure is None:
                 return place._replace(state=call.state, failure=None)
-            if number == limit or each.failure not in RETRYABLE_REASONS:
+            if each.failure == "rate_limited" and not has_fallback:
+                refusals += 1
+            else:
+                retries += 1
+            is_last = retries > config.max_retries or refusals > config.max_rate_limited
+            if is_last or each.failure not in RETRYABLE_REASONS:
                 return place._replace(failure=each.failure)
         if not tries or (call.state != "failed" and call.tries[-1].provider_id == place.provider_id):
             return place._replace(state="answered", failure=None, is_assumed=True)

@@ -122,8 +122,19 @@ def memory_entries(root: Path, name: str) -> list[dict[str, Any]]:
 
 
 def signals(root: Path) -> list[dict[str, Any]]:
-    """What was logged of signals."""
-    return [entry["payload"] for entry in memory_entries(root, "signals")]
+    """What was logged of signals, one payload for each event; those of a turn in the order in which a turn gives them."""
+    logged = (entry["payload"] for entry in memory_entries(root, "signals"))
+    return [each for payload in logged for each in (events_of(payload) if "signals" in payload else [payload])]
+
+
+def events_of(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The events of a turn's entry."""
+    given = sorted(payload["signals"].items(), key=lambda each: KINDS.index(each[1].partition(":")[0]))
+    return [{**payload, "event_id": event_id, "signal_id": signal_id} for event_id, signal_id in given]
+
+
+KINDS = ("intent", "domain", "task", "tool", "outcome")
+"""The kinds of signals, in the order in which a turn gives them."""
 
 
 def signal_ids(root: Path) -> list[str]:

@@ -120,7 +120,7 @@ async def test_where_memory_is_on_the_same_measurement_sees_it(scripted: OpenRun
             await supervisor.handle_turn("hello", session_id=session_id)
         with counted_calls() as seen_without:
             await supervisor.handle_turn("hello", session_id=session_id, memory=False)
-    assert seen["kitchener.memory.store.log_signal"] == 2
+    assert seen["kitchener.memory.store.log_turn"] == 1
     assert of_memory(seen_without) == []
 
 
@@ -255,7 +255,7 @@ class Failing(Around):
         raise RuntimeError(f"no {self._method} today")
 
 
-@pytest.mark.parametrize("method", ["read_active_biases", "log_signal", "check_gate"])
+@pytest.mark.parametrize("method", ["read_active_biases", "log_turn", "check_gate"])
 async def test_a_failing_memory_costs_no_reply(tmp_path: Path, method: str) -> None:
     """Reading or writing fails: DEGRADATION of HO3 on record, no violation, and the reply is delivered without an error."""
     async with open_remembering(tmp_path, wrap=partial(Failing, method=method)) as (stack, _):

@@ -205,5 +205,5 @@ async def test_a_place_of_its_own_in_the_file_is_used(tmp_path: Path) -> None:
     path = written(tmp_path, f'{ENABLED}ho3_memory_dir = "elsewhere/memory"')
     async with open_runtime(path, providers=providers()) as runtime:
         await say(runtime)
-    assert (tmp_path / "elsewhere" / "memory" / "signals.jsonl").read_text().count("\n") == 2
+    assert (tmp_path / "elsewhere" / "memory" / "signals.jsonl").read_text().count("\n") == 1
     assert not (tmp_path / "plane" / "HOT").exists()

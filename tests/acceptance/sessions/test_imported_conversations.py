@@ -221,12 +221,12 @@ async def test_after_a_crash_a_conversation_is_not_there_and_can_be_imported(tmp
     await import_conversations(file, subject_id="ada", config=settings)
     (ledger,) = (tmp_path / "root").rglob("*ho2m*.jsonl")
     before = len(ledger.read_bytes().splitlines())
-    shutil.copytree(tmp_path / "root", tmp_path / "before")
+    shutil.copytree(tmp_path / "root", tmp_path / "before", symlinks=True)
     file = written(tmp_path / "c.jsonl", CHOIR)
     await import_conversations(file, subject_id="ada", config=settings)
     kept = ledger.read_bytes().splitlines(keepends=True)[: before + lines]
     shutil.rmtree(tmp_path / "root")
-    shutil.copytree(tmp_path / "before", tmp_path / "root")
+    shutil.copytree(tmp_path / "before", tmp_path / "root", symlinks=True)
     ledger.write_bytes(b"".join(kept)[:-7] if lines else b"".join(kept))
     async with running(settings) as runtime:
         assert [each.external_id for each in await runtime.sessions(subject_id="ada")] == ["chat-2"]

@@ -1,7 +1,7 @@
 """`kitchener audit leaks`: docs/commands.md and docs/security.md."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def two_subjects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def audited(cli: Cli, two_subjects: Path, tmp_path: Path) -> Cli:
     """The command line beside a copy of that root."""
-    shutil.copytree(two_subjects, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(two_subjects, tmp_path, symlinks=True, dirs_exist_ok=True)
     return cli
 
 
@@ -94,8 +94,9 @@ def newest(root: Path, ledger: LedgerName, entry_type: str, subject: str, has: s
     return anyio.run(read)
 
 
-def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> Ref:
+def append(root: Path, ledger: LedgerName, like: StoredEntry, *, without: Collection[str] = (), **fields: Any) -> Ref:
     """Appends another entry like this one, with other fields: the chain verifies, as if a bug had written it."""
+    kept = {name: value for name, value in like.payload.items() if name not in without}
 
     async def write() -> Ref:
         path = root / PLACES[ledger]
@@ -107,7 +108,7 @@ def append(root: Path, ledger: LedgerName, like: StoredEntry, **fields: Any) -> 
             sealer=sealer_of(root),
         )
         async with opened as client:
-            ref = await client.write(LedgerEntry(like.entry_type, like.entity_id, {**like.payload, **fields}))
+            ref = await client.write(LedgerEntry(like.entry_type, like.entity_id, {**kept, **fields}))
             await client.commit()
             return ref
 
@@ -179,20 +180,28 @@ def planned(root: Path) -> None:
 def signal(root: Path) -> None:
     """What Ada did in her session counts for Bo."""
     ada, bo = (newest(root, "signals", events.HO3_SIGNAL, subject) for subject in ("ada", "bo"))
-    append(root, "signals", bo, event_id="EVT-1", session_id=ada.payload["session_id"], metadata=ada.payload["metadata"])
+    seen = {"signals": {"EVT-1": "intent:question"}, "turn_id": ada.payload["turn_id"]}
+    append(root, "signals", bo, session_id=ada.payload["session_id"], **seen)
 
 
 def signal_of_a_turn(root: Path) -> None:
     """A turn of Ada's gave a signal of Bo's."""
     ada, bo = (newest(root, "signals", events.HO3_SIGNAL, subject) for subject in ("ada", "bo"))
-    append(root, "signals", bo, event_id="EVT-1", metadata=ada.payload["metadata"])
+    append(root, "signals", bo, signals={"EVT-1": "intent:question"}, turn_id=ada.payload["turn_id"])
+
+
+def signal_of_the_programs_own(root: Path) -> None:
+    """A program logged a signal of Bo's and said that a turn of Ada's gave it, as turns did before version 8 of the policy."""
+    ada, bo = (newest(root, "signals", events.HO3_SIGNAL, subject) for subject in ("ada", "bo"))
+    logged = {"v": 1, "event_id": "EVT-1", "signal_id": "intent:question", "metadata": {"turn_id": ada.payload["turn_id"]}}
+    append(root, "signals", bo, without=("signals", "turn_id"), **logged)
 
 
 def lesson(root: Path) -> None:
     """A line about Bo was learned from an event of Ada's."""
     ada = newest(root, "signals", events.HO3_SIGNAL, "ada")
     bo = newest(root, "overlays", events.HO3_OVERLAY, "bo")
-    append(root, "overlays", bo, source_event_ids=[*bo.payload["source_event_ids"], ada.payload["event_id"]])
+    append(root, "overlays", bo, source_event_ids=[*bo.payload["source_event_ids"], *ada.payload["signals"]])
 
 
 def consolidation(root: Path) -> None:
@@ -229,8 +238,9 @@ SEEDS: list[tuple[Callable[[Path], None], set[tuple[str, str]]]] = [
     (line, {("attention", "attention.biases")}),
     (prompt, {("prompt", "part_refs")}),
     (planned, {("prompt", "input_refs")}),
-    (signal, {("signal", "session_id"), ("signal", "metadata.turn_id")}),
-    (signal_of_a_turn, {("signal", "metadata.turn_id")}),
+    (signal, {("signal", "session_id"), ("signal", "turn_id")}),
+    (signal_of_a_turn, {("signal", "turn_id")}),
+    (signal_of_the_programs_own, {("signal", "turn_id")}),
     (lesson, {("lesson", "source_event_ids")}),
     (consolidation, {("lesson", "consolidates.namespace")}),
     (intent, {("intent", "intent_id")}),

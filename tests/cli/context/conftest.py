@@ -31,5 +31,5 @@ def talked_root(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def session(cli: Cli, talked_root: tuple[Path, str], tmp_path: Path) -> str:
     """A session of five turns under two intents, with room for less than two turns, in a directory of the test's own."""
     directory, session_id = talked_root
-    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(directory, tmp_path, symlinks=True, dirs_exist_ok=True)
     return session_id

@@ -60,7 +60,9 @@ class TestSignals:
         """As of Bo's fifth event: the gate had opened with it and nothing had been learned yet."""
         entries = [line["entry"] for line in read_lines(tmp_path / SIGNALS)]
         questions = [
-            each for each in entries if each["payload"]["namespace"] == "ADMIN/bo" and each["entity_id"] == "intent:question"
+            each
+            for each in entries
+            if each["payload"]["namespace"] == "ADMIN/bo" and "intent:question" in each["payload"]["signals"].values()
         ]
         fifth = questions[4]["timestamp"]
         found = taught("memory", "signals", "--subject", "bo", "--as-of", fifth, "--json").json

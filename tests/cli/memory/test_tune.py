@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.sealing import Keyring
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import OVERLAYS, SIGNALS, is_one_line, learned
 from tests.replay.test_replay_identical import files
@@ -157,7 +156,7 @@ def test_a_subject_who_was_erased_is_counted_and_left_out(cli: Cli, tmp_path: Pa
     monkeypatch.setenv("KITCHENER_AGENTS__ADMIN__HO3_ENABLED", "true")
     for subject in ("ada", "bo"):
         assert cli("chat", "--subject", subject, stdin=b"hello").code == 0
-    Keyring(keys).destroy("bo")
+    assert cli("subject", "erase", "bo", "--yes").code == 0
     outcome = cli("memory", "tune")
     assert outcome.out.startswith("1 subject (ADMIN): ")
     assert outcome.out.splitlines()[-1].endswith("sealed and the key is missing: 1 subject")

@@ -21,6 +21,7 @@ from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import is_one_line
 from tests.erasure.kit import ADA, BO, TALK, fill, found, key_files, running
+from tests.keyrings import change_key, key_at
 from tests.logs import captured_logs
 from tests.verifier.kit import NODE, node
 
@@ -59,7 +60,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
 @pytest.fixture
 def sessions(cli: Cli, filled: tuple[Path, dict[str, list[str]]], tmp_path: Path) -> dict[str, list[str]]:
     """The sessions of both, in a root of the test's own."""
-    shutil.copytree(filled[0], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(filled[0], tmp_path, symlinks=True, dirs_exist_ok=True)
     return filled[1]
 
 
@@ -287,7 +288,7 @@ def test_keys_are_never_shown(
     cli: Cli, sessions: dict[str, list[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not in what commands print, not in logs, reprs and tracebacks."""
-    secrets = [secret for path in key_files(tmp_path) for secret in _forms(json.loads(path.read_text())["key"])]
+    secrets = [secret for path in key_files(tmp_path) for secret in _forms(json.loads(key_at(path))["key"])]
     caplog.set_level(logging.DEBUG)
     shown: list[str] = []
     with captured_logs() as logs:
@@ -297,9 +298,9 @@ def test_keys_are_never_shown(
         keyring = Keyring(tmp_path / "keys")
         key = keyring.get(ADA)
         shown += [repr(key), str(key), repr(keyring), repr(Sealer(keyring, SEALED_FIELDS)), f"{key!r} {[key]} {(key,)}"]
-        path = next(path for path in key_files(tmp_path) if json.loads(path.read_text())["kid"] == key.kid)
-        stored = path.read_text()
-        path.write_text(stored[:-3])  # a damaged key file is told of without its content
+        path = next(path for path in key_files(tmp_path) if json.loads(key_at(path))["kid"] == key.kid)
+        stored = key_at(path)
+        change_key(path, lambda stored: stored[:-3])  # a damaged key file is told of without its content
         outcome = cli(*ERASE)
         assert outcome.code == 1
         shown += [outcome.out, outcome.err]
@@ -308,7 +309,7 @@ def test_keys_are_never_shown(
         frames = traceback.StackSummary.extract(traceback.walk_tb(failure.tb), capture_locals=True)
         shown.append(str([each.locals for each in frames if Path(each.filename).parent.name == "sealing"]))
         assert "path" in shown[-1], "the frames with their variables, as some loggers show them"
-        path.write_text(stored)
+        change_key(path, lambda _: stored)
         for more in (("--json",), ()):
             outcome = cli(*ERASE, *more)
             assert outcome.code == 0

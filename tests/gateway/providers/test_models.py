@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import orjson
@@ -66,11 +66,14 @@ def provider(url: str, **settings: Any) -> ProviderConfig:
     return ProviderConfig(**{"base_url": url, **KINDS[_KIND.get()], **settings})
 
 
+_ONE_ATTEMPT: Final = {"max_retries": 0, "max_rate_limited": 0, "breaker_failures": 100}
+
+
 @asynccontextmanager
 async def served(*script: Answer, **settings: Any) -> AsyncIterator[tuple[FakeServer, LLMGateway]]:
     """A server with a script and a gateway whose default provider asks it."""
     async with fake_server(*script) as server:
-        local = provider(server.url, **{"max_retries": 0, "breaker_failures": 100, "timeout_s": 20.0, **settings})
+        local = provider(server.url, **{**_ONE_ATTEMPT, "timeout_s": 20.0, **settings})
         config = RouterConfig(default_provider="local", providers={"local": local})
         async with build_providers(config) as providers, LLMGateway(config, providers, jitter=lambda: 0.0).open() as gateway:
             yield server, gateway
@@ -275,6 +278,36 @@ async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
     assert failed.reason == "connection"
     assert re.match(r"\w*Connect\w*Error: ", failed.detail)
     assert url not in failed.detail
+
+
+@only_our_own
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": "1e999"}, None),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "x" * 200}, None),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m1.5s"}, 361.5),
+        (
+            {
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-reset-requests": "120ms",
+                "x-ratelimit-remaining-tokens": "0",
+                "x-ratelimit-reset-tokens": "1h2s",
+            },
+            3_602.0,
+        ),
+        ({"x-ratelimit-remaining-tokens": "7", "x-ratelimit-reset-tokens": "1s"}, None),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "tomorrow"}, None),
+        ({"x-ratelimit-remaining-tokens": "0"}, None),
+    ],
+)
+async def test_an_endpoint_that_counts_says_when_it_can_be_asked_again(headers: dict[str, str], expected: float | None) -> None:
+    """`retry-after-ms`, `Retry-After`, and the resets of what is used up; docs/gateway.md."""
+    async with served(error(429, headers=headers)) as (_, gateway):
+        assert (await failure_of(gateway)).retry_after_s == (None if expected is None else pytest.approx(expected))
 
 
 async def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:

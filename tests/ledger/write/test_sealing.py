@@ -22,8 +22,9 @@ from kitchener.errors import EntryRefused, SealingError
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from kitchener.sealing.keyring import Mac
-from tests.ledger.support import change, forget_index, open_ledger
+from kitchener.sealing.subject_key import Mac
+from tests.keyrings import change_key, key_at
+from tests.ledger.support import forget_index, open_ledger
 
 SECRET = "my pin is 4711"
 
@@ -178,12 +179,15 @@ async def test_digests_of_content_need_the_key(tmp_path: Path) -> None:
 async def test_keys_are_files_for_their_owner_alone(tmp_path: Path) -> None:
     keyring = Keyring(tmp_path / "keys")
     key = keyring.get("ada-lovelace")
-    [file] = (tmp_path / "keys").iterdir()
+    [file] = (tmp_path / "keys" / "batches").iterdir()
+    [name] = (tmp_path / "keys").glob("*.key")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
-    content = json.loads(file.read_text())
-    assert set(content) == {"v", "kid", "key"}
-    assert "ada-lovelace" not in file.name + file.read_text()
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "keys", tmp_path / "keys" / "batches")} == {0o700}
+    content = json.loads(key_at(name))
+    assert content["v"] == 2
+    assert content["subject"] == name.stem
+    assert set(content) == {"v", "subject", "kid", "key"}
+    assert "ada-lovelace" not in f"{name} {os.readlink(name)} {file} {file.read_text()}"
     assert key.kid == content["kid"]
     assert content["key"] not in repr(key)
     assert Keyring(tmp_path / "keys").get("ada-lovelace").kid == key.kid
@@ -194,23 +198,24 @@ async def test_keys_are_files_for_their_owner_alone(tmp_path: Path) -> None:
 async def test_a_key_that_another_process_made_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "keys"
     first, second = Keyring(directory), Keyring(directory)
-    link = os.link
+    symlink = os.symlink
 
     def raced(source: Any, target: Any) -> None:
-        monkeypatch.setattr(os, "link", link)
+        monkeypatch.setattr(os, "symlink", symlink)
         first.get("ada")
-        link(source, target)
+        symlink(source, target)
 
-    monkeypatch.setattr(os, "link", raced)
+    monkeypatch.setattr(os, "symlink", raced)
     assert second.get("ada").kid == first.get("ada").kid
-    assert len(list(directory.iterdir())) == 1
+    assert len(list(directory.glob("*.key"))) == 1
+    assert len(list((directory / "batches").iterdir())) == 1, "the other key is gone, with its file"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"kid":"x","key":"AAAA"}', '{"kid":"x","key":"?"}'])
 async def test_a_damaged_key_file_is_told_without_its_content(tmp_path: Path, content: str) -> None:
     Keyring(tmp_path / "keys").get("ada")
-    [file] = (tmp_path / "keys").iterdir()
-    change(file, lambda _: content.encode())
+    [name] = (tmp_path / "keys").glob("*.key")
+    change_key(name, lambda _: content.encode())
     with pytest.raises(SealingError, match="backup") as refused:
         Keyring(tmp_path / "keys").get("ada")
     assert "AAAA" not in str(refused.value)
@@ -285,7 +290,7 @@ async def test_a_key_that_a_crash_left_overwritten_is_destroyed_all_the_same(tmp
     kid = keyring.get("ada").kid
     keyring.begin_erasure("ada", BEGUN)
     [file] = (tmp_path / "keys").glob("*.key")
-    file.write_bytes(b"\0" * file.stat().st_size)
+    change_key(file, lambda _: bytes(256))
     again = Keyring(tmp_path / "keys")
     assert again.find("ada") is None
     assert again.destroy("ada") == kid
@@ -347,8 +352,8 @@ async def test_keys_of_many_new_subjects_are_created_together_and_one_damaged_ke
 ) -> None:
     seal = sealer(tmp_path)
     Keyring(tmp_path / "keys").get("bad")
-    [file] = (tmp_path / "keys").iterdir()
-    change(file, lambda _: b"{}")
+    [name] = (tmp_path / "keys").glob("*.key")
+    change_key(name, lambda _: b"{}")
     subjects, refused = [f"s{number}" for number in range(300)], []
 
     async def load(subject_id: str) -> None:
@@ -378,12 +383,19 @@ def test_two_keyrings_that_create_the_same_keys_at_once_end_with_the_same_ones(t
     for subject_id in subjects:
         kid = Keyring(tmp_path / "keys").get(subject_id).kid
         assert [ring.get(subject_id).kid for ring in rings] == [kid, kid]
-    assert {file.suffix for file in (tmp_path / "keys").iterdir()} == {".key"}
+    assert {file.suffix for file in (tmp_path / "keys").iterdir()} == {".key", ""}
+    used = [key_at(name) for name in (tmp_path / "keys").glob("*.key")]
+    kept = [slot for batch in (tmp_path / "keys" / "batches").iterdir() for slot in batch.read_bytes().split(b"\n")]
+    assert len(used) == 60
+    assert sorted(each.strip(b" \0") for each in kept if each.strip(b"\0")) == sorted(used), "no key is left without a name"
 
 
-def test_a_key_file_that_cannot_be_written_stops_only_its_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_cannot_be_written_leave_nothing_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keyring, sync, fails = Keyring(tmp_path / "keys"), os.fsync, iter([OSError(28, "No space left on device")])
     keyring.get("bo")
+    before = sorted((tmp_path / "keys").rglob("*"))
 
     def fails_once(fd: int) -> None:
         problem = next(fails, None) if stat.S_ISREG(os.fstat(fd).st_mode) else None
@@ -394,10 +406,31 @@ def test_a_key_file_that_cannot_be_written_stops_only_its_subject(tmp_path: Path
     monkeypatch.setattr(os, "fsync", fails_once)
     subjects = [f"s{number}" for number in range(20)]
     keyring.load(subjects)
-    left = [subject_id for subject_id in subjects if not keyring.has(subject_id)]
-    assert len(left) == 1
-    assert len([*(tmp_path / "keys").iterdir()]) == 20, "its draft is gone, and the other keys are there"
-    assert keyring.get(left[0]).kid == Keyring(tmp_path / "keys").get(left[0]).kid
+    assert not any(keyring.has(subject_id) for subject_id in subjects)
+    assert sorted((tmp_path / "keys").rglob("*")) == before
+    keyring.load(subjects)
+    assert [keyring.get(each).kid for each in subjects] == [Keyring(tmp_path / "keys").get(each).kid for each in subjects]
+
+
+def test_a_disk_that_is_full_half_way_keeps_the_keys_that_have_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring, symlink, left = Keyring(tmp_path / "keys"), os.symlink, iter(range(7))
+
+    def fails_after_seven(source: Any, target: Any) -> None:
+        if next(left, None) is None:
+            raise OSError(28, "No space left on device")
+        symlink(source, target)
+
+    monkeypatch.setattr(os, "symlink", fails_after_seven)
+    subjects = [f"s{number}" for number in range(20)]
+    keyring.load(subjects)
+    assert [keyring.has(each) for each in subjects] == [True] * 7 + [False] * 13
+    [batch] = (tmp_path / "keys" / "batches").iterdir()
+    assert batch.read_bytes()[7 * 256 :] == bytes(13 * 256), "nobody uses these keys"
+    with pytest.raises(SealingError, match="No space left"):
+        keyring.get("s7")
+    assert list((tmp_path / "keys" / "batches").iterdir()) == [batch]
+    monkeypatch.undo()
+    assert keyring.get("s7").kid == Keyring(tmp_path / "keys").get("s7").kid
 
 
 async def test_who_stops_waiting_for_a_key_leaves_the_others_theirs(tmp_path: Path) -> None:
@@ -475,7 +508,7 @@ def test_a_digest_of_content_is_an_hmac_over_opening_and_data(tmp_path: Path) ->
     seal = sealer(tmp_path)
     seal.keyring.get("ada")
     [file] = (tmp_path / "keys").glob("*.key")
-    secret = base64.urlsafe_b64decode(json.loads(file.read_bytes())["key"] + "=")
+    secret = base64.urlsafe_b64decode(json.loads(key_at(file))["key"] + "=")
     derived = hmac.digest(secret, b"kitchener/1 content digest", "sha256")
     expected = f"hmac-sha256:{hmac.digest(derived, b'opening data', 'sha256').hex()}"
     assert seal.content_digest("ada", b"data", Opening(b"opening ")) == expected

@@ -38,6 +38,8 @@ class KeyedMessage(NamedTuple):
     """Its images and files, as they were read."""
     output: str | None
     """Hash of the schema of the object that it asks for; None: it asks for text."""
+    client_tools: str | None
+    """Hash of the definitions of the tools that its caller runs; None: none."""
 
 
 class KeyUse:
@@ -77,8 +79,8 @@ class IdempotencyKeys:
             text: the user's message
             owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
-            call: the message's options, of which its speaker, its images and files as they were read, and the object that it
-                asks for belong to it
+            call: the message's options, of which its speaker, its images and files as they were read, the object that it asks
+                for, and the tools of its caller belong to it
 
         Raises:
             IdempotencyConflict: the key was used with another message
@@ -87,7 +89,9 @@ class IdempotencyKeys:
             SubjectErased: the key's turn was erased with its subject
             Overloaded: the running turn did not finish before the deadline
         """
-        message = KeyedMessage(text, call.speaker, call.parts, call.output.hash if call.output is not None else None)
+        output = call.output.hash if call.output is not None else None
+        client_tools = call.client_tools.hash if call.client_tools is not None else None
+        message = KeyedMessage(text, call.speaker, call.parts, output, client_tools)
         while (running := self._running.get((owner, key))) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
@@ -117,7 +121,8 @@ class IdempotencyKeys:
                 raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
             started, parts = payload_as(TurnStartedPayload, start.payload), message.parts
             recorded = started.get("parts", [])
-            then = KeyedMessage(said, opened(started.get("speaker")), recorded, started.get("output_schema"))
+            brought = (started.get("output_schema"), started.get("client_tools"))
+            then = KeyedMessage(said, opened(started.get("speaker")), recorded, *brought)
             is_same = then._replace(parts=parts) == message and len(recorded) == len(parts)
             if is_same and parts:
                 is_same = await same_parts(self._ledgers.ho2m, str(start.payload["subject_id"]), parts, recorded)

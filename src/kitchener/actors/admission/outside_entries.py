@@ -39,11 +39,13 @@ class OutsideEntries:
 
     def expect_import(self, subject_id: str) -> None:
         """Call it before an import writes turns of a subject, and `read_again` after it."""
+        self._sessions.names.forget(subject_id)
         if self._authority is not None:
             self._authority.subject_turns.expect_import(subject_id)
 
     def read_again(self, subject_id: str) -> None:
-        """Makes the next turns of a subject read what was written about its turns and its shared intents."""
+        """Makes the next turns of a subject read what was written about its sessions, its turns and its shared intents."""
+        self._sessions.names.forget(subject_id)
         if self._authority is not None:
             self._authority.subject_turns.forget(subject_id)
             self._authority.shared.wrote(subject_id)

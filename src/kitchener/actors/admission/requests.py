@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 
+from kitchener.actors.admission.client_tools import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
@@ -23,6 +24,7 @@ from kitchener.plain_names import quoted
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, StoredPart
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
+from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
 
 
@@ -33,10 +35,19 @@ class RequestChecks:
         limits: the limits of the process
         by_model: whether a model verifies replies, so that acceptance criteria may be statements
         tools: the tools of the agent class; None: it has none
+        takes_client_tools: whether a message may bring tools that its caller runs
     """
 
-    def __init__(self, limits: LimitsConfig, *, by_model: bool = False, tools: ToolRegistry | None = None) -> None:
-        self._by_model, self._tools = by_model, tools
+    def __init__(
+        self,
+        limits: LimitsConfig,
+        *,
+        by_model: bool = False,
+        tools: ToolRegistry | None = None,
+        takes_client_tools: bool = True,
+    ) -> None:
+        self._by_model, self._tools, self._takes_client_tools = by_model, tools, takes_client_tools
+        self._limits = limits
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
         self._max_parts = limits.max_parts
 
@@ -139,6 +150,7 @@ class RequestChecks:
         speaker: str | None = None,
         output: object = None,
         tool_choice: str = "auto",
+        client_tools: Sequence[ClientTool] = (),
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -153,6 +165,7 @@ class RequestChecks:
             speaker: the name of the person who said the message; None: the subject
             output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
             tool_choice: `auto`, `none`, `required` or the name of a tool
+            client_tools: tools that the caller runs
 
         Raises:
             CallerError: an argument is wrong
@@ -173,12 +186,24 @@ class RequestChecks:
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
         wanted = output_schema_of(output) if output is not None else None
-        choice = self._choice(tool_choice) if tool_choice != "auto" else None
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
+        of_client = self._client_tools(client_tools) if client_tools != () else None
+        choice = self._choice(tool_choice, of_client) if tool_choice != "auto" else None
+        call = TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
+        return call if of_client is None else call._replace(client_tools=of_client)
 
-    def _choice(self, choice: str) -> str:
-        """Returns what the model must call; raises CallerError unless the agent class has such a tool."""
+    def _client_tools(self, tools: object) -> ClientToolset | None:
+        """Returns the tools that the caller runs; raises CallerError unless the agent class takes these."""
+        known = self._tools.known_ids if self._tools is not None else ()
+        found = checked_client_tools(tools, self._limits, known)
+        if found is not None and found is not tools and not self._takes_client_tools:
+            raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
+        return found
+
+    def _choice(self, choice: str, of_client: ClientToolset | None) -> str:
+        """Returns what the model must call; raises CallerError unless there is such a tool."""
         known = self._tools.tool_ids if self._tools is not None else ()
+        if of_client is not None:
+            known += of_client.names
         if choice == NO_TOOL_CHOICE or (choice == ANY_TOOL_CHOICE and known) or choice in known:
             return choice
         expected = f"expected 'auto', 'none', 'required' or one of {', '.join(known)}" if known else "this class has no tools"

@@ -5,8 +5,8 @@ an answer given again finds the finished turn. Explained in `docs/approval.md`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast
 
 from kitchener.actors.admission.admission import Admission
 from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
@@ -14,8 +14,9 @@ from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
-from kitchener.actors.sources import read_source
+from kitchener.actors.sources import read_client_tools, read_source
 from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.results import storable
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import (
     ApprovalAnswered,
@@ -25,7 +26,7 @@ from kitchener.errors import (
     OutcomeUnknown,
     UnknownApproval,
 )
-from kitchener.ids import split_approval_id
+from kitchener.ids import SessionId, split_approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.plain_names import quoted
 from kitchener.records import events
@@ -42,6 +43,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
+from kitchener.records.tools.client_tools import ClientOutput
 from kitchener.records.turn import TurnCall, TurnResult
 from kitchener.schemas.json_schema import JsonSchema
 
@@ -64,11 +66,11 @@ HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 class GivenAnswer:
     """What a person answered."""
 
-    decision: Literal["approved", "denied"]
+    decision: Literal["approved", "denied", "returned", "failed"]
     arguments: Mapping[str, object] | None = None
     """The arguments to use in place of the model's; None: those of the model."""
     answer: Json = None
-    """The answer to the tool's own question; None: yes."""
+    """The answer to the tool's own question; None: yes. Or the output of a client's tool."""
     scope: ApprovalScope = "once"
     answered_by: str | None = None
     message: str | None = None
@@ -88,6 +90,11 @@ class GivenAnswer:
                 canonical_bytes(value, at=name)
             except EntryRefused as error:
                 raise CallerError(str(error)) from None
+
+    @property
+    def is_of_client(self) -> bool:
+        """Whether it is the output of a client's tool."""
+        return self.decision in ("returned", "failed")
 
     def payload(self, approval_id: str, wo_id: str) -> ApprovalResolvedPayload:
         """The answer to one request, for the ledger."""
@@ -152,6 +159,58 @@ class Approvals:
         """
         session_id, wo_id, wanted = split_approval_id(approval_id)
         given.check()
+
+        def choose(requests: list[AnsweredRequest]) -> list[Chosen]:
+            chosen = [Chosen(each, given) for each in requests if wanted in (None, each.request["approval_id"])]
+            if not chosen:
+                raise UnknownApproval(approval_id)
+            by_person = [each for each in chosen if each.found.request["reason"] != "client_tool"]
+            if not by_person:
+                raise CallerError(
+                    f"{approval_id!r} is a call of client tool {chosen[0].found.request['tool']!r}, which nobody approves: its"
+                    " client runs it and gives the output (answer_client_calls)"
+                )
+            return by_person
+
+        return await self._take(session_id, wo_id, choose, handle)
+
+    async def answer_client(self, outputs: Mapping[str, ClientOutput | Json], handle: HandleMessage[Ran]) -> Ran | None:
+        """Records the outputs of a client's calls, and runs the turn that goes on if nothing of the work order is open.
+
+        Args:
+            outputs: by the ids of the calls, all of one work order
+            handle: runs the turn
+
+        Raises:
+            UnknownApproval: there is no such call
+            ApprovalAnswered: a call has another output, or has expired
+            CallerError: an output cannot be recorded, or a request waits for a person
+        """
+        session_id, wo_id = work_order_of(outputs)
+        given = {call_id: given_output(call_id, each) for call_id, each in outputs.items()}
+
+        def choose(requests: list[AnsweredRequest]) -> list[Chosen]:
+            known = {each.request["approval_id"]: each for each in requests}
+            for call_id in given:
+                if call_id not in known:
+                    raise UnknownApproval(call_id, of_client=True)
+                if known[call_id].request["reason"] != "client_tool":
+                    raise CallerError(f"{call_id!r} waits for a person: approve or deny it; it is no call of a client's tool")
+            return [Chosen(known[call_id], self._within_limit(known[call_id].request, each)) for call_id, each in given.items()]
+
+        return await self._take(session_id, wo_id, choose, handle)
+
+    async def _take(
+        self, session_id: str, wo_id: str, choose: Callable[[list[AnsweredRequest]], list["Chosen"]], handle: HandleMessage[Ran]
+    ) -> Ran | None:
+        """Records answers to requests of one work order.
+
+        Args:
+            session_id: the session
+            wo_id: the work order
+            choose: gives each chosen request its answer; raises CallerError if one cannot have it
+            handle: runs the turn that goes on
+        """
         check_not_inside(session_id, "answers its request")
         await self._tools.ready()  # a request may be the first use of a server since the process began
         session = await self._sessions.find_open(session_id)
@@ -160,13 +219,11 @@ class Approvals:
             await self.expire(session)
             work = session.state.approvals.deferred.get(wo_id) if session.state.approvals is not None else None
             requests = await read_requests(self._ledgers, session_id, wo_id)
-            chosen = [each for each in requests if wanted in (None, each.request["approval_id"])]
-            if not chosen:
-                raise UnknownApproval(approval_id)
-            _check_readable(chosen[0].request)
+            chosen = choose(requests)
+            _check_readable(chosen[0].found.request)
             if work is None:
-                return await self._again(session, wo_id, chosen, given, handle)
-            changed = await self._settle(session, work, chosen, given)
+                return await self._again(session, wo_id, chosen, handle)
+            changed = await self._settle(session, work, chosen)
             if work.open:
                 if changed:
                     raise ApprovalVoid(changed[0], work.requests[changed[0]].tool_id)
@@ -195,21 +252,19 @@ class Approvals:
         if written:
             await session.commit()
 
-    async def _settle(
-        self, session: SessionManager, work: DeferredWork, chosen: list[AnsweredRequest], given: GivenAnswer
-    ) -> list[str]:
-        """Records the answer to the chosen requests. Returns those of tools that have changed, which are void."""
-        changed = [each.request["approval_id"] for each in chosen if _is_void(each, given)]
-        asked = [(each, each.request) for each in chosen]
-        has_open = any(each.resolved is None for each in chosen)
-        for each, request in asked:
+    async def _settle(self, session: SessionManager, work: DeferredWork, chosen: list["Chosen"]) -> list[str]:
+        """Records the answers to the chosen requests. Returns those of tools that have changed, which are void."""
+        changed = [each.request["approval_id"] for each, given in chosen if _is_void(each, given)]
+        has_open = any(each.resolved is None for each, _ in chosen)
+        for each, given in chosen:
             if each.resolved is None:
-                self._check(request, given)
-            elif not has_open and not _is_void(each, given):  # a cut-off turn goes on by the same answers only
-                _check_same(each, given)
-        for each, request in asked:
+                self._check(each.request, given)
+            elif given.is_of_client or (not has_open and not _is_void(each, given)):
+                _check_same(each, given)  # a cut-off turn goes on by the same answers only
+        for each, given in chosen:
             if each.resolved is not None:
                 continue
+            request = each.request
             approval_id, waiting = request["approval_id"], work.requests[request["approval_id"]]
             if given.decision == "approved" and not self._is_as_asked(waiting):
                 changed.append(approval_id)
@@ -253,17 +308,18 @@ class Approvals:
         self,
         session: SessionManager,
         wo_id: str,
-        chosen: list[AnsweredRequest],
-        given: GivenAnswer,
+        chosen: list["Chosen"],
         handle: HandleMessage[Ran],
     ) -> Ran:
-        """Returns the result of the turn that went on, for an answer that was given before."""
-        for each in chosen:
+        """Returns the result of the turn that went on, for answers that were given before."""
+        for each, given in chosen:
             _check_same(each, given)
         key = events.idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
         starts = await self._ledgers.ho2m.last(key=key)
         if not starts:  # its turn was cut off, or it expired before
-            raise ApprovalAnswered(chosen[0].request["approval_id"], "void: its turn was cut off, or another request expired")
+            first = chosen[0].found.request
+            void = "void: its turn was cut off, or another request expired"
+            raise ApprovalAnswered(first["approval_id"], void, of_client=first["reason"] == "client_tool")
         started = payload_as(TurnStartedPayload, starts[-1].payload)
         call = await self._call(session.session_id, wo_id, started, started.get("resumes"))
         return await handle(opened(started["user_message"]) or "", call)
@@ -281,6 +337,8 @@ class Approvals:
         if wanted is not None:
             source = await read_source(self._ledgers.ho2m, "output_schema", wanted)
             output = OutputSchema.from_text(source.text, name=source.name) if source is not None else None
+        tools_hash = asked.get("client_tools")
+        client_tools = await read_client_tools(self._ledgers.ho2m, tools_hash) if tools_hash is not None else None
         return TurnCall(
             session_id=session_id,
             idempotency_key=f"{APPROVAL_KEY}{wo_id}",
@@ -288,11 +346,12 @@ class Approvals:
             acceptance=tuple(opened(asked.get("acceptance", ())) or ()),
             output=output,
             resumes=resumes,
+            client_tools=client_tools,
         )
 
     def _check(self, request: ApprovalRequestedPayload, given: GivenAnswer) -> None:
         """Raises CallerError unless the answer fits the request."""
-        if given.decision == "denied":
+        if given.decision != "approved":
             return
         if self._tools.identity(request["tool"]) is None:
             raise CallerError(
@@ -315,6 +374,15 @@ class Approvals:
                 raise CallerError(f"answer: the tool asks a question, so give an answer, or deny the call; {wanted}")
             if problem is not None:
                 raise CallerError(f"answer = {quoted(given.answer)}: {problem}")
+
+    def _within_limit(self, request: ApprovalRequestedPayload, given: GivenAnswer) -> GivenAnswer:
+        """The output of a client's call, cut like the result of any tool; raises CallerError if it has no JSON form."""
+        if given.decision == "failed":
+            return given
+        outcome = self._tools.client_outcome(request["tool"], given.answer)
+        if outcome.error is not None:
+            raise CallerError(f"the output of client call {request['approval_id']!r}: {outcome.error}")
+        return replace(given, answer=outcome.result)
 
     def _is_as_asked(self, waiting: WaitingRequest) -> bool:
         """Whether the tool's definition is the one that the person was asked about."""
@@ -351,4 +419,37 @@ def _check_same(each: AnsweredRequest, given: GivenAnswer) -> None:
     """Raises ApprovalAnswered unless the request has this answer."""
     if each.resolved is None or not given.is_same(each.resolved):
         decision = each.resolved["decision"] if each.resolved is not None else "void: its turn was cut off"
-        raise ApprovalAnswered(each.request["approval_id"], decision)
+        raise ApprovalAnswered(each.request["approval_id"], decision, of_client=each.request["reason"] == "client_tool")
+
+
+class Chosen(NamedTuple):
+    """A request, and the answer that is given to it now."""
+
+    found: AnsweredRequest
+    given: GivenAnswer
+
+
+def work_order_of(outputs: Mapping[str, object]) -> tuple[SessionId, str]:
+    """Returns the session and the work order of a client's calls; raises CallerError unless all are of one work order."""
+    if not isinstance(outputs, Mapping) or not outputs:
+        raise CallerError(f"outputs = {quoted(outputs)}: expected outputs by the ids of `client_calls`, at least one")
+    found = {split_approval_id(each)[:2] for each in outputs}
+    if any(split_approval_id(each)[2] is None for each in outputs) or len(found) != 1:
+        raise CallerError(f"outputs of {', '.join(map(quoted, outputs))}: expected the ids of calls of one work order")
+    return found.pop()
+
+
+def given_output(call_id: str, output: object) -> GivenAnswer:
+    """Returns what a client says of one of its calls; raises CallerError if that cannot be recorded."""
+    made = output if isinstance(output, ClientOutput) else ClientOutput(cast(Json, output))
+    if made.error is None:
+        given = GivenAnswer(decision="returned", answer=made.output)
+    elif not isinstance(made.error, str) or made.output is not None:
+        raise CallerError(f"the output of client call {call_id!r}: expected an output, or an error as text, and not both")
+    else:
+        given = GivenAnswer(decision="failed", message=storable(made.error))
+    try:
+        canonical_bytes(given.answer, at="output")
+    except EntryRefused as error:
+        raise CallerError(f"the output of client call {call_id!r}: {error}") from None
+    return given

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from kitchener.actors.approval.resumption import read_parts, read_resumption
 from kitchener.actors.approval.wording import waiting_reply
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.pending import PendingApprovals, granted
-from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_TOOL, ApprovalPolicy
+from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_CLIENT, OF_THE_TOOL, ApprovalPolicy
 from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import iso, to_us
@@ -24,6 +25,7 @@ from kitchener.records import events
 from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, TurnStartedPayload, WorkOrderDeferredPayload
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import RefMapping
+from kitchener.records.tools.client_tools import ClientCall, ClientToolset
 from kitchener.records.tools.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.work_order import Constraints, WorkOrder
 
@@ -120,14 +122,18 @@ class ApprovalInTurn:
             if outcome is not None and outcome.error is None
         ]
 
-    def defer(self, wo: WorkOrder, turn_ts: str) -> "Deferral":
+    def defer(self, wo: WorkOrder, turn_ts: str, client_tools: ClientToolset | None = None) -> "Deferral":
         """Returns how the turn ends with a deferred work order.
 
         Args:
             wo: the deferred work order
             turn_ts: ISO time of the turn
+            client_tools: the tools that its caller runs; None: none
         """
-        return defer(wo, self._policy, self._config, turn_ts, self._ledgers.ho2m.content_digest)
+        policy = self._policy
+        if client_tools is not None:
+            policy = replace(policy, hashes={**policy.hashes, **dict.fromkeys(client_tools.names, client_tools.hash)})
+        return defer(wo, policy, self._config, turn_ts, self._ledgers.ho2m.content_digest)
 
 
 def limits_in_session(
@@ -151,17 +157,23 @@ def limits_in_session(
         changes["ask_after_untrusted"] = tuple(effects) if policy.after_untrusted == "ask" else ()
         used = [*[each for tool, each in always.items() if tool in limits.ask_tools], *later.values()]
         changes["grants"] = tuple(dict.fromkeys(used))
-        changes["most_requests"] = max(0, limits.most_requests - len(approvals.open))
+        open_calls = approvals.open
+        of_client = sum(each.is_of_client for each in open_calls)
+        changes["most_requests"] = max(0, limits.most_requests - (len(open_calls) - of_client))
+        if limits.client_tools:
+            changes["most_client_calls"] = max(0, limits.most_client_calls - of_client)
     return limits.replaced(**changes) if changes else limits
 
 
 class Deferral(NamedTuple):
-    """How a turn ends whose tool calls wait for a person."""
+    """How a turn ends whose tool calls wait for a person, or for the client that runs them."""
 
     entries: list[tuple[str, str, Mapping[str, object]]]
     """For HO2m, written in one commit: type, entity and fields."""
-    response: str
+    response: str | None
+    """The reply that asks a person; None: nobody has to be asked, and the reply is what the model wrote beside its calls."""
     approval_ids: tuple[str, ...]
+    client_calls: tuple[ClientCall, ...] = ()
 
 
 def defer(
@@ -177,25 +189,31 @@ def defer(
         digest: hashes content of a subject
     """
     expires_at = iso(to_us(datetime.fromisoformat(turn_ts) + timedelta(seconds=config.expires_s)))
-    deferred: WorkOrderDeferredPayload = {"wo_id": wo.wo_id, "reason": "approval", "cost": cost_mapping(wo.cost)}
-    asked = [(approval_id(wo.wo_id, each.call), each) for each in wo.requests]
+    requests = [(approval_id(wo.wo_id, each.call), each) for each in wo.requests]
+    asked = [(own_id, each) for own_id, each in requests if each.reason != "client_tool"]
+    calls = [ClientCall(own_id, each.tool_id, each.arguments) for own_id, each in requests if each.reason == "client_tool"]
+    reason = "approval" if asked else "client_tool"
+    deferred: WorkOrderDeferredPayload = {"wo_id": wo.wo_id, "reason": reason, "cost": cost_mapping(wo.cost)}
     entries: list[tuple[str, str, Mapping[str, object]]] = [(events.WO_DEFERRED, wo.wo_id, {**deferred})]
-    for own_id, each in asked:
+    for own_id, each in requests:
         payload = _requested(wo, own_id, each, policy)
         payload["expires_at"] = expires_at
         payload["args_hash"] = digest(wo.subject_id, canonical_bytes(each.arguments, at="arguments"))
         entries.append((events.APPROVAL_REQUESTED, own_id, {**payload}))
-    return Deferral(entries, waiting_reply(asked, policy.untrusted), tuple([own_id for own_id, _ in asked]))
+    response = waiting_reply(asked, policy.untrusted) if asked else None
+    return Deferral(entries, response, tuple([own_id for own_id, _ in asked]), tuple(calls))
 
 
 def _requested(wo: WorkOrder, own_id: str, request: ApprovalRequest, policy: ApprovalPolicy) -> ApprovalRequestedPayload:
     rule = AFTER_UNTRUSTED if request.is_after_untrusted else policy.asks.get(request.tool_id, OF_THE_TOOL)
+    if request.reason != "tool_call":
+        rule = OF_THE_CLIENT if request.reason == "client_tool" else OF_THE_TOOL
     found: ApprovalRequestedPayload = {
         "approval_id": own_id,
         "wo_id": wo.wo_id,
         "call": request.call,
         "reason": request.reason,
-        "rule": rule if request.reason == "tool_call" else OF_THE_TOOL,
+        "rule": rule,
         "tool": request.tool_id,
         "tool_hash": policy.hashes.get(request.tool_id, ""),
         "arguments": dict(request.arguments),

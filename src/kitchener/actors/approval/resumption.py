@@ -193,7 +193,9 @@ class _Loop:
 
 def _answer_of(resolved: ApprovalResolvedPayload, request: ApprovalRequestedPayload) -> ApprovalAnswer:
     given: ToolAnswer | None = None
-    if request["reason"] != "tool_call" and resolved["decision"] == "approved":
+    if resolved["decision"] == "returned":
+        given = ToolAnswer(None, opened(resolved.get("answer")))
+    elif request["reason"] != "tool_call" and resolved["decision"] == "approved":
         given = ToolAnswer(None, opened(resolved.get("answer", True)))
     arguments: Mapping[str, object] | None = opened(resolved.get("override_args"))
     return ApprovalAnswer(

@@ -14,6 +14,8 @@ _DECIDED: Final[Mapping[str, str]] = {
     "denied": "Not allowed",
     "cancelled": "Void, because the tool has changed",
     "expired": "Not answered in time",
+    "returned": "Done by the client",
+    "failed": "Failed at the client",
 }
 
 
@@ -61,6 +63,9 @@ def resumed_message(asked_for: str, answered: Iterable[tuple[ApprovalRequestedPa
     for request, answer in answered:
         arguments = answer.arguments if answer.arguments is not None else opened(request["arguments"]) or {}
         line = f"{_DECIDED[answer.decision]}: {shown_call(request['tool'], arguments)}"
+        if request["reason"] == "client_tool":  # what the client says is data, and stands in the tool's result
+            lines.append(line)
+            continue
         if answer.given is not None:
             line += f" Answer: {shortened(canonical_bytes(answer.given.answer, at='answer').decode())}"
         lines.append(f"{line} – {shortened(answer.message)}" if answer.message else line)

@@ -17,7 +17,7 @@ from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, opened, payload_as
-from kitchener.records.spoken import message_text, reply_text, turn_text, with_attached
+from kitchener.records.spoken import message_text, reply_text, told_reply, turn_text, with_attached
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 16_777_216
@@ -227,6 +227,7 @@ def turn_evidence(
     if started is None or not isinstance(message, str) or not isinstance(response, str):
         return ()
     speaker = opened(payload_as(TurnStartedPayload, started.payload).get("speaker"))
+    response = told_reply(entry.payload)
     if not ruleset.is_split:
         text = turn_text(message, response, speaker)
         return (evidence_item(entry.entity_id, entry.ref, entry.timestamp, text, estimate, session_id=session_id),)

@@ -114,7 +114,7 @@ class HO1Executor:
             return await self._failed(run, work_order, failure.error)
         except WorkOrderDeferred as deferral:
             if reply is not None:
-                await reply.void()
+                await (reply.finish(deferral.said) if deferral.waits_for_client else reply.void())
             return await self._deferred(run, work_order, deferral.requests)
         value, output_bytes = output
         if reply is not None and run.makes_reply:
@@ -212,7 +212,7 @@ class HO1Executor:
             choice = None
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             before = calls.count
-            outcomes = await calls.run(response.tool_uses)
+            outcomes = await calls.run(response.tool_uses, said=response.text)
             for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
                 messages.append(tool_message(calls, use, outcome, call))
             if calls.budget.is_over or not run.tally.has_room:

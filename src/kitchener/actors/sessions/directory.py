@@ -16,6 +16,7 @@ import anyio
 
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.active_text import ActiveText
+from kitchener.actors.sessions.external_names import ExternalNames
 from kitchener.actors.sessions.fresh_ids import FreshIds, TakenNumbers, check_session_id, taken_numbers
 from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
@@ -280,6 +281,8 @@ class SessionDirectory:
         self._clock = clock
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._fresh_ids = FreshIds(ids, ledgers, self._active)
+        self.names = ExternalNames(ledgers)
+        """Finds sessions by the names that clients gave them."""
         self._idle_s, self._max_active = config.idle_passivate_s, max_active
         self._text = text
         self._memory = memory
@@ -373,6 +376,8 @@ class SessionDirectory:
             await session.start_session(expected_head=EntryId("") if session_id is not None else None)
         except StaleHead:
             return await self.find_open(chosen, subject_id=subject_id)
+        if external_id is not None:
+            self.names.started(chosen, external_id, subject_id)
         if taken is not None:
             await _skip_numbers(session, taken)
         if self._authority is not None and session.thread is not None and not self._authority.is_shadow:
@@ -381,11 +386,6 @@ class SessionDirectory:
                 await session.write(*declared)
         self._keep(session)
         return session
-
-    async def by_external_id(self, external_id: str, subject_id: str | None) -> SessionId | None:
-        """Returns the subject's newest session with this external id, or None. Without a subject: an anonymous session."""
-        found = await self._ledgers.ho2m.last(key=events.external_index_key(subject_id, external_id))
-        return SessionId(found[-1].payload["session_id"]) if found else None
 
     def _manager(self, state: SessionState) -> SessionManager:
         return SessionManager(

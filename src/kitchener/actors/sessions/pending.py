@@ -23,6 +23,8 @@ class WaitingRequest:
     expires_at: str
     """ISO time."""
     is_after_untrusted: bool
+    is_of_client: bool = False
+    """Whether it waits for the client that runs the tool, and not for a person."""
     decision: ApprovalDecision | None = None
     """None: nobody has answered."""
 
@@ -74,7 +76,8 @@ class PendingApprovals:
 
     def request(self, payload: ApprovalRequestedPayload) -> None:
         """Adds a request."""
-        if payload["reason"] != "tool_call":
+        is_of_client = payload["reason"] == "client_tool"
+        if payload["reason"] != "tool_call" and not is_of_client:
             self.asked_by.add(payload["tool"])
         work = self.deferred.get(payload["wo_id"])
         if work is not None:
@@ -84,6 +87,7 @@ class PendingApprovals:
                 payload["tool_hash"],
                 payload["expires_at"],
                 payload.get("after_untrusted", False),
+                is_of_client,
             )
 
     def resolve(self, payload: ApprovalResolvedPayload) -> None:

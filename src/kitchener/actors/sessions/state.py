@@ -32,7 +32,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import as_chat, imported_text, spoken_in, turn_text
+from kitchener.records.spoken import as_chat, imported_text, spoken_in, told_reply, turn_text
 from kitchener.records.tokens import estimate_tokens
 
 COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
@@ -53,12 +53,14 @@ class PastTurn:
         estimator: str,
         speaker: str | None = None,
         content: str = "",
+        told: str | None = None,
     ) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
-        content = content or turn_text(user_message, response, speaker)
+        told = response if told is None else told
+        content = content or turn_text(user_message, told, speaker)
         said = tuple(as_chat(spoken_in(content)))
         self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, said=said)
-        self.exchange = {"user": user_message, "assistant": response}
+        self.exchange = {"user": user_message, "assistant": told}
         """The turn as input for classification."""
         self._words: frozenset[str] | None = None
 
@@ -218,7 +220,8 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
     said, speaker = (state.open_turn.user_message, state.open_turn.speaker) if state.open_turn is not None else ("", None)
     state.completed_turns += 1
     response = _text(payload.get("response", ""))
-    state.window.append(PastTurn(payload["turn_id"], said, response, ref, state.estimator, speaker))
+    told = told_reply(payload) if "client_calls" in payload else None
+    state.window.append(PastTurn(payload["turn_id"], said, response, ref, state.estimator, speaker, told=told))
     for listed in payload.get("tool_results") or ():
         state.tool_results.append((payload["turn_id"], Ref.from_listed(listed)))
     state.open_turn = None

@@ -14,6 +14,8 @@ from kitchener.records.tools.runnable_tool import ToolIdentity
 
 OF_THE_TOOL: Final = "tool"
 """The rule on record where the tool itself asks."""
+OF_THE_CLIENT: Final = "client"
+"""The rule on record where the call waits for the client that runs the tool."""
 AFTER_UNTRUSTED: Final = "after_untrusted"
 """The rule on record where a call waits because its turn has read text of an untrusted source."""
 

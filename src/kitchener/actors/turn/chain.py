@@ -319,10 +319,14 @@ class WorkOrderChain:
             "wo_type": wo_type,
             "intent_id": self.intent_id,
             "constraints": limits,
-            "input_refs": [self.message_ref, *input_refs],
             "input_hash": ho2m.content_digest(subject_id, data),
         }
-        names_all = self._services.constants.policy_version < 7
+        policy_version = self._services.constants.policy_version
+        if policy_version < 8:
+            fields["input_refs"] = [self.message_ref, *input_refs]
+        elif input_refs:
+            fields["input_refs"] = list(input_refs)
+        names_all = policy_version < 7
         if wo.targets or names_all:
             fields["targets"] = list(wo.targets)
         if wo.acceptance or names_all:

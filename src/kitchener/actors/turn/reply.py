@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kitchener.records.tools.client_tools import ClientCall
 from kitchener.records.turn import TurnError
 
 
@@ -15,6 +16,8 @@ class Reply(NamedTuple):
     """Why the turn could not do what was asked; None if it could."""
     pending: tuple[str, ...] = ()
     """The requests for approval that the turn ends with."""
+    client_calls: tuple[ClientCall, ...] = ()
+    """The calls that the caller of the turn has to make."""
 
 
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."

@@ -18,7 +18,14 @@ from kitchener.context import result_id
 from kitchener.criteria import is_for_model
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import EscalationPayload, QualityGatePayload, ToolCallPayload, opened, payload_as
+from kitchener.records.entries import (
+    EscalationPayload,
+    ModelCallPayload,
+    QualityGatePayload,
+    ToolCallPayload,
+    opened,
+    payload_as,
+)
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.turn import TurnError
 from kitchener.records.work_order import WorkOrder
@@ -158,6 +165,20 @@ def _source(call: StoredEntry) -> Mapping[str, object]:
     """Where the result of a recorded call comes from, if that is not trusted."""
     payload = payload_as(ToolCallPayload, call.payload)
     return {"source": payload["source"]} if payload.get("untrusted") else {}
+
+
+def said_beside_calls(trace: Sequence[StoredEntry], wo_id: str) -> str:
+    """What the model wrote in the last answer of a work order, beside the tools that it called; "": nothing.
+
+    Args:
+        trace: the executor's entries of the turn
+        wo_id: the work order
+    """
+    for entry in reversed(trace):
+        if entry.entry_type == events.LLM_CALL and entry.entity_id == wo_id:
+            answer = opened(payload_as(ModelCallPayload, entry.payload)["response"])
+            return answer["text"] if answer is not None else ""
+    return ""
 
 
 def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str | None:

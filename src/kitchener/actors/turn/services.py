@@ -14,7 +14,7 @@ from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
-from kitchener.actors.sources import RequestSources
+from kitchener.actors.sources import RequestSources, Source
 from kitchener.actors.tools.approval_policy import policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
@@ -26,7 +26,6 @@ from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping
-from kitchener.records.output_schema import OutputSchema
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 
@@ -59,8 +58,9 @@ class TurnConstants:
         self.approval = policy_of(config.approval, identities)
         self.allowed_tools = self.approval.offered
         # Of the class, not of the turn, so that the system message stays equal from turn to turn.
-        is_told = bool(self.allowed_tools) and policy_version > 3 and sources.shows_history
-        self.told_of_tools = {"has_tools": True} if is_told else {}
+        can_be_told = policy_version > 3 and sources.shows_history
+        self.told_of_client_tools = {"has_tools": True} if can_be_told else {}
+        self.told_of_tools = self.told_of_client_tools if self.allowed_tools else {}
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
@@ -77,6 +77,7 @@ class TurnConstants:
         limits = partial(constraints_for, config, token_budget=config.turn_budget, policy_version=policy_version)
         self.classify = limits("classify", contract_id=config.classify_contract_id)
         self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
+        self.trusts_clients, self.max_client_calls = config.client_tools_trusted, config.max_client_calls
         results_budget = config.results_budget if policy_version > 1 else None
         rounds = self.synthesize.replaced(
             turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
@@ -122,6 +123,21 @@ class TurnConstants:
             found = self.with_tools if plan.offers_tools else self.synthesize
         return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
 
+    def with_client_tools(self, constraints: Constraints, names: tuple[str, ...]) -> Constraints:
+        """The constraints of a reply, with the tools that the caller of the turn runs.
+
+        Args:
+            constraints: those of the agent class, under which tools are offered
+            names: the tools
+        """
+        refused = names if self.approval.after_untrusted == "deny" else ()
+        return constraints.replaced(
+            allowed_tools=(*[each for each in constraints.allowed_tools if each not in names], *names),
+            deny_after_untrusted=(*constraints.deny_after_untrusted, *refused),
+            client_tools=names,
+            most_client_calls=self.max_client_calls,
+        )
+
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
         """The acceptance criteria of a reply with those of the tools that the model called for it."""
         if self.tool_acceptance and self.policy_version > 2:
@@ -154,8 +170,8 @@ class TurnServices:
     constants: TurnConstants
     content: ContentIntake
     """Stores images and files of messages."""
-    record_output: Callable[[OutputSchema], Awaitable[None]]
-    """Records the schema of an object that a caller wants, once."""
+    record_source: Callable[[Source], Awaitable[None]]
+    """Records what a caller brings along for a request, once: the schema of an object, or definitions of tools."""
     authority: ContextAuthority | None = None
     """The Context Authority; None if it is off, and then none of its code runs."""
     memory: TurnMemory | None = None

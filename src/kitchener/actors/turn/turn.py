@@ -15,10 +15,18 @@ from kitchener.actors.attention.retriever import AttentionContext, ContextFragme
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.sessions.directory import SessionManager, close_open_turn
+from kitchener.actors.sources import source_of_client_tools, source_of_output
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply
-from kitchener.actors.turn.reply_check import apology_after, closing_tool, instructions_of, judge_reply, results_of
+from kitchener.actors.turn.reply_check import (
+    apology_after,
+    closing_tool,
+    instructions_of,
+    judge_reply,
+    results_of,
+    said_beside_calls,
+)
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.turn_start import start_fields, write_start
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
@@ -51,7 +59,8 @@ from kitchener.records.entries import (
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import StoredPart
 from kitchener.records.spoken import message_text
-from kitchener.records.turn import NO_CANDIDATES, TextRetracted, TurnCall, TurnResult, UpdateListener
+from kitchener.records.tools.client_tools import ClientToolset
+from kitchener.records.turn import NO_CANDIDATES, ClientCallRequested, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 logger = get_logger(__name__)
@@ -85,6 +94,7 @@ class Turn:
         "_authority",
         "_chain",
         "_classification",
+        "_client_tools",
         "_earlier_failures",
         "_is_over",
         "_memory",
@@ -123,6 +133,7 @@ class Turn:
         self._asked: OutputSchema | None = None
         self._approval = ApprovalInTurn(services.ledgers, session, services.constants.approval, services.config.approval)
         self._tool_choice: str | None = None
+        self._client_tools: ClientToolset | None = None
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
@@ -130,8 +141,11 @@ class Turn:
         The write is refused unless the session's last entry is still the one that this process knows.
         """
         self._asked = call.output
+        self._client_tools = call.client_tools
         if call.output is not None:
-            await self._services.record_output(call.output)
+            await self._services.record_source(source_of_output(call.output))
+        if call.client_tools is not None:
+            await self._services.record_source(source_of_client_tools(call.client_tools))
         self._positions = self._services.ledgers.positions()
         self._turn_ts = self._services.now()
         if not call.memory:
@@ -184,6 +198,7 @@ class Turn:
             read_only=constants.read_only_tools,
             room=self._chain.room,
             held_back=self._approval.held_back,
+            has_client_tools=self._client_tools is not None,
             policy_version=constants.policy_version,
         ).choosing(self._tool_choice)
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
@@ -337,6 +352,10 @@ class Turn:
         constants = self._services.constants
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
+        of_tools = constants.told_of_tools
+        if self._client_tools is not None and plan.offers_tools:
+            constraints = constants.with_client_tools(constraints, self._client_tools.names)
+            of_tools = constants.told_of_client_tools
         constraints = self._approval.limits(constraints, results)
         acceptance = self._acceptance
         if plan.tool_request is not None:
@@ -345,7 +364,7 @@ class Turn:
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
             "instructions": instructions_of(constants.instructions, self._asked, acceptance),
-            **constants.told_of_tools,
+            **of_tools,
         }
         is_chat = context.history is not None and context.projection_ref is not None
         prior = given_results(classification, results, inputs, is_chat=is_chat)
@@ -393,14 +412,21 @@ class Turn:
             inputs = {**inputs, "instructions": told}
 
     async def _defer(self, wo: WorkOrder) -> Reply:
-        """Records the calls that wait for a person, and returns the reply that says so."""
-        entries, response, pending = self._approval.defer(wo, self._turn_ts)
-        await self._chain.defer(wo, entries)
-        return Reply(response, None, pending)
+        """Records the calls that wait for a person or for the client, and returns the reply that says so."""
+        deferral = self._approval.defer(wo, self._turn_ts, self._client_tools)
+        await self._chain.defer(wo, deferral.entries)
+        response, calls = deferral.response, deferral.client_calls
+        if response is None:
+            said = said_beside_calls(self._chain.trace, wo.wo_id)
+            response = said if self._chain.can_record(said) else ""
+        if self._update is not None:
+            for each in calls:
+                await self._update(ClientCallRequested(wo.wo_id, each))
+        return Reply(response, None, deferral.approval_ids, calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
-        response, error, pending = reply
+        response, error, pending, client_calls = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
         authority, earlier = self._authority, self._earlier_failures
@@ -417,7 +443,8 @@ class Turn:
         }
         await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
         if authority is not None:
-            closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not pending else None
+            is_waiting = pending or client_calls
+            closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not is_waiting else None
             await self._in_shadow(authority.finish(self._output, is_failed=error is not None, closing_tool=closing))
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
@@ -431,6 +458,7 @@ class Turn:
             consolidation_candidates=gates.candidates if gates is not None else NO_CANDIDATES,
             degraded=error is not None,
             pending_approval=pending,
+            client_calls=client_calls,
             error=error,
             trace_hash=trace_hash,
             projection_ref=authority.projection_ref if authority is not None else None,

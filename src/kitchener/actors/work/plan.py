@@ -81,6 +81,7 @@ def plan_chain(
     read_only: Collection[str],
     room: int,
     held_back: Collection[str] = (),
+    has_client_tools: bool = False,
     policy_version: int = POLICY_VERSION,
 ) -> ChainPlan:
     """Plans the rest of a turn's chain after the classification.
@@ -96,10 +97,11 @@ def plan_chain(
         read_only: the tools without effects among them
         room: work orders that still fit into the chain, including the reply
         held_back: the tools that only the replying model may ask for, because a person may have to be asked about them
+        has_client_tools: whether the message brings tools that its caller runs, which only the replying model may ask for
         policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
-    if speech_act in _NO_TOOLS or not allowed:
+    if speech_act in _NO_TOOLS or not (allowed or has_client_tools):
         return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
     request = _tool_request(classification.get("tool_request"))
     may_run = (

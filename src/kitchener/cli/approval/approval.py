@@ -44,6 +44,7 @@ _RULES: Final[Mapping[str, str]] = {
     "default": "the default for functions",
     "mcp_default": "the default for tools of MCP servers",
     "after_untrusted": "the turn had read text of an untrusted source",
+    "client": "nobody: the client that brought the tool runs it",
 }
 """Who asks, where that is no rule of the settings."""
 
@@ -67,7 +68,7 @@ def list_(
         kitchener approval list last --all --json
     """
     found = anyio.run(_found, options, session)
-    shown = [each for each in found if all_ or each.is_pending]
+    shown = [each for each in found if not each.is_of_client and (all_ or each.is_pending)]
     if json:
         print_json([row(each) for each in shown])
     elif shown:

@@ -208,11 +208,7 @@ def _named(owned: Owned, owners: Owners, report: LeakReport) -> Iterator[_Named]
     if "namespace" in payload and "subject_id" in payload:
         yield "record", "subject_id", str(payload["subject_id"]), {owners.number(agent_class, str(payload["subject_id"]))}
     if entry.entry_type == events.HO3_SIGNAL:
-        metadata = payload.get("metadata")
-        report.sealed += is_sealed(metadata)
-        if isinstance(metadata, dict) and "turn_id" in metadata:
-            turn_id = metadata["turn_id"]
-            yield "signal", "metadata.turn_id", str(turn_id), owners.of_turn(agent_class, turn_id)
+        report.sealed += is_sealed(payload.get("metadata"))
     elif entry.entry_type == events.HO3_OVERLAY:
         for event_id in _texts(payload.get("source_event_ids")):
             yield "lesson", "source_event_ids", event_id, owners.of_event(event_id)

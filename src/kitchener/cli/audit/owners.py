@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from kitchener.ids import OPERATOR, memory_namespace, session_of_turn, split_namespace
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry, innermost
+from kitchener.memory.recorded_signals import stored_signals
 from kitchener.records import events
 from kitchener.records.entries import Payload
 from kitchener.records.ref import Ref
@@ -83,7 +84,8 @@ class Owners:
         elif entry.entry_type == events.INTENT_DECLARED:
             self._add(f"intent {agent_class}", entry.entity_id, owner)
         elif entry.entry_type == events.HO3_SIGNAL:
-            self._add("event", str(payload.get("event_id")), owner)
+            for event_id in stored_signals(entry):
+                self._add("event", event_id, owner)
         elif entry.entry_type == events.HO3_OVERLAY:
             for name in ("artifact_id", "overlay_id"):
                 self._add("artifact", str(payload.get(name)), owner)

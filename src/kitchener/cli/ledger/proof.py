@@ -27,6 +27,7 @@ from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle
 from kitchener.ledger.audit.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
+from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
@@ -319,7 +320,8 @@ class _TurnSelection:
         self._artifacts: set[str] = set()
         self._namespace = ""
         self._overlays_position: int | None = None
-        self._output_schema: str | None = None
+        self._brought: list[str] = []
+        """What its caller brought along, by hash: the schema of an object, and tools."""
         self._loop: frozenset[str] = frozenset()
         """The work orders of the tool loop that the turn goes on with."""
 
@@ -349,7 +351,7 @@ class _TurnSelection:
                 is_known = True
                 self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
                 self._config_hash = entry.payload.get("config_hash", "")
-                self._output_schema = entry.payload.get("output_schema")
+                self._brought = [entry.payload[each] for each in ("output_schema", "client_tools") if each in entry.payload]
                 resumes = entry.payload.get("resumes") or {}
                 wanted.update(resumes.get("approval_ids", ()))
                 self._loop = frozenset(resumes.get("loop", ()))
@@ -370,7 +372,7 @@ class _TurnSelection:
                 " when its session is next used"
             )
         seqs = seqs.union(*(approvals.get(each, ()) for each in wanted))
-        return seqs | await entries_of_sources(reader, self._config_hash, self._output_schema) if self._has_sources else seqs
+        return seqs | await entries_of_sources(reader, self._config_hash, self._brought) if self._has_sources else seqs
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
         read = reader.read(session_id=self.session_id)
@@ -410,13 +412,11 @@ class _TurnSelection:
         return {entry.seq async for entry in reader.read(session_id=self.session_id) if self._is_my_signal(entry)}
 
     def _is_my_signal(self, entry: StoredEntry) -> bool:
-        payload = entry.payload
-        metadata = payload.get("metadata")
-        if isinstance(metadata, dict) and "turn_id" in metadata:
-            return bool(metadata["turn_id"] == self.turn_id)
+        if (turn_id := turn_of_signals(entry)) is not None:
+            return turn_id == self.turn_id
         # The metadata is sealed and the key is not available; but the event's id is derived from the turn.
-        ids = tuple(event_id(self.session_id, self.turn_id, str(payload.get("signal_id")), n) for n in range(_ORDINALS))
-        return bool(payload.get("event_id") in ids)
+        ((given, signal_id),) = stored_signals(entry).items()
+        return given in (event_id(self.session_id, self.turn_id, signal_id, n) for n in range(_ORDINALS))
 
     async def _of_overlays(self, reader: LedgerReader) -> set[int]:
         """All entries about the learned lines that a model was shown, up to the position that the turn read."""

@@ -13,6 +13,7 @@ from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.memory import MemoryReader
+from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.signals import normalise
 from kitchener.records import events
 
@@ -88,8 +89,9 @@ class AgentMemory:
 
         async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
             if (subject := counts(entry.payload["namespace"])) is not None:
-                subject.events += 1
-                subject.signal_ids.add(events.in_words(entry.payload)["signal_id"])
+                seen = seen_in(entry)["signals"]
+                subject.events += len(seen)
+                subject.signal_ids.update(seen.values())
         async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
             if (subject := counts(entry.payload["namespace"])) is not None:
                 subject.artifact_ids.add(entry.payload.get("artifact_id") or entry.payload["overlay_id"])
@@ -139,8 +141,8 @@ class AgentMemory:
         holders: dict[str, None] = {}
         if reader is not None:
             async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-                named = entry.payload["event_id"], entry.payload["signal_id"], events.in_words(entry.payload)["signal_id"]
-                if target in named:
+                stored = stored_signals(entry)
+                if target in {*stored, *stored.values(), *seen_in(entry)["signals"].values()}:
                     agent_class, holder = split_namespace(entry.payload["namespace"])
                     if agent_class == self.agent_class:
                         holders[holder] = None

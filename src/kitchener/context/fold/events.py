@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, cast, get_args
 from kitchener.records.entries import IntentCloser, text_of
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.spoken import told_reply
 
 INTENT_DECLARED: Final = "INTENT_DECLARED"
 INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
@@ -359,7 +360,7 @@ def _answered(payload: Mapping[str, object]) -> Answered:
     return Answered(
         _id(payload.get("intent_id")),
         None if message is None else text_of(message),
-        text_of(payload.get("response")),
+        told_reply(payload),
         None if isinstance(error, Mapping) and error.get("kind") in _OWN_ANSWERS else _is_failed(payload),
         _id(payload.get("session_id")),
     )

@@ -56,14 +56,16 @@ class TurnApprovals:
     def lines(self) -> Iterator[str]:
         """For a reader."""
         for each in self.asked:
-            yield f"asked for approval, by rule {each.rule!r}: {each.approval_id}, {_call(each)}"
+            asked = "asked the client to run" if each.is_of_client else f"asked for approval, by rule {each.rule!r}:"
+            yield f"{asked} {each.approval_id}, {_call(each)}"
             yield f"  {answer_words(each)}"
         if self.continued_by is not None:
             yield f"it went on in {self.continued_by}"
         if self.continues is not None:
             yield f"goes on with {self.continues}"
         for each in self.answered:
-            yield f"{each.approval_id}, {_call(each)}, asked for by rule {each.rule!r}"
+            asked = "run by the client" if each.is_of_client else f"asked for by rule {each.rule!r}"
+            yield f"{each.approval_id}, {_call(each)}, {asked}"
             yield f"  {answer_words(each)}"
         for each in self.granted:
             yield f"{each.tool_id} could run unasked: {each.approval_id} {answer_words(each)}"
@@ -114,6 +116,10 @@ def answer_words(each: ApprovalInfo) -> str:
     if each.resolved is None or each.resolved["decision"] in _ENDS:
         decision = each.status if each.resolved is None else each.resolved["decision"]
         return _ENDS.get(decision, decision)
+    if each.is_of_client:
+        error = f" – {one_line(str(given['given_message']), _WIDTH)}" if "given_message" in given else ""
+        how = "failed at the client" if each.resolved["decision"] == "failed" else "returned by the client"
+        return f"{how} at {short_time(each.resolved_at or '')}{error}"
     words = [each.resolved["decision"], f"by {given.get('given_answered_by', 'a person who was not named')}"]
     words.append(f"at {short_time(each.resolved_at or '')}")
     if each.resolved["scope"] == "session":

@@ -6,10 +6,12 @@ from typing import Literal, NotRequired, TypedDict
 from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostMapping
 
-ApprovalReason = Literal["tool_call", "input_required", "confirmation"]
-"""Why a call waits: a policy asks before it runs; a server asks for input; the tool asks for a confirmation."""
-ApprovalDecision = Literal["approved", "denied", "cancelled", "expired"]
-"""How a request ended. `cancelled`: the tool's definition had changed, so an approval would be for something else."""
+ApprovalReason = Literal["tool_call", "input_required", "confirmation", "client_tool"]
+"""Why a call waits: a policy asks before it runs; a server asks for input; the tool asks for a confirmation; the caller of the
+turn runs the tool."""
+ApprovalDecision = Literal["approved", "denied", "cancelled", "expired", "returned", "failed"]
+"""How a request ended. `cancelled`: the tool's definition had changed, so an approval would be for something else. `returned`
+and `failed`: the client ran its tool, with an output or with an error."""
 ApprovalScope = Literal["once", "session"]
 """What an approval is for: this call, or further calls of the tool in this session."""
 
@@ -25,7 +27,7 @@ class ApprovalRequestedPayload(CommonPayload):
     """Number of the tool call within the work order, from 1."""
     reason: ApprovalReason
     rule: str
-    """The rule of the policy that asks, as it is written; `tool`: the tool itself asks."""
+    """The rule of the policy that asks, as it is written; `tool`: the tool itself asks; `client`: its client runs it."""
     tool: str
     """The tool id."""
     tool_hash: str
@@ -53,9 +55,9 @@ class ApprovalResolvedPayload(CommonPayload):
     override_args: NotRequired[Mapping[str, object] | Sealed]
     """The arguments to use in place of the model's; absent: those of the model."""
     answer: NotRequired[Json | Sealed]
-    """What the person answered to the tool's question; absent: nothing."""
+    """What the person answered to the tool's question, or the output of the client's tool; absent: nothing, or null."""
     message: NotRequired[SealedText]
-    """What the person says about the decision, for the model; absent: nothing."""
+    """What the person says about the decision, or how the client's tool failed, for the model; absent: nothing."""
     answered_by: NotRequired[SealedText]
     """Who answered, as the program names the person; absent: it did not say."""
 

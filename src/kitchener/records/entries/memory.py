@@ -1,5 +1,6 @@
 """Payloads of the memory's ledgers, SIGNALS and OVERLAYS."""
 
+from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
@@ -24,14 +25,26 @@ class MemoryPayload(CommonPayload):
     words: NotRequired[Words]
 
 
-class SignalPayload(MemoryPayload):
-    """`HO3_SIGNAL`: something recurring was seen once."""
+class LoggedSignalPayload(MemoryPayload):
+    """`HO3_SIGNAL` of version 1: something recurring was seen once. A program that logs an event by itself writes it."""
 
     event_id: str
     signal_id: str
     timestamp: str
     """ISO time at which it was seen."""
     metadata: dict[str, Json] | Sealed
+    """What the program says of it; before version 8 of the policy that of a turn has `turn_id`."""
+
+
+class SignalPayload(MemoryPayload):
+    """`HO3_SIGNAL` of version 2: what recurs and was seen in a turn. Version 1 is read as one with a single event."""
+
+    signals: Mapping[str, str]
+    """Event ids with the signal of each."""
+    timestamp: str
+    """ISO time at which they were seen."""
+    metadata: NotRequired[dict[str, Json] | Sealed]
+    """Absent: a turn wrote the entry."""
 
 
 class OverlayPayload(MemoryPayload):

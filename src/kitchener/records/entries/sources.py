@@ -5,7 +5,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from kitchener.records.entries.common import CommonPayload, SealedText
 
-SourceKind = Literal["configuration", "prompt_pack", "contract", "attention_template", "tool", "output_schema"]
+SourceKind = Literal["configuration", "prompt_pack", "contract", "attention_template", "tool", "output_schema", "client_tools"]
 
 
 class SourceRecordedPayload(CommonPayload):
@@ -13,7 +13,8 @@ class SourceRecordedPayload(CommonPayload):
 
     kind: SourceKind
     name: str
-    """The id of the pack, contract, template or tool; the agent class of a configuration; the name of a model or schema."""
+    """The id of the pack, contract, template or tool; the agent class of a configuration; the name of a model or schema;
+    `client_tools` for the tools that a caller runs."""
     hash: str
     """`sha256:` of the whole text as UTF-8."""
     text: SealedText

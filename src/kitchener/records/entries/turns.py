@@ -54,6 +54,14 @@ class TurnErrorMapping(TypedDict):
     wo_id: str | None
 
 
+class ClientCallMapping(TypedDict):
+    """A `ClientCall` as a JSON object."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, object]
+
+
 class TurnStartedPayload(CommonPayload):
     """`TURN_STARTED`"""
 
@@ -82,6 +90,8 @@ class TurnStartedPayload(CommonPayload):
     output_schema: NotRequired[str]
     """Hash of the JSON schema of the object that the caller wants in place of a reply's text, see `SOURCE_RECORDED`; absent:
     the caller wants text."""
+    client_tools: NotRequired[str]
+    """Hash of the definitions of the tools that the caller runs, see `SOURCE_RECORDED`; absent: the caller runs none."""
     tool_choice: NotRequired[str]
     """What the first answer of the reply had to call: `none`, `required` or the id of a tool; absent: the model chose."""
     media_types: NotRequired[list[str]]
@@ -132,6 +142,8 @@ class TurnResultPayload(CommonPayload):
     error: TurnErrorMapping | Sealed | None
     trace_hash: str | None
     projection_ref: RefMapping | None
+    client_calls: NotRequired[list[ClientCallMapping] | Sealed]
+    """The calls that the caller has to make; absent: none."""
     has_output: NotRequired[Literal[True]]
     """The response is the text of the object that the caller asked for; absent: it is no such object."""
 

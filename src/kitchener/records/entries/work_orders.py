@@ -76,6 +76,8 @@ class ConstraintsMapping(TypedDict, total=False):
     has_read_untrusted: bool
     most_requests: int
     grants: list[str]
+    client_tools: list[str]
+    most_client_calls: int
 
 
 class GatheredContext(TypedDict):
@@ -111,7 +113,9 @@ class WorkOrderPlannedPayload(CommonPayload):
     """Absent: none, as with `acceptance`. Before version 7 of the policy always there."""
     acceptance: NotRequired[list[str] | Sealed]
     constraints: ConstraintsMapping
-    input_refs: list[RefMapping | None]
+    input_refs: NotRequired[list[RefMapping | None]]
+    """What the input holds besides the turn's message; absent: nothing. Before version 8 of the policy always there, and the
+    message first."""
     input_hash: str
     parent_wo_id: NotRequired[str]
     attention: NotRequired[GatheredContext]

@@ -39,16 +39,17 @@ class ApprovalAnswer:
     arguments: Mapping[str, object] | None = None
     """The arguments to use in place of the model's; None: those of the model."""
     given: ToolAnswer | None = None
-    """What the person answered to the tool's question; None: the tool asked none."""
+    """What the person answered to the tool's question, or the output of the client's tool; None: neither."""
     message: str = ""
     """What the person says about the decision."""
 
     @property
     def problem(self) -> str | None:
         """Why the call must not run, as the model is told; None: it may run."""
-        if self.decision == "approved":
+        if self.decision in ("approved", "returned"):
             return None
         told = {
+            "failed": "the client ran this tool, and it failed",
             "denied": "a person was asked and did not allow this call",
             "cancelled": "this call was not made: the tool has changed since; ask for it again if it is needed",
             "expired": "this call was not made: nobody answered the request for approval in time",

@@ -7,8 +7,9 @@ with what an agent class is configured with now.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
@@ -22,7 +23,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition, TurnStartedPayload, payload_as
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.runnable_tool import RunnableTool, ToolIdentity, definition_of
 from kitchener.replaying.comparison import line_diff
 
 _KINDS: Final[Mapping[SourceKind, str]] = {
@@ -121,6 +122,12 @@ class DefinedTools(ToolRegistry):
         """See `ToolRegistry`."""
         return tuple(name for name, each in self._defined.items() if not each["built_in"])
 
+    def with_client_tools(self, tools: Iterable[RunnableTool]) -> "DefinedTools":
+        """See `ToolRegistry`."""
+        found, own = copy(self), {each.tool_id: definition_of(each, built_in=False) for each in tools}
+        found._defined, found._of_client = {**self._defined, **own}, frozenset(own)
+        return found
+
     def is_read_only(self, tool_id: str) -> bool:
         """See `ToolRegistry`."""
         return tool_id in self._defined and self._defined[tool_id]["read_only"]
@@ -181,7 +188,9 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
 
 
 async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEntry]) -> dict[str, str]:
-    """Returns the schemas of the objects that callers of some turns asked for, by their hashes, as far as they can be read.
+    """Returns what callers of some turns brought along, by its hash, as far as it can be read.
+
+    That are the schemas of the objects that they asked for, and the definitions of the tools that they ran.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys; None: there is none
@@ -189,9 +198,11 @@ async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEn
     """
     starts = (payload_as(TurnStartedPayload, each.payload) for each in entries if each.entry_type == events.TURN_STARTED)
     found = dict[str, str]()
-    for wanted in dict.fromkeys(each["output_schema"] for each in starts if "output_schema" in each):
+    kinds: tuple[Literal["output_schema", "client_tools"], ...] = ("output_schema", "client_tools")
+    named = [(kind, each[kind]) for each in starts for kind in kinds if kind in each]
+    for kind, wanted in dict.fromkeys(named):
         with suppress(SourcesSealed):
-            source = await read_source(ho2m, "output_schema", wanted) if ho2m is not None else None
+            source = await read_source(ho2m, kind, wanted) if ho2m is not None else None
             found |= {wanted: source.text} if source is not None else {}
     return found
 
@@ -215,20 +226,19 @@ async def recorded_server_tools(
     return found
 
 
-async def entries_of_sources(ho2m: LedgerReader, config_hash: str, output_schema: str | None = None) -> set[int]:
+async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iterable[str] = ()) -> set[int]:
     """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys
         config_hash: as `TURN_STARTED` names it
-        output_schema: the schema of the object that the caller of the turn asked for, by its hash; None: it asked for text
+        brought: what the caller of the turn brought along, by its hashes: the schema of an object, and its tools
 
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
     """
     keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
-    if output_schema is not None:
-        keys.add(events.source_index_key(output_schema))
+    keys |= {events.source_index_key(each) for each in brought}
     return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
 
 

@@ -11,12 +11,13 @@ from typing import Final
 import orjson
 
 from kitchener.actors.attention.templates import AttentionTemplate
-from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_source, read_texts
+from kitchener.actors.sources import Source, SourcesSealed, named_sources, read_source, read_texts, source_of_client_tools
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import FolderDamaged
 from kitchener.ledger import LedgerReader
 from kitchener.records.entries import Payload, SourceKind, ToolDefinition
 from kitchener.records.output_schema import OutputSchema
+from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.schemas.json_schema import JsonSchema
 
 SOURCES: Final = "sources.json"
@@ -24,10 +25,11 @@ SOURCES: Final = "sources.json"
 
 
 def named_by(payload: Payload) -> set[tuple[SourceKind, str]]:
-    """The sources that an entry of HO2m names by their hashes: a configuration, and the schema of a caller's object."""
+    """The sources that an entry of HO2m names by their hashes: a configuration, and what a caller brought along."""
     named: tuple[tuple[SourceKind, object], ...] = (
         ("configuration", payload.get("config_hash")),
         ("output_schema", payload.get("output_schema")),
+        ("client_tools", payload.get("client_tools")),
     )
     return {(kind, each) for kind, each in named if isinstance(each, str)}
 
@@ -43,8 +45,8 @@ async def sources_to_export(ho2m: LedgerReader, named: Iterable[tuple[SourceKind
         for kind, each in sorted(named):
             if kind == "configuration":
                 found |= {source.hash: source.text for source in await read_texts(ho2m, each)}
-            elif (schema := await read_source(ho2m, kind, each)) is not None:
-                found[schema.hash] = schema.text
+            elif (brought := await read_source(ho2m, kind, each)) is not None:
+                found[brought.hash] = brought.text
     except SourcesSealed:
         return None
     return canonical_bytes(found) + b"\n" if found else None
@@ -71,6 +73,9 @@ def imported_sources(path: str, data: bytes, named: Iterable[tuple[SourceKind, s
         for kind, source_hash in sorted(each for each in named if each[1] in texts):
             if kind == "output_schema":
                 found[source_hash] = _of_output(texts[source_hash])
+                continue
+            if kind == "client_tools":
+                found[source_hash] = _of_client_tools(texts[source_hash])
                 continue
             for each in _of_configuration(texts, source_hash, agent_class):
                 found[each.hash] = each
@@ -105,6 +110,15 @@ def _of_output(text: str) -> Source:
     JsonSchema(schema)
     output = OutputSchema.from_text(text)
     return Source("output_schema", output.name, text, output.hash)
+
+
+def _of_client_tools(text: str) -> Source:
+    """Raises ValueError, KeyError or TypeError if a text cannot be the definitions of a caller's tools."""
+    tools = ClientToolset.from_text(text)
+    if not all(isinstance(each, str) for tool in tools.tools for each in (tool.name, tool.description)):
+        raise ValueError("names and descriptions that are no texts")
+    tools.runnable(is_trusted=False)
+    return source_of_client_tools(tools)
 
 
 def _check_form(source: Source) -> None:

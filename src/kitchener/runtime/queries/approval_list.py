@@ -60,7 +60,8 @@ class ApprovalInfo:
 
     @property
     def reason(self) -> ApprovalReason:
-        """Why it waits: a policy asks before the call (`tool_call`), or the tool asks a question."""
+        """Why it waits: a policy asks before the call (`tool_call`), the tool asks a question, or the client runs it
+        (`client_tool`)."""
         return self.request["reason"]
 
     @property
@@ -75,7 +76,7 @@ class ApprovalInfo:
 
     @property
     def rule(self) -> str:
-        """The rule that asks, as it is written in the settings; `tool`: the tool itself asks."""
+        """The rule that asks, as it is written in the settings; `tool`: the tool itself asks; `client`: its client runs it."""
         return self.request["rule"]
 
     @property
@@ -87,6 +88,11 @@ class ApprovalInfo:
     def wo_id(self) -> str:
         """Its work order."""
         return self.request["wo_id"]
+
+    @property
+    def is_of_client(self) -> bool:
+        """Whether it is the call of a client's tool, which nobody approves."""
+        return self.request["reason"] == "client_tool"
 
     @property
     def is_pending(self) -> bool:

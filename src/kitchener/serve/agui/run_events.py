@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kitchener.records.turn import (
+    ClientCallRequested,
     TextDelta,
     TextRetracted,
     ToolProgress,
@@ -77,6 +78,8 @@ class RunEvents:
             return self._calls.progress(update)
         if isinstance(update, ToolRan):
             return self._calls.ran(update)
+        if isinstance(update, ClientCallRequested):
+            return b""
         return self._complete(update)
 
     def finish(self, now_ms: int, waiting: Sequence[RequestedCall] = (), result: Mapping[str, object] | None = None) -> bytes:

@@ -119,12 +119,10 @@ class SessionFinder:
         self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair] | None, key: str | None
     ) -> str | None:
         """The session of the key, or the newest session of the conversation whose history is the claimed one."""
-        if await supervisor.find_external(name, subject_id=subject_id) is None:  # opens the ledgers, too
-            return None
-        ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
-        starts = await ho2m.last(key=events.external_index_key(subject_id, name), limit=self._config.max_branches)
-        session_ids = [str(start.payload["session_id"]) for start in reversed(starts)]
-        if key is not None:
+        named = await supervisor.find_all_external(name, subject_id=subject_id, limit=self._config.max_branches)
+        session_ids = named[::-1]
+        if key is not None and session_ids:
+            ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
             for session_id in session_ids:
                 if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
                     return session_id

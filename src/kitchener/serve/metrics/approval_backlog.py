@@ -45,4 +45,4 @@ class ApprovalBacklog:
         ids = {each.approval_id for each in pending}
         self._seen[agent_class] = max([after, *(each.seq for each in entries)])
         self._waiting[agent_class] = [each for each in entries if each.entity_id in ids]
-        return len(pending)
+        return sum(not each.is_of_client for each in pending)

@@ -20,6 +20,11 @@ NO_ROOM: Final = (
     " tell the user what you would do, and go on without it"
 )
 """The error of a call that would wait beyond `most_requests`."""
+NO_ROOM_AT_CLIENT: Final = (
+    "this tool runs at the user's client, and as many calls as may wait for it are waiting already;"
+    " tell the user what you would do, and go on without it"
+)
+"""The error of a call that would wait beyond `most_client_calls`."""
 REFUSED_AFTER_UNTRUSTED: Final = (
     "this call was refused: the turn has read text of an untrusted source, after which tools with effects may not run;"
     " tell the user what you would do"
@@ -28,11 +33,21 @@ REFUSED_AFTER_UNTRUSTED: Final = (
 
 
 class WorkOrderDeferred(Exception):
-    """Ends the work order as deferred. The executor catches it and returns the work order with its requests."""
+    """Ends the work order as deferred. The executor catches it and returns the work order with its requests.
 
-    def __init__(self, requests: Sequence[ApprovalRequest]) -> None:
-        self.requests = tuple(requests)
-        super().__init__(f"{len(self.requests)} tool calls wait for a person")
+    Args:
+        requests: the calls that wait
+        said: what the model wrote beside them
+    """
+
+    def __init__(self, requests: Sequence[ApprovalRequest], said: str = "") -> None:
+        self.requests, self.said = tuple(requests), said
+        super().__init__(f"{len(self.requests)} tool calls wait for an answer")
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether all calls wait for the client that runs them, so that what the model wrote is the reply."""
+        return all(each.reason == "client_tool" for each in self.requests)
 
 
 class CallGate:
@@ -43,7 +58,7 @@ class CallGate:
         has_read_untrusted: whether it is given text of an untrusted source
     """
 
-    __slots__ = ("_limits", "_requests_left", "has_read_untrusted")
+    __slots__ = ("_client_calls_left", "_limits", "_requests_left", "has_read_untrusted")
 
     has_read_untrusted: bool
     """Whether the work order has read text of an untrusted source."""
@@ -51,7 +66,7 @@ class CallGate:
     def __init__(self, limits: Constraints, *, has_read_untrusted: bool) -> None:
         self._limits = limits
         self.has_read_untrusted = limits.has_read_untrusted or has_read_untrusted
-        self._requests_left = limits.most_requests
+        self._requests_left, self._client_calls_left = limits.most_requests, limits.most_client_calls
 
     def checked(self, outcome: ToolOutcome, untrusted_source: str | None, *, may_ask: bool) -> ToolOutcome:
         """Returns an outcome with its source, if that is not trusted, and with an error for a question that cannot be asked.
@@ -80,6 +95,13 @@ class CallGate:
         self._requests_left -= 1
         return True
 
+    def _take_client_call(self) -> bool:
+        """Takes one of the calls that may wait for the client; False: none is left."""
+        if self._client_calls_left < 1:
+            return False
+        self._client_calls_left -= 1
+        return True
+
     def judge(
         self, uses: Sequence[ToolRequested], answered: Collection[int], problem: Callable[[ToolRequested], str | None]
     ) -> tuple[dict[int, bool], dict[int, str]]:
@@ -94,20 +116,21 @@ class CallGate:
             problem: says why a call cannot run; a person is not asked about such a call
         """
         limits, waiting, refused = self._limits, dict[int, bool](), dict[int, str]()
-        if not (limits.ask_tools or limits.ask_after_untrusted or limits.deny_after_untrusted):
+        if not (limits.ask_tools or limits.ask_after_untrusted or limits.deny_after_untrusted or limits.client_tools):
             return waiting, refused
         for place, use in enumerate(uses):
-            asks = use[0] in limits.ask_tools
+            is_of_client = use[0] in limits.client_tools
+            asks = is_of_client or use[0] in limits.ask_tools
             asks_later = self.has_read_untrusted and use[0] in limits.ask_after_untrusted
             is_refused = self.has_read_untrusted and use[0] in limits.deny_after_untrusted
             if place in answered or not (asks or asks_later or is_refused) or problem(use) is not None:
                 continue
             if is_refused:
                 refused[place] = REFUSED_AFTER_UNTRUSTED
-            elif self._take_request():
+            elif self._take_client_call() if is_of_client else self._take_request():
                 waiting[place] = not asks
             else:
-                refused[place] = NO_ROOM
+                refused[place] = NO_ROOM_AT_CLIENT if is_of_client else NO_ROOM
         return waiting, refused
 
 
@@ -117,7 +140,11 @@ def questions_in(outcomes: Sequence[ToolOutcome]) -> dict[int, ToolQuestion]:
 
 
 def requests_for(
-    uses: Sequence[ToolRequested], first: int, waiting: Mapping[int, bool], questions: Mapping[int, ToolQuestion]
+    uses: Sequence[ToolRequested],
+    first: int,
+    waiting: Mapping[int, bool],
+    questions: Mapping[int, ToolQuestion],
+    client_tools: Collection[str] = (),
 ) -> list[ApprovalRequest]:
     """Returns the requests of one round, in the order of its calls.
 
@@ -126,14 +153,15 @@ def requests_for(
         first: the number of the first call
         waiting: the places of the calls that wait, as `CallGate.judge` gives them
         questions: the questions of tools, by the places of their calls
+        client_tools: the tools that the caller of the turn runs
     """
     found = list[ApprovalRequest]()
     for place in sorted({*waiting, *questions}):
         tool_id, arguments = uses[place]
         asked = questions.get(place)
         if asked is None:
-            later = waiting[place]
-            found.append(ApprovalRequest(call=first + place, tool_id=tool_id, arguments=arguments, is_after_untrusted=later))
+            call = ApprovalRequest(call=first + place, tool_id=tool_id, arguments=arguments, is_after_untrusted=waiting[place])
+            found.append(replace(call, reason="client_tool") if tool_id in client_tools else call)
             continue
         found.append(
             ApprovalRequest(

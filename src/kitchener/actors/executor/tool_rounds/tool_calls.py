@@ -68,7 +68,9 @@ class ToolCalls:
         """The turn, from which delimiters of data are derived."""
         return self._run.work_order.turn_id
 
-    async def run(self, asked: Sequence[ToolUse], answers: Mapping[int, ApprovalAnswer] | None = None) -> list[ToolOutcome]:
+    async def run(
+        self, asked: Sequence[ToolUse], answers: Mapping[int, ApprovalAnswer] | None = None, said: str = ""
+    ) -> list[ToolOutcome]:
         """Makes and records tool calls and returns their outcomes in the same order.
 
         Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
@@ -76,10 +78,11 @@ class ToolCalls:
 
         Args:
             asked: the calls, as the model asked for them
-            answers: what a person answered about some of them, by their places; None: nobody was asked
+            answers: what a person or a client answered about some of them, by their places; None: nobody was asked
+            said: what the model wrote beside them
 
         Raises:
-            WorkOrderDeferred: a person has to be asked; the calls before the first one that waits have run
+            WorkOrderDeferred: a person or a client has to be asked; the calls before the first one that waits have run
         """
         first, answers, outcomes = self.count + 1, answers or {}, list[ToolOutcome]()
         uses = [(use.tool_id, use.arguments) for use in asked]
@@ -97,8 +100,9 @@ class ToolCalls:
                 outcomes.append(await self._end(call, outcome))
             if questions_in(outcomes):
                 break
-        if requests := requests_for(uses, first, waiting, questions_in(outcomes)):
-            raise WorkOrderDeferred(requests)
+        if waiting or questions_in(outcomes):
+            of_client = self._run.limits.client_tools
+            raise WorkOrderDeferred(requests_for(uses, first, waiting, questions_in(outcomes), of_client), said)
         return outcomes
 
     async def _begin(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":
@@ -136,7 +140,7 @@ class ToolCalls:
             # After a crash, only this entry shows that the tool may have had its effect.
             await self._run.commit()
         self._run.tally.add_tool(tool_id)
-        if self._run.reply is not None:
+        if self._run.reply is not None and not tools.is_of_client(tool_id):
             await self._run.reply.tool_started(tool_id, call, arguments)
         report = partial(progress.add, self._run.work_order.wo_id, tool_id, call) if progress is not None else None
         return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
@@ -155,7 +159,8 @@ class ToolCalls:
         self._run.keep(ref)
         if outcome.nested_cost is not None:
             self._run.tally.add_nested(outcome.nested_cost)
-        if self._run.reply is not None:
+        is_told = begun.call in self._answers and self._run.tools.is_of_client(begun.tool_id)  # by the client itself
+        if self._run.reply is not None and not is_told:
             await self._run.reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
 

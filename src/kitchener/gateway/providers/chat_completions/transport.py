@@ -4,16 +4,13 @@ The caller's scope is the deadline; ending it closes the connection. Redirects a
 `bodies.py` has the limits of an answer. Explained in `docs/gateway.md`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from email.utils import parsedate_to_datetime
-from math import inf
 from typing import Final, NamedTuple
 
 import anyio.lowlevel
 import orjson
 
-from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.authorities import read_authorities
@@ -21,6 +18,7 @@ from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyRe
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
+from kitchener.gateway.providers.pauses import asked_pause_s
 from kitchener.gateway.providers.redaction import Redaction
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -97,7 +95,7 @@ class ChatTransport:
                 is_read = True
                 reader.end()
             if status >= 300:
-                raise StatusError(status, _error_body(reader.ready), _retry_after_s(headers))
+                raise StatusError(status, _error_body(reader.ready), asked_pause_s(headers.get))
             if reader.ready:
                 yield Part(reader.ready, reader.has_events, True)
         finally:
@@ -152,18 +150,3 @@ def _error_body(ready: list[bytes]) -> object:
     except orjson.JSONDecodeError:
         return text.decode(errors="replace")
     return None if is_deeper(body, MAX_DEPTH) else body
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Returns the pause of a `Retry-After` header, in seconds or as a date."""
-    text = headers.get("retry-after")
-    if text is None or len(text) > 100:
-        return None
-    try:
-        pause_s = float(text)
-    except ValueError:
-        try:
-            pause_s = parsedate_to_datetime(text).timestamp() - SystemClock().time_us() / 1_000_000
-        except (ValueError, OverflowError):
-            return None
-    return pause_s if 0 <= pause_s < inf else None

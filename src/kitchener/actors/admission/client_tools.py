@@ -1,0 +1,94 @@
+"""Validates the tools that a caller brings along with a message. Each error is a `CallerError` that names the tool.
+
+`requests.py` calls it. Explained in `docs/tools.md`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kitchener.canonical import canonical_bytes
+from kitchener.config import LimitsConfig
+from kitchener.errors import CallerError, EntryRefused
+from kitchener.plain_names import quoted
+from kitchener.records.tools.client_tools import ClientTool, ClientToolset
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ALIKE: Final = str.maketrans("-.", "__")
+
+
+def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[str]) -> ClientToolset | None:
+    """Returns the tools of a message as a set; None: there are none.
+
+    Args:
+        tools: as the caller gives them; a `ClientToolset`, which was checked when it was made, is returned as it is
+        limits: how many there may be, and how large
+        known: the names of the tools of the agent class and of the built-in ones
+
+    Raises:
+        CallerError: one is no `ClientTool`, has a name that is taken or cannot be one, or no schema of an object; or they are
+            too many or too large
+    """
+    if isinstance(tools, ClientToolset):
+        return tools
+    if isinstance(tools, str) or not isinstance(tools, Sequence):
+        raise CallerError(f"client_tools = {quoted(tools)}: expected a list of ClientTool(…)")
+    if len(tools) > limits.max_client_tools:
+        most = limits.max_client_tools
+        raise CallerError(f"client_tools has {len(tools)} members: expected at most max_client_tools = {most}")
+    taken, checked = {_alike(each): f"tool {each!r} of the agent class" for each in known}, list[ClientTool]()
+    for number, each in enumerate(tools, 1):
+        if not isinstance(each, ClientTool):
+            raise CallerError(f"client tool {number} = {quoted(each)}: expected ClientTool(name, description, parameters)")
+        if not isinstance(each.name, str) or not _NAME.fullmatch(each.name):
+            raise CallerError(f"client tool {number}: name = {quoted(each.name)}: expected 1 to 64 letters, digits, '_' or '-'")
+        if (other := taken.get(_alike(each.name))) is not None:
+            raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
+        taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
+        checked.append(_with_type(each))
+    return _compiled(checked, limits.max_client_tools_bytes) if checked else None
+
+
+def _alike(name: str) -> str:
+    """A name as a model may mistake it for another one: without case, and with one separator."""
+    return name.casefold().translate(_ALIKE)
+
+
+def _with_type(tool: ClientTool) -> ClientTool:
+    """The tool with the type of its schema, which is an object's where the schema does not say it.
+
+    Raises:
+        CallerError: its description is no text, or its schema is none of an object
+    """
+    if not isinstance(tool.description, str):
+        raise CallerError(f"client tool {tool.name!r}: description = {quoted(tool.description)}: expected text")
+    schema = tool.parameters
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise CallerError(f"client tool {tool.name!r}: parameters = {quoted(schema)}: expected a JSON schema of an object")
+    try:
+        canonical_bytes([tool.description, schema], at="definition")  # it is JSON, and not too deep
+    except EntryRefused as error:
+        raise CallerError(f"client tool {tool.name!r}: {error}") from None
+    return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
+
+
+def _compiled(tools: Sequence[ClientTool], max_bytes: int) -> ClientToolset:
+    """The set of these tools, whose schemas can be used; raises CallerError if one cannot, or if they are too large."""
+    found = ClientToolset.of(tools)
+    if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
+        raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most max_client_tools_bytes = {max_bytes:,}")
+    try:
+        found.runnable(is_trusted=False)
+    except ValueError as error:
+        name = next((each.name for each in tools if _is_unusable(each)), tools[0].name)
+        expected = "expected a JSON schema that stands by itself"
+        raise CallerError(f"client tool {name!r}: parameters: {expected}, found: {error}") from None
+    return found
+
+
+def _is_unusable(tool: ClientTool) -> bool:
+    try:
+        ClientToolset.of([tool]).runnable(is_trusted=False)
+    except ValueError:
+        return True
+    return False

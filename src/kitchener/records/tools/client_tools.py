@@ -1,0 +1,122 @@
+"""Tools that the caller of a turn brings along and runs itself: their definitions, the calls that wait for it, and its outputs.
+
+Plain values. A definition becomes a `RunnableTool` by which arguments are checked and which nobody here can run.
+Explained in `docs/tools.md`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from kitchener.canonical import digest
+from kitchener.records.entries.common import Json
+from kitchener.records.entries.sources import ToolDefinition
+from kitchener.records.entries.turns import ClientCallMapping
+from kitchener.records.tools.runnable_tool import RunnableTool, ToolTraits
+from kitchener.records.tools.server_tools import ServerTool
+
+CLIENT_SOURCE: Final = "client:"
+"""Begins the source of a client tool, before its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """A tool that the caller of a turn runs. The model is offered it beside the tools of the agent class."""
+
+    name: str
+    """1 to 64 letters, digits, `_` or `-`."""
+    description: str = ""
+    """What it does, for the model."""
+    parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON schema of its arguments, an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """A call of a client tool that waits for its output; see `answer_client_calls` of a supervisor."""
+
+    call_id: str
+    """`{wo_id}.{call}`"""
+    name: str
+    """The tool."""
+    arguments: Mapping[str, object]
+    """As the model gave them. They fit the schema of the tool."""
+
+    def as_mapping(self) -> ClientCallMapping:
+        """This call as a JSON object."""
+        return {"call_id": self.call_id, "name": self.name, "arguments": dict(self.arguments)}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOutput:
+    """What became of a call of a client tool."""
+
+    output: Json = None
+    """What the tool returned: text or another JSON value."""
+    error: str | None = None
+    """How the tool failed, for the model; None: it did not, and `output` counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientToolset:
+    """The checked client tools of one turn."""
+
+    tools: tuple[ClientTool, ...]
+    text: str
+    """The definitions as JSON, with the keys of each schema in their order."""
+    hash: str
+    """`sha256:` of the text as UTF-8."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools, in the order given."""
+        return tuple([each.name for each in self.tools])
+
+    def runnable(self, *, is_trusted: bool) -> tuple[RunnableTool, ...]:
+        """The tools as a registry holds them.
+
+        Args:
+            is_trusted: whether what the client returns may be followed as if the user had written it
+        """
+        return _runnable(self.text, is_trusted)
+
+    @classmethod
+    def of(cls, tools: Sequence[ClientTool]) -> "ClientToolset":
+        """The set of these tools, which are not checked."""
+        defined = [{"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools]
+        return cls.from_text(json.dumps(defined, ensure_ascii=False, separators=(",", ":")))
+
+    @classmethod
+    def from_text(cls, text: str) -> "ClientToolset":
+        """The set with this text, which was checked when it was made.
+
+        Raises:
+            ValueError, KeyError, TypeError: the text defines no tools
+        """
+        tools = [ClientTool(each["name"], each["description"], each["parameters"]) for each in json.loads(text)]
+        return cls(tuple(tools), text, digest(text.encode()))
+
+
+@lru_cache(maxsize=64)
+def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
+    """The tools of a text. A client sends the same ones again and again, and compiling their schemas takes time.
+
+    Raises:
+        ValueError: a schema is invalid
+    """
+    return tuple([ServerTool(_definition(each, is_trusted)) for each in ClientToolset.from_text(text).tools])
+
+
+def _definition(tool: ClientTool, is_trusted: bool) -> ToolDefinition:
+    return {
+        "tool_id": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "read_only": True,  # to take an output again has no effect; what the client does is not known
+        "acceptance": (),
+        "built_in": False,
+        "source": f"{CLIENT_SOURCE}{tool.name}",
+        "traits": ToolTraits(is_trusted=is_trusted).as_mapping(),
+    }

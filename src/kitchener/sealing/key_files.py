@@ -1,0 +1,355 @@
+"""Stores keys on disk, found by a digest of their subject, and destroys them one by one.
+
+New keys are written together to one *batch*, a file of slots of the same size that changes only when a key is destroyed. Each
+key also has a *name*: a symbolic link whose text says which slot of which batch holds the key. The text is read, the link is
+never followed. Copies keep links as they are, so a key stands in one place of a copy too. Older keys are files of their own,
+which are read and destroyed, not written. Knows nothing of ciphers, and caches nothing. The format is described in
+`docs/erasure.md`.
+"""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from kitchener.errors import SealingError
+from kitchener.plain_names import shown_path
+from kitchener.sealing.subject_key import KEY_BYTES, decoded, encoded
+from kitchener.small_files import NOT_REGULAR, read_regular, sync_directory, write_private
+
+KEYS_IN_BATCH: Final = 512
+"""Most slots of a batch."""
+MAX_FILE_BYTES: Final = 65_536
+"""Most bytes of a file with one key, or of a note, that are read or overwritten; both are much smaller."""
+_BATCHES: Final = "batches"
+_SLOT_BYTES: Final = 256
+"""Divides the size of a sector, so overwriting a slot changes no sector of another one."""
+_MAX_BATCH_BYTES: Final = KEYS_IN_BATCH * _SLOT_BYTES
+_PLACE: Final = re.compile(r"batches/([0-9a-f]{32}\.keys):(0|[1-9][0-9]{0,2})", re.ASCII)
+_KID_BYTES: Final = 16
+_RANDOM_BYTES: Final = KEY_BYTES + _KID_BYTES
+_REMEDY: Final = "; remove it, and restore the file from a backup"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """A key as it is on disk."""
+
+    kid: str
+    secret: bytes = field(repr=False)
+
+    def file(self) -> bytes:
+        """A file with this key alone, which every version of Kitchener can read."""
+        return json.dumps({"v": 1, "kid": self.kid, "key": encoded(self.secret)}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """A name whose key is not there: its destruction was interrupted, or its batch is missing."""
+
+    problem: str
+    """Which of both, and what to do, with the path."""
+
+
+class KeyFiles:
+    """The files of the keys in one directory, which only its owner can read.
+
+    Another process may create and destroy keys at the same time. Everything here blocks, and threads take turns.
+
+    Args:
+        directory: created with the first key
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._prefix = f"{directory}{os.sep}"
+        self._batches = directory / _BATCHES
+        self._settled_ns: int | None = None
+
+    def path(self, digest: str) -> str:
+        """The name of a key."""
+        return f"{self._prefix}{digest}.key"
+
+    def find(self, digest: str) -> StoredKey | Vacancy | None:
+        """The key of a subject. Its name may not be on disk yet; see `settle`.
+
+        Raises:
+            SealingError: its file cannot be read, or does not hold this subject's key
+        """
+        path = self.path(digest)
+        try:
+            found = self._read(path, digest)
+        except OSError as error:
+            raise _translated(error, path) from error
+        if isinstance(
+            found, str
+        ):  # raised here, because no local variable of this frame holds the key, which a traceback shows
+            raise SealingError(f"{path}: {found}")
+        return found
+
+    def add(self, wanted: Mapping[str, StoredKey | None]) -> dict[str, StoredKey]:
+        """Makes keys of subjects that have none. Their names may not be on disk yet; see `settle`.
+
+        Args:
+            wanted: at most `KEYS_IN_BATCH` keys by digest; None: a new one
+
+        Returns:
+            those that were made; another process has made the others meanwhile
+
+        Raises:
+            SealingError: no key can be made
+        """
+        batch, keys = f"{os.urandom(_KID_BYTES).hex()}.keys", _with_new_ones(wanted)
+        with os_errors(self._batches / batch):
+            self._make_directories()
+            write_private(self._batches / batch, b"".join([_slot(digest, key) for digest, key in keys.items()]))
+            sync_directory(self._batches)  # so no name can be on disk without its batch
+        unused, problem = self._name(batch, list(keys))
+        if unused:
+            with os_errors(self._batches / batch):
+                _clear(self._batches / batch, list(unused.values()))
+        if problem is not None and len(unused) == len(keys):
+            raise _translated(problem, self.path(next(iter(keys)))) from problem
+        return {digest: key for digest, key in keys.items() if digest not in unused}
+
+    def settle(self) -> None:
+        """Returns when the name of each key that was found or made is on disk, also of those that other processes made.
+
+        Raises:
+            SealingError: they cannot be written
+        """
+        with os_errors(self._directory):
+            # Looked up before the names are written, so a name that comes in between counts as a change.
+            changed_ns = os.stat(self._directory).st_mtime_ns
+            if changed_ns != self._settled_ns:
+                sync_directory(self._directory)
+                self._settled_ns = changed_ns
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody has made or removed a name since `settle`."""
+        try:
+            return os.stat(self._directory).st_mtime_ns == self._settled_ns
+        except OSError:
+            return False
+
+    def destroy(self, digest: str) -> None:
+        """Overwrites a key, and removes its name. Durable on return; done already: no error.
+
+        Raises:
+            SealingError: a file cannot be written, or the name leads to another subject's key
+        """
+        path = self.path(digest)
+        with os_errors(path):
+            try:
+                place = _PLACE.fullmatch(os.readlink(path))
+            except FileNotFoundError:
+                place = None
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                _shred(path)
+            else:
+                self._destroy_slot(path, place, digest)
+            if self._directory.is_dir():
+                sync_directory(self._directory)
+
+    def _destroy_slot(self, path: str, place: re.Match[str] | None, digest: str) -> None:
+        if place is None:
+            raise SealingError(f"{path}: {_NO_PLACE}")
+        batch, slot = self._batches / place[1], int(place[2])
+        try:
+            found = _key_in(_slot_of(batch, slot), digest)
+        except FileNotFoundError:
+            found = None
+        if found == _OTHERS:
+            raise SealingError(f"{path}: {_OTHERS}")
+        if found is None:
+            os.unlink(path)
+            return
+        # The name goes before the batch, so no name is left without its batch.
+        _overwrite(batch, [slot])
+        os.unlink(path)
+        _remove_if_empty(batch)
+
+    def _read(self, path: str, digest: str) -> StoredKey | Vacancy | str | None:
+        """The key, or what is wrong as text."""
+        for _ in range(2):
+            try:
+                link = os.readlink(path)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                return self._read_single(path)
+            place = _PLACE.fullmatch(link)
+            if place is None:
+                return _NO_PLACE
+            try:
+                found = _key_in(_slot_of(self._batches / place[1], int(place[2])), digest)
+            except FileNotFoundError:
+                found = None
+            if found is not None:
+                return found
+            # Another process may have destroyed the key between both steps; then its name is gone now.
+        return Vacancy(
+            f"{path}: its key is not in {_BATCHES} any more. If it was not to be destroyed, restore the keyring from a"
+            " backup; otherwise erase the subject again, which completes it"
+        )
+
+    def _read_single(self, path: str) -> StoredKey | Vacancy | str | None:
+        try:
+            text = read_regular(path, MAX_FILE_BYTES, follows_links=False)
+        except FileNotFoundError:
+            return None
+        found = _key_in(text, None)
+        return (
+            found
+            if found is not None
+            else Vacancy(f"{path}: its key was overwritten; erase the subject again, which completes it")
+        )
+
+    def _make_directories(self) -> None:
+        if self._batches.is_dir():
+            return
+        if not self._directory.is_dir():
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(self._directory.parent)
+        self._batches.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(self._directory)
+
+    def _name(self, batch: str, digests: Sequence[str]) -> tuple[dict[str, int], OSError | None]:
+        """Gives keys their names. Each appears at once, and only where there is none.
+
+        Returns:
+            the slots of those that got none, by digest, and the error that stopped it
+        """
+        unused, problem = dict[str, int](), None
+        for slot, digest in enumerate(digests):
+            if problem is None:
+                try:
+                    os.symlink(f"{_BATCHES}/{batch}:{slot}", self.path(digest))
+                    continue
+                except FileExistsError:
+                    pass
+                except OSError as error:
+                    problem = error
+            unused[digest] = slot
+        return unused, problem
+
+
+_NO_PLACE: Final = f"is a link to something else than a key{_REMEDY}"
+_OTHERS: Final = f"leads to the key of another subject{_REMEDY}"
+
+
+def key_in_file(content: bytes) -> StoredKey:
+    """The key in the content of a file with one key, such as `StoredKey.file` gave.
+
+    Raises:
+        SealingError: there is none
+    """
+    found = _key_in(content, None)
+    if isinstance(found, StoredKey):
+        return found
+    raise SealingError(f"the key to import {found or 'was overwritten; export it again'}")
+
+
+@contextmanager
+def os_errors(place: Path | str) -> Iterator[None]:
+    """Turns an error of the operating system into a `SealingError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _translated(error, place) from error
+
+
+def _translated(error: OSError, place: Path | str) -> SealingError:
+    error.with_traceback(None)  # its frames may hold a key, which a traceback with local variables would show
+    path = Path(place)
+    where = Path(shown_path(str(path.parent))) / path.name
+    return SealingError(f"{where}: {error.strerror or error}{_REMEDY if error.strerror == NOT_REGULAR else ''}")
+
+
+def _with_new_ones(wanted: Mapping[str, StoredKey | None]) -> dict[str, StoredKey]:
+    random = os.urandom(_RANDOM_BYTES * len(wanted))
+    keys = dict[str, StoredKey]()
+    for at, (digest, key) in zip(range(0, len(random), _RANDOM_BYTES), wanted.items(), strict=True):
+        drawn = random[at : at + _RANDOM_BYTES]
+        keys[digest] = key or StoredKey(drawn[:_KID_BYTES].hex(), drawn[_KID_BYTES:])
+    return keys
+
+
+def _slot(digest: str, key: StoredKey) -> bytes:
+    """A slot that holds a key: a line of JSON, padded with spaces."""
+    text = orjson.dumps({"v": 2, "subject": digest, "kid": key.kid, "key": encoded(key.secret)})
+    if len(text) >= _SLOT_BYTES:
+        raise SealingError(f"a key has an id of {len(key.kid)} characters, which is too long; it cannot be imported")
+    return text.ljust(_SLOT_BYTES - 1) + b"\n"
+
+
+def _slot_of(batch: Path, slot: int) -> bytes:
+    return read_regular(batch, _SLOT_BYTES, start=slot * _SLOT_BYTES, follows_links=False)
+
+
+def _key_in(text: bytes, digest: str | None) -> StoredKey | str | None:
+    """The key in a slot, or in a file of its own, or the problem with it; None: it was overwritten.
+
+    Args:
+        text: what is there
+        digest: the subject that a slot must name; None: a file of its own, whose name says it
+    """
+    if not text.strip(b"\0") and (text or digest is not None):
+        return None
+    try:
+        stored = json.loads(text)
+        secret, kid, subject = decoded(stored["key"]), str(stored["kid"]), stored.get("subject")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"is not a key file ({type(error).__name__}); restore it from a backup"
+    if digest is not None and subject != digest:
+        return _OTHERS
+    if len(secret) != KEY_BYTES:
+        return f"holds a key of {len(secret)} bytes instead of {KEY_BYTES}; restore it from a backup"
+    return StoredKey(kid, secret)
+
+
+def _clear(batch: Path, slots: Sequence[int]) -> None:
+    """Overwrites slots that nobody uses, and removes the batch with the last one."""
+    _overwrite(batch, slots)
+    _remove_if_empty(batch)
+
+
+def _overwrite(batch: Path, slots: Sequence[int]) -> None:
+    """Writes zeros in place and to the disk, because a file that is only removed may leave its blocks there."""
+    fd = os.open(batch, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        for slot in slots:
+            os.pwrite(fd, bytes(_SLOT_BYTES), slot * _SLOT_BYTES)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove_if_empty(batch: Path) -> None:
+    """Removes a batch without keys. One whose names are still being made has keys in all its slots."""
+    with suppress(FileNotFoundError):  # another process did
+        if not read_regular(batch, _MAX_BATCH_BYTES + 1, follows_links=False).strip(b"\0"):
+            os.unlink(batch)
+
+
+def _shred(path: str) -> None:
+    """Overwrites a file with one key, and removes it."""
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        os.write(fd, b"\0" * min(os.fstat(fd).st_size, MAX_FILE_BYTES))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.unlink(path)
