@@ -9,8 +9,9 @@ request on and each piece of the answer back.
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
-import pyqwest
+import aiohttp
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,17 +28,23 @@ def app(url: str | None) -> Starlette:
         url: of an endpoint; None: it answers by itself
     """
     answer, events = json.loads(whole(REPLY)), [each + b"\n\n" for each in streamed(REPLY).split(b"\n\n") if each]
-    client = pyqwest.Client()
+
+    clients: list[aiohttp.ClientSession] = []
+
+    @asynccontextmanager
+    async def open_client(_: Starlette) -> AsyncIterator[None]:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+            clients.append(client)
+            yield
 
     def pieces() -> Iterator[bytes]:
         yield from events
 
     async def passed_on(data: bytes) -> AsyncIterator[bytes]:
-        async with client.stream(
-            "POST", f"{url}/chat/completions", headers={"content-type": "application/json"}, content=data
-        ) as found:
-            async for piece in found.content:
-                yield bytes(piece)
+        headers = {"content-type": "application/json"}
+        async with clients[0].post(f"{url}/chat/completions", headers=headers, data=data) as found:
+            async for piece in found.content.iter_any():
+                yield piece
 
     async def complete(request: Request) -> Response:
         data = await request.body()
@@ -57,7 +64,8 @@ def app(url: str | None) -> Starlette:
     async def alive(_: Request) -> Response:
         return PlainTextResponse("ok")
 
-    return Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"]), Route("/health/liveliness", alive)])
+    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/health/liveliness", alive)]
+    return Starlette(routes=routes, lifespan=open_client)
 
 
 if __name__ == "__main__":

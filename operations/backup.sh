@@ -50,6 +50,6 @@ found() { find . -path ./index -prune -o -path ./admin -prune -o -type f "$@" -p
 )
 if [ -n "$keys_target" ]; then
 	mkdir -p "$(dirname "$keys_target")"
-	cp -Rp "${keys:-$root.keys}" "$keys_target"
+	cp -RPp "${keys:-$root.keys}" "$keys_target" # the names of keys are links
 fi
 sync

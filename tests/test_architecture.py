@@ -65,6 +65,7 @@ PUBLIC_GROUPS = {
     "what a turn gives, what a session was, and its replay": "TurnResult TurnError Exchange SessionInfo replay_session",
     "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolProgress ToolRan TurnCompleted"
     " WorkOrderPlanned WorkOrderFinished",
+    "a tool that the caller runs": "ClientTool",
     "an error to report: any, of settings, of a call, of a record": "KitchenerError ConfigError CallerError LedgerError",
     "an error that another session or a later message answers": "UnknownSession SessionEnded SessionBusy OutcomeUnknown",
     "an error of an answer to a call that waits: no such call, or too late": "UnknownApproval ApprovalAnswered ApprovalVoid",

@@ -65,6 +65,7 @@ FACTS: dict[str, Any] = {
     "result": None,
     "approval_id": "WO-SES-0123abcd-002.1",
     "decision": "denied",
+    "of_client": True,
     "intent_id": "INT-0123456789abcdef",
     "signal_id": "mood:sad",
     "artifact_id": "ART-0123456789ab",
@@ -134,7 +135,7 @@ def test_an_error_carries_its_facts_and_names_them(name: str) -> None:
     for fact, value in arguments(WITH_FACTS[name]).items():
         assert getattr(error, fact) == value
         if (
-            fact not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind", "result")
+            fact not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind", "result", "of_client")
             or name == "LedgerDamaged"
         ):
             assert str(value) in text, fact

@@ -171,37 +171,23 @@ class OutcomeUnknown(CallerError):
 
 
 class UnknownApproval(CallerError):
-    """No tool call waits, or has waited, under this id.
-
-    Args:
-        approval_id: the id
-        of_client: whether the call of a client's tool was looked for
-    """
+    """No tool call waits, or has waited, under this id. `of_client`: the call of a client's tool was looked for."""
 
     def __init__(self, approval_id: str, *, of_client: bool = False) -> None:
-        self.approval_id = approval_id
-        super().__init__(
-            f"client call {approval_id!r} is not on record; `client_calls` of a turn's result has those that wait"
-            if of_client
-            else f"approval {approval_id!r} is not on record; `kitchener approval list` shows what waits"
-        )
+        self.approval_id, self.of_client = approval_id, of_client
+        what = "client call" if of_client else "approval"
+        where = "`client_calls` of a result has those" if of_client else "`kitchener approval list` shows what waits"
+        super().__init__(f"{what} {approval_id!r} is not on record; {where}")
 
 
 class ApprovalAnswered(CallerError):
-    """The request has another answer already, and the first one counts; or nobody can answer it any more.
-
-    Args:
-        approval_id: the request
-        decision: how it ended
-        of_client: whether it is the call of a client's tool, and the answer its output
-    """
+    """The request, or with `of_client` the call of a client's tool, has another answer, or nobody can answer it any more."""
 
     def __init__(self, approval_id: str, decision: str, *, of_client: bool = False) -> None:
-        self.approval_id, self.decision = approval_id, decision
+        self.approval_id, self.decision, self.of_client = approval_id, decision, of_client
         what, other = ("client call", "output") if of_client else ("approval", "answer")
-        super().__init__(
-            f"{what} {approval_id!r} takes no other {other}: it is {decision}; ask the agent again for what is still wanted"
-        )
+        again = "ask the agent again for what is still wanted"
+        super().__init__(f"{what} {approval_id!r} takes no other {other}: it is {decision}; {again}")
 
 
 class ApprovalVoid(CallerError):

@@ -295,6 +295,21 @@ async def test_a_clock_that_leaps_ahead_stops_writing_until_it_is_right(tmp_path
         assert ledger.position == 3
 
 
+async def test_a_leap_within_a_second_is_one_where_the_limit_is_shorter(tmp_path: Path) -> None:
+    clock, limit = SetClock(), LedgerConfig(max_clock_jump_s=0.2)
+    async with open_ledger(tmp_path / "l.jsonl", clock=clock, config=limit) as ledger:
+        for step in (100_000, 200_000):
+            clock.now = NOON + step
+            await ledger.write(fact(step))
+        clock.now = NOON + 900_000
+        with pytest.raises(LedgerClockError, match=r"max_clock_jump_s = 0\.2"):
+            await ledger.write(fact(3))
+        clock.now = NOON + 300_000
+        await ledger.write(fact(4))
+        times = [entry.timestamp[17:26] async for entry in ledger.read()]
+    assert times == ["00.100000", "00.200000", "00.300000"]
+
+
 async def test_a_leap_can_be_accepted(tmp_path: Path) -> None:
     clock = SetClock()
     async with open_ledger(tmp_path / "l.jsonl", clock=clock, config=LedgerConfig(accept_clock_jump=True)) as ledger:

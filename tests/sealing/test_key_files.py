@@ -402,9 +402,9 @@ def test_a_directory_that_is_read_only_can_be_read(tmp_path: Path, monkeypatch: 
     found = keyring.find("ada")
     assert found is not None
     assert found.kid == kid
-    for call in (keyring.get, keyring.destroy):
+    for change in (keyring.get, keyring.destroy):
         with pytest.raises(SealingError, match="Read-only file system"):
-            call("bo")
+            change("bo")
     assert not keyring.has("ada"), "nobody knows whether its name is on disk, so nothing is sealed with it"
 
 
@@ -444,6 +444,7 @@ def test_processes_that_make_the_same_keys_at_once_agree(tmp_path: Path) -> None
     with_pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     creators = [subprocess.Popen([*command, str(first)], **with_pipes) for first in (0, 50, 150)]
     for creator in creators:
+        assert creator.stdin is not None
         creator.stdin.write("go\n")
         creator.stdin.flush()
     told = {creator.communicate(timeout=60)[0] for creator in creators}

@@ -77,6 +77,7 @@ class Sender:
             "response_format": None,
             "threadId": f"thread of {session}",
             "tool_choice": "auto",
+            "tools": None,
             "turn_id": turn["turn_id"],
         }
 

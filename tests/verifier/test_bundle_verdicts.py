@@ -181,8 +181,8 @@ def _rebuilt(content: Bundle, ledger: str, entry_type: str, how: Callable[[dict[
 
 
 def _forge(fields: dict[str, Any]) -> None:
-    assert "$sealed" in fields["payload"]["metadata"]
-    fields["payload"]["metadata"] = {"forged": True}
+    signals = fields["payload"]["signals"]
+    fields["payload"]["signals"] = dict.fromkeys(signals, "tool:forged")
 
 
 async def by_hand(
@@ -393,5 +393,5 @@ def test_a_reply_that_goes_back_to_another_message_is_refused(change: Callable[.
         unsign(_rebuilt(content, "HO2M:", "TURN_STARTED", lambda fields: fields["payload"].update(forged=True)))
 
     path = change(forged)
-    assert "input_refs: expected " in node([path])[0]
+    assert "user_message_ref: expected " in node([path])[0]
     assert refused([path]) == [path]

@@ -102,10 +102,7 @@ class HO2Supervisor:
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._approvals = parts.approvals
         self._checks = RequestChecks(
-            self._host.limits,
-            by_model=config.verify_with_model,
-            tools=tools,
-            takes_client_tools=config.client_tools == "allow",
+            self._host.limits, by_model=config.verify_with_model, tools=tools, client_tools=config.client_tools
         )
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
@@ -137,9 +134,7 @@ class HO2Supervisor:
             external_id: the name that was passed to `start_session`
             subject_id: the session's subject; None: a session that was started without a subject
         """
-        self._checks.external_id(external_id, subject_id)
-        await self._ready()
-        found = await self._sessions.names.sessions(external_id, subject_id, 1)
+        found = await self.find_all_external(external_id, subject_id=subject_id, limit=1)
         return found[-1] if found else None
 
     async def find_all_external(
@@ -214,8 +209,7 @@ class HO2Supervisor:
             output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
                 `output`, and its text as `response`; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
-            client_tools: tools that the caller runs, which the model is offered beside those of the agent class. Where it calls
-                some, the turn ends with them as `client_calls`, and `answer_client_calls` goes on with it
+            client_tools: tools that the caller runs; where the model calls some, the result has `client_calls`
             listener: is awaited with each update as it happens, but for `TurnCompleted`; None: nobody wants them
 
         Raises:
@@ -226,19 +220,8 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            call = self._checks.call(
-                session_id,
-                subject_id,
-                idempotency_key,
-                memory,
-                deadline,
-                acceptance,
-                parts,
-                speaker,
-                output,
-                tool_choice,
-                client_tools,
-            )
+            given = (session_id, subject_id, idempotency_key, memory, deadline, acceptance)
+            call = self._checks.call(*given, parts, speaker, output, tool_choice, client_tools)
             outcome = await self.handle_call(message, call, listener)
         self._consolidate_after(outcome)
         return as_asked(outcome.result, call.output)
@@ -293,36 +276,27 @@ class HO2Supervisor:
         await self._ready()
         with raises_cut_off("the turn"):
             outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
-        if outcome is None:
-            return None
-        self._consolidate_after(outcome)
-        return outcome.result
+        return self._result_after(outcome)
 
     async def answer_client_calls(
         self, outputs: Mapping[str, ClientOutput | Json], *, listener: UpdateListener | None = None
     ) -> TurnResult | None:
-        """Gives the outputs of calls that the caller has made. Returns the result of the turn that goes on; None: others wait.
+        """Gives the outputs of calls that the caller has made, durably, and returns the result of the turn that goes on.
 
-        The outputs are durable before the turn goes on. The same outputs given again return the same result.
+        None: others wait. The same outputs given again return the same result.
 
         Args:
-            outputs: by the ids of `TurnResult.client_calls`, all of one work order: what the tool returned, or a
-                `ClientOutput`, which can also say how it failed
+            outputs: what the tools returned, or a `ClientOutput`, by ids of `TurnResult.client_calls` of one work order
             listener: is awaited with each update of the turn that goes on; None: nobody wants them
 
         Raises:
-            UnknownApproval: there is no such call
-            ApprovalAnswered: a call has another output, or has expired
-            CallerError: an output cannot be recorded, or a call is not the client's
+            UnknownApproval, ApprovalAnswered, CallerError: there is no such call, or it does not take this output
             Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same outputs again
         """
         await self._ready()
         with raises_cut_off("the turn"):
             outcome = await self._approvals.answer_client(outputs, partial(self.handle_call, listener=listener))
-        if outcome is None:
-            return None
-        self._consolidate_after(outcome)
-        return outcome.result
+        return self._result_after(outcome)
 
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
@@ -435,19 +409,8 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        call = self._checks.call(
-            session_id,
-            subject_id,
-            idempotency_key,
-            memory,
-            deadline,
-            acceptance,
-            parts,
-            speaker,
-            output,
-            tool_choice,
-            client_tools,
-        )
+        given = (session_id, subject_id, idempotency_key, memory, deadline, acceptance)
+        call = self._checks.call(*given, parts, speaker, output, tool_choice, client_tools)
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self.handle_call(message, call, tell)
@@ -515,6 +478,12 @@ class HO2Supervisor:
                 self._admission.leave(session, nested=nested)
         finally:
             CALLING_CHAIN.reset(token)
+
+    def _result_after(self, outcome: TurnOutcome | None) -> TurnResult | None:
+        """The result of a turn that went on, for the caller; None: it waits for further answers."""
+        if outcome is not None:
+            self._consolidate_after(outcome)
+        return outcome.result if outcome is not None else None
 
     def _consolidate_after(self, outcome: TurnOutcome) -> None:
         """Starts the consolidation of the turn's open gates in the background, after the reply was delivered."""

@@ -119,7 +119,8 @@ class ServeConfig(Settings):
     """After this silence a stream sends a comment, so that proxies keep the connection open, seconds."""
     text_interval_s: Annotated[float, Field(ge=0, le=10)] = 0.03
     """How long text of a stream may wait to be sent with the text that follows, seconds. The first text of a reply never
-    waits. With more than 24 turns at once the time grows in proportion, to half a second. 0: text never waits."""
+    waits; what comes before it, such as the head of the answer, may wait for it as long. With more than 12 turns at once the
+    time grows in proportion, to half a second. 0: nothing waits."""
     max_requests: Positive = 1_024
     """Requests at the same time, of all keys together. A further one is refused with 503."""
     max_branches: Annotated[int, Field(ge=1, le=1_000)] = 16

@@ -179,7 +179,10 @@ class Mailbox(Generic[MessageT, ReplyT]):
             ActorStopped: the actor ended first
             Exception: any error that the handler raised
         """
-        return await self._reply(self._put(message, lane, begin_by, cost, is_return), lane)
+        envelope = self._put(message, lane, begin_by, cost, is_return)
+        if envelope.is_set and not envelope.asker_is_cancelled:
+            return _outcome(envelope)  # an idle worker has replied at once
+        return await self._reply(envelope, lane)
 
     async def stream(
         self,

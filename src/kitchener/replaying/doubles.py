@@ -180,7 +180,7 @@ class RecordedTools(ToolRegistry):
         super().__init__()
         self._registry, self._tape = registry.present(), tape
         items = ContextItems().tool
-        is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.specs((items.tool_id,)) == (items.spec,)
+        is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.toolset((items.tool_id,)).specs == (items.spec,)
         self._items = ContextItems(reads_pages=False).tool if is_newer else None
         """The built-in tool as it was, where the present one is newer than the turn; None: the present one is offered."""
 
@@ -195,7 +195,7 @@ class RecordedTools(ToolRegistry):
         """See `ToolRegistry`."""
         found = copy(self)
         found._registry = self._registry.with_client_tools(tools)
-        found._of_client = frozenset(each for each in found._registry.tool_ids if found._registry.is_of_client(each))
+        found.of_client = found._registry.of_client
         return found
 
     @property

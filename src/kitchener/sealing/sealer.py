@@ -118,7 +118,7 @@ class Sealer:
         sealed, key = payload, None
         for field in fields:
             value = payload.get(field)
-            if value is None or value == []:
+            if value is None or (not value and value == []):
                 continue
             if key is None:
                 key, sealed = self._sealing_key(entry_type, field, payload), dict(payload)

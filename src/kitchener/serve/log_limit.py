@@ -15,7 +15,7 @@ _MINUTE_S: Final = 60.0
 
 
 @dataclass(slots=True)
-class _Said:
+class _TextInMinute:
     """One text in the present minute."""
 
     since: float
@@ -29,7 +29,7 @@ class LogLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, _TextInMinute] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged. Adds to its text how many like it were left out before."""
@@ -40,7 +40,7 @@ class LogLimit(logging.Filter):
         left_out = 0
         if said is None or not 0 <= record.created - said.since < _MINUTE_S:  # a clock that was set back begins anew, too
             left_out = said.left_out if said is not None else 0
-            said = self._said[text] = _Said(record.created)
+            said = self._said[text] = _TextInMinute(record.created)
         if said.lines >= LINES_A_MINUTE:
             said.left_out += 1
             return False

@@ -1,10 +1,11 @@
 """Runs the turns of requests in tasks of the server, so that a turn does not depend on its client's connection.
 
-A turn has one reader. If the reader goes, the turn goes on or is cancelled, as `serve.client_gone` says. This module knows
-nothing of HTTP. Explained in `docs/server.md`.
+A turn has one reader: its client's connection, or a task of the server that keeps what it reads. If the client goes, the turn
+goes on or is cancelled, as `serve.client_gone` says. This module knows nothing of HTTP. Explained in `docs/server.md`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Self
 
 import anyio
@@ -22,8 +23,19 @@ _log = get_logger(__name__)
 
 Listened = Callable[[UpdateListener], Awaitable[TurnResult | None]]
 """Runs a turn that awaits its argument with each update, and gives its result; None: there is no turn yet."""
+Going = Callable[[UpdateListener | None], Awaitable[TurnResult | None]]
+"""The same for an answer about tool calls; the turn that goes on need not be told."""
 Whole = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn, and gives its result; None: there is no turn yet."""
+
+
+def joined_text(batch: Sequence[TurnUpdate]) -> Iterator[TurnUpdate]:
+    """The updates of a batch, with text that came in a row as one."""
+    for of, found in groupby(batch, lambda each: (each.wo_id, each.attempt) if isinstance(each, TextDelta) else None):
+        if of is None:
+            yield from found
+        else:
+            yield TextDelta(*of, "".join([each.text for each in found if isinstance(each, TextDelta)]))
 
 
 class ServedTurn:
@@ -34,10 +46,20 @@ class ServedTurn:
         capacity: updates that wait for a slow reader, beyond which the turn waits
         counts: counts how it ends
         pace: when text that follows other text is handed out
-        cancels: whether the turn is cancelled when its reader goes away
+        cancels: whether the turn is cancelled when its client goes away
+        is_kept: whether a task of the server reads the updates, which stays when the client goes
     """
 
-    def __init__(self, session_id: str, capacity: int, counts: ServerCounts, pace: TextPace, *, cancels: bool) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        capacity: int,
+        counts: ServerCounts,
+        pace: TextPace,
+        *,
+        cancels: bool,
+        is_kept: bool = False,
+    ) -> None:
         self.session_id = session_id
         self.done = anyio.Event()
         """Set when the turn has ended, in whatever way."""
@@ -45,7 +67,7 @@ class ServedTurn:
         self._results: list[TurnResult | None] = []
         self._scope, self._cancels, self._counts = anyio.CancelScope(), cancels, counts
         self._began, self._has_text = anyio.current_time(), False
-        self._has_reader = True
+        self._has_client, self._has_reader, self._is_kept = True, True, is_kept
         self._why: KitchenerError = RuntimeClosed(f"the turn of session {session_id} was stopped before it had a reply")
         self._updates, self._capacity = list[TurnUpdate](), capacity
         self._news, self._room = anyio.Event(), anyio.Event()
@@ -97,12 +119,23 @@ class ServedTurn:
         self._why = why
         self._scope.cancel()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was cancelled before it had a result."""
+        return self.done.is_set() and self._error is None and not self._results
+
     def leave(self) -> None:
-        """Says that the reader has gone."""
-        self._has_reader = False
-        self._room.set()
+        """Says that the client has gone."""
+        self._has_client = False
+        if not self._is_kept:
+            self.stop_reading()
         if self._cancels:
             self._scope.cancel()
+
+    def stop_reading(self) -> None:
+        """Says that nobody takes updates any more; the turn does not wait for room then."""
+        self._has_reader = False
+        self._room.set()
 
     async def result(self) -> TurnResult | None:
         """The result, when the turn has ended; None: an answer about a tool after which others are still missing.
@@ -159,7 +192,7 @@ class ServedTurn:
             self._count()
             self.done.set()
             self._hurry()
-            if not self._has_reader and self._error is not None:
+            if not self._has_client and self._error is not None:
                 error_class = type(self._error).__name__
                 _log.warning("turn failed after its client had gone", session_id=self.session_id, error=error_class)
 
@@ -204,8 +237,31 @@ class ServedTurns:
         turn = self._turn(session_id)
         return self._start(turn, lambda: turn.run_whole(begin))
 
-    def _turn(self, session_id: str) -> ServedTurn:
-        return ServedTurn(session_id, self._capacity, self.counts, self._pace, cancels=self._cancels)
+    def begin_kept(self, session_id: str, begin: Listened, read: Callable[[ServedTurn], Awaitable[None]]) -> ServedTurn:
+        """Begins a turn whose updates a task of the server reads to the end, whether or not the client stays.
+
+        Args:
+            session_id: its session
+            begin: runs the turn
+            read: takes the batches of the turn it is given, and raises nothing
+        """
+        turn, was_read = self._turn(session_id, is_kept=True), anyio.Event()
+
+        async def read_all() -> None:
+            try:
+                await read(turn)
+            finally:
+                turn.stop_reading()
+                was_read.set()
+
+        async def work() -> None:
+            await turn.run_listened(begin)
+
+        self._tasks.start_soon(read_all)
+        return self._start(turn, work, was_read.wait)
+
+    def _turn(self, session_id: str, *, is_kept: bool = False) -> ServedTurn:
+        return ServedTurn(session_id, self._capacity, self.counts, self._pace, cancels=self._cancels, is_kept=is_kept)
 
     def of_session(self, session_id: str) -> list[ServedTurn]:
         """The turns of a session that run or wait for it, oldest first."""
@@ -224,12 +280,16 @@ class ServedTurns:
             await turns[0].done.wait()
             await anyio.lowlevel.checkpoint()
 
-    def _start(self, turn: ServedTurn, work: Callable[[], Awaitable[None]]) -> ServedTurn:
+    def _start(
+        self, turn: ServedTurn, work: Callable[[], Awaitable[None]], wait_read: Callable[[], Awaitable[object]] | None = None
+    ) -> ServedTurn:
         self._running.setdefault(turn.session_id, []).append(turn)
 
         async def run() -> None:
             try:
                 await turn.run(work)
+                if wait_read is not None:
+                    await wait_read()
             finally:
                 turns = self._running[turn.session_id]
                 turns.remove(turn)

@@ -381,6 +381,7 @@ async def test_a_long_output_is_cut_and_shown_page_by_page(tmp_path: Path) -> No
 
 BAD: Final[list[tuple[Any, str]]] = [
     (WEATHER, "expected a list of ClientTool"),
+    (iter([WEATHER]), "expected a list of ClientTool"),
     ("get_weather", "expected a list of ClientTool"),
     ([{"name": "x"}], "client tool 1 = .*: expected ClientTool"),
     ([ClientTool("")], "1 to 64 letters"),

@@ -246,6 +246,15 @@ async def test_the_probe_finds_the_standing_rules_and_shows_no_text_of_them() ->
     assert probe.budget_used.tokens == sum(rule.token_estimate for rule in RULES)
 
 
+async def test_fixed_rules_are_shown_as_those_of_the_registry_and_never_read() -> None:
+    asked, fixed = Reader(registry=RULES), Reader(registry=RULES)
+    fixed.fixed_rules = RULES  # type: ignore[attr-defined]  # an attribute that a provider may have
+    attention = retriever(fixed)
+    for _ in range(2):
+        assert await attention.priority_probe() == await retriever(asked).priority_probe()
+    assert (fixed.reads, len(asked.reads)) == ([], 2)
+
+
 async def test_a_merged_context_has_rules_first_each_source_once_and_both_budgets() -> None:
     reader = Reader(newest=[past(8), past(9)], matching=[past(1)], registry=RULES)
     attention = retriever(reader)

@@ -261,9 +261,9 @@ def two() -> int:
 
 def test_specs_are_made_once_per_combination_in_the_order_allowed() -> None:
     registry = ToolRegistry([forecast, two])
-    specs = registry.specs(("two", "forecast", "nowhere", "two"))
+    specs = registry.toolset(("two", "forecast", "nowhere", "two")).specs
     assert [spec.tool_id for spec in specs] == ["two", "forecast"]
-    assert registry.specs(("two", "forecast", "nowhere", "two")) is specs
+    assert registry.toolset(("two", "forecast", "nowhere", "two")).specs is specs
     assert registry.tool_ids == ("forecast", "two")
     assert (registry.is_read_only("forecast"), registry.is_read_only("two"), registry.is_read_only("x")) == (True, False, False)
 
@@ -271,7 +271,7 @@ def test_specs_are_made_once_per_combination_in_the_order_allowed() -> None:
 def test_the_digest_of_a_toolset_covers_what_the_model_is_told() -> None:
     registry = ToolRegistry([forecast, two])
     found = registry.toolset(("two",))
-    told = [{"tool_id": "two", "description": "Gives two.", "parameters": dict(registry.specs(("two",))[0].parameters)}]
+    told = [{"tool_id": "two", "description": "Gives two.", "parameters": dict(registry.toolset(("two",)).specs[0].parameters)}]
     assert found.digest == canonical_digest(told)
     assert registry.toolset(()) is NO_TOOLS
     assert NO_TOOLS.digest == canonical_digest([])

@@ -89,7 +89,7 @@ def test_replaced_tools_follow_the_functions_in_the_order_of_their_sources() -> 
     assert registry.tool_ids == ("own", "files__look", "web__get")
     assert registry.generation == 2
     registry.replace(FILES, [])
-    assert [spec.tool_id for spec in registry.specs(("own", "files__look", "web__get"))] == ["own", "web__get"]
+    assert [spec.tool_id for spec in registry.toolset(("own", "files__look", "web__get")).specs] == ["own", "web__get"]
 
 
 def test_a_replacement_with_a_name_that_is_taken_changes_nothing() -> None:
@@ -99,7 +99,7 @@ def test_a_replacement_with_a_name_that_is_taken_changes_nothing() -> None:
         with pytest.raises(ToolError, match=taken):
             registry.replace(FILES, [ServersTool(taken, lambda: 1)])
     assert (registry.tool_ids, registry.generation) == (("own", "files__look"), 1)
-    assert registry.specs(("files__look", "effect"))[1].tool_id == "effect"
+    assert registry.toolset(("files__look", "effect")).specs[1].tool_id == "effect"
     with pytest.raises(ToolError, match="'mcp:web' cannot be replaced; these can: mcp:files"):
         registry.replace(WEB, [])
 
@@ -110,12 +110,12 @@ def test_tools_in_place_earlier_stay_as_they_were() -> None:
     earlier = registry.present()
     registry.hold("T-1", earlier)
     registry.replace(FILES, [look(description="listens")])
-    assert [spec.description for spec in earlier.specs(("files__look",))] == ["looks"]
+    assert [spec.description for spec in earlier.toolset(("files__look",)).specs] == ["looks"]
     assert registry.in_turn("T-1") is earlier
     assert registry.in_turn("T-2") is registry
     registry.hold("T-1", None)
     registry.hold("T-1", None)
-    assert [spec.description for spec in registry.in_turn("T-1").specs(("files__look",))] == ["listens"]
+    assert [spec.description for spec in registry.in_turn("T-1").toolset(("files__look",)).specs] == ["listens"]
 
 
 def test_a_function_says_nothing_of_its_source_on_record() -> None:

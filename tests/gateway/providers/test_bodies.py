@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.gateway.providers.bodies import UnusableAnswer, check_json, is_deeper
+from kitchener.gateway.providers.bodies import BodyReader, UnusableAnswer, check_json, event_data, is_deeper
 from kitchener.gateway.providers.library.http_client import BoundedBody
 
 LIMIT = 10_000
@@ -48,6 +48,35 @@ async def refusal_of(body: Pieces, **options: str) -> str:
 def gzipped(text: bytes) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     return packer.compress(text) + packer.flush()
+
+
+def taken(pieces: list[bytes], *, is_checked: bool) -> list[bytes]:
+    """What a stream of these pieces gives, event by event."""
+    reader = BodyReader(encoding="", status=200, max_bytes=LIMIT, is_checked=is_checked)
+    for piece in pieces:
+        reader.take(piece)
+    reader.end()
+    return reader.ready
+
+
+@given(
+    st.lists(st.sampled_from([b"data: 1", b"data:2", b"event: a", b": ping", b"id", b"data: {}"]), max_size=8),
+    st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n", b"\r\r"]), min_size=8, max_size=8),
+    st.lists(st.integers(1, 12), min_size=1),
+)
+def test_who_parses_an_event_gets_its_data_however_the_stream_is_cut(
+    lines: list[bytes], ends: list[bytes], sizes: list[int]
+) -> None:
+    text = b"data: first\n\n" + b"".join(line + end for line, end in zip(lines, ends, strict=False))
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(text):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(text[at : at + size])
+        at += size
+    data = [event_data(each) for each in taken([text], is_checked=True)]
+    assert data[0] == b" first"
+    assert taken(pieces, is_checked=False) == taken([text], is_checked=False) == data
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])

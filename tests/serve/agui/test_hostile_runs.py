@@ -109,13 +109,17 @@ async def test_a_wrong_input_is_named_and_nothing_is_started(tmp_path: Path, bod
         assert client.provider.requests == []
 
 
-async def test_state_and_tools_of_any_size_and_depth_cost_their_bytes_only(tmp_path: Path) -> None:
+async def test_state_of_any_size_costs_its_bytes_only_and_tools_that_are_none_are_refused(tmp_path: Path) -> None:
     deep = b'{"x":[' * 400 + b"1" + b"]}" * 400
     async with serving(tmp_path / "root", serve={"max_request_bytes": 200_000}) as client:
         front = FrontEnd(client)
         plain = orjson.dumps({"threadId": "t", "runId": "r", "messages": [MESSAGE], "forwardedProps": [*range(10_000)]})
-        found = await client.ask("POST", PATH, plain[:-1] + b',"state":' + deep + b',"tools":[' + deep + b"]}")
+        found = await client.ask("POST", PATH, plain[:-1] + b',"state":' + deep + b"}")
         assert checked(found.events)[-1]["outcome"] == {"type": "success"}
+        for wrong in (deep, b'{"name":"f","parameters":{"properties":' + deep + b"}}", b"{}", b'{"name":["f"]}'):
+            again = plain.replace(b'"runId":"r"', b'"runId":"r2"')
+            found = await client.ask("POST", PATH, again[:-1] + b',"tools":[' + wrong + b"]}")
+            assert (found.status, found.code) == (400, "invalid_request")
         assert await front.say("more", state="x" * 300_000) == []
         assert front.last.status == 413
 

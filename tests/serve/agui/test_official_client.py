@@ -18,6 +18,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import echo
 from tests.serve.agui.test_agui import send_letter
+from tests.serve.functions import heard, weather_of
 from tests.serve.test_openai_client import listening
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
@@ -31,8 +32,12 @@ def anyio_backend() -> str:
 
 
 def answer(request: PromptRequest) -> Any:
-    """Asks for a tool at `go`; is rejected once at `reject`."""
+    """Asks for a tool at `go`, and for one of the front end at `weather`; is rejected once at `reject`."""
     message = str(request.variables["user_message"])
+    if request.messages[-1].tool_id == "get_weather":
+        return {"response_text": f"heard {', '.join(heard(request))}"}
+    if request.wo_type == "synthesize" and message == "weather":
+        return weather_of("Graz")
     if request.wo_type != "synthesize" or ("go" not in message and message != "reject"):
         return echo(request)
     if message == "reject":
@@ -60,7 +65,7 @@ async def test_the_official_client_shows_replies_withdrawals_tools_and_interrupt
         assert ran.returncode == 0, ran.stderr.decode()
         assert len(await real.inside.runtime.sessions()) == 1
     found = orjson.loads(ran.stdout)
-    hello, rejected, go, refused, resumed, thanks = found["shown"]
+    hello, rejected, go, refused, resumed, thanks, weather, fine, again = found["shown"]
     assert hello["texts"] == ["user: hello", "assistant: echo: hello"]
     assert "MESSAGES_SNAPSHOT" in rejected["kinds"]
     assert rejected["texts"] == [*hello["texts"], "user: reject", "assistant: a reply that is accepted"]
@@ -70,6 +75,10 @@ async def test_the_official_client_shows_replies_withdrawals_tools_and_interrupt
     assert resumed["texts"][-1].startswith("assistant: heard")
     assert "tool: sent to bob" in resumed["texts"]
     assert thanks["texts"] == [*resumed["texts"], "user: thanks", "assistant: echo: thanks"]
-    assert found["calls"] == ['{"to":"ada"}']
+    assert weather["texts"] == [*thanks["texts"], "user: weather"]
+    assert "TOOL_CALL_RESULT" not in weather["kinds"]
+    assert fine["texts"] == [*weather["texts"], "tool: Graz is fine", "assistant: heard Graz is fine"]
+    assert again["texts"] == [*fine["texts"], "user: thanks again", "assistant: echo: thanks again"]
+    assert found["calls"] == ['{"to":"ada"}', '{"at":"Graz"}']
     assert "HTTP 404" in found["error"]
     assert found["warnings"] == []

@@ -7,11 +7,29 @@ const { join } = require("node:path");
 
 const [folder, baseURL] = process.argv.slice(2);
 const from = createRequire(join(folder, "package.json"));
-const { generateObject, generateText, jsonSchema, streamText } = from("ai");
+const { generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } = from("ai");
 const { createOpenAICompatible } = from("@ai-sdk/openai-compatible");
 
 const provider = createOpenAICompatible({ name: "kitchener", baseURL, apiKey: "any", includeUsage: true });
 const model = provider("ADMIN");
+
+const tools = {
+  get_weather: tool({
+    description: "The weather at a place.",
+    inputSchema: jsonSchema({ type: "object", properties: { at: { type: "string" } }, required: ["at"] }),
+    execute: ({ at }) => `${at} is fine`,
+  }),
+};
+
+// A loop of rounds in which the application runs the tools.
+async function loops() {
+  const asked = { model, tools, stopWhen: stepCountIs(9), messages: [{ role: "user", content: "weather" }] };
+  const whole = await generateText(asked);
+  const stream = streamText(asked);
+  let text = "";
+  for await (const each of stream.textStream) text += each;
+  return { whole: whole.text, steps: whole.steps.length, text, streamed: (await stream.steps).length };
+}
 
 async function main() {
   const whole = await generateText({ model, prompt: "hello" });
@@ -34,7 +52,8 @@ async function main() {
     error = [caught.statusCode, caught.message];
   }
   const usage = await stream.usage;
-  return { whole: whole.text, text, tokens: usage.totalTokens > 0, finish: await stream.finishReason, object, error };
+  const functions = await loops();
+  return { functions, whole: whole.text, text, tokens: usage.totalTokens > 0, finish: await stream.finishReason, object, error };
 }
 
 main().then(

@@ -19,10 +19,13 @@ function texts() {
     .map((each) => `${each.role}: ${each.content}`);
 }
 
+const parameters = { type: "object", properties: { at: { type: "string" } }, required: ["at"] };
+const tools = [{ name: "get_weather", description: "The weather at a place.", parameters }];
+
 async function say(text, resume) {
   if (text !== undefined) agent.addMessage({ id: `user-${agent.messages.length}`, role: "user", content: text });
   const kinds = [];
-  await agent.runAgent(resume === undefined ? {} : { resume }, { onEvent: ({ event }) => void kinds.push(event.type) });
+  await agent.runAgent(resume === undefined ? { tools } : { resume, tools }, { onEvent: ({ event }) => void kinds.push(event.type) });
   shown.push({ kinds, texts: texts(), interrupts: agent.pendingInterrupts });
 }
 
@@ -36,6 +39,11 @@ async function main() {
   const payload = { approved: true, editedArgs: { to: "bob" } };
   await say(undefined, [{ interruptId: waits.id, status: "resolved", payload }]);
   await say("thanks");
+  await say("weather");
+  const { id, function: asked } = agent.messages.findLast((each) => each.toolCalls).toolCalls[0];
+  agent.addMessage({ id: "out-1", role: "tool", toolCallId: id, content: `${JSON.parse(asked.arguments).at} is fine` });
+  await say();
+  await say("thanks again");
   const calls = agent.messages.flatMap((each) => each.toolCalls ?? []).map((each) => each.function.arguments);
   const nobody = new HttpAgent({ url: url.replace("ADMIN", "NOBODY"), threadId: "js" });
   const error = await nobody.runAgent({}).then(() => "", (failed) => failed.message);

@@ -77,6 +77,27 @@ async function approvals() {
   return { name: waiting.name, arguments: waiting.arguments, done: done.output_text };
 }
 
+const parameters = { type: "object", properties: { at: { type: "string" } }, required: ["at"], additionalProperties: false };
+const weather = { name: "get_weather", description: "The weather at a place.", parameters, strict: true };
+
+// Loops of rounds in which the program runs the functions: with the client's own runner, and by hand.
+async function functions() {
+  const run = { ...weather, parse: JSON.parse, function: ({ at }) => `${at} is fine` };
+  const asked = { model, messages: [{ role: "user", content: "weather" }], tools: [{ type: "function", function: run }] };
+  const whole = await client.chat.completions.runTools(asked).finalContent();
+  const streamed = await client.chat.completions.runTools({ ...asked, stream: true }).finalContent();
+  const tools = [{ type: "function", ...weather }];
+  let response = await client.responses.create({ model, input: "weather", tools });
+  let rounds = 0;
+  for (; response.output.at(-1).type === "function_call"; rounds++) {
+    const input = response.output
+      .filter((each) => each.type === "function_call")
+      .map((each) => ({ type: "function_call_output", call_id: each.call_id, output: `${JSON.parse(each.arguments).at} is fine` }));
+    response = await client.responses.stream({ model, input, tools, previous_response_id: response.id }).finalResponse();
+  }
+  return { whole, streamed, responses: response.output_text, rounds };
+}
+
 async function main() {
   const headers = { "Idempotency-Key": "k1" };
   await client.chat.completions.create(hello, { headers });
@@ -85,6 +106,7 @@ async function main() {
     completions: await completions(),
     responses: await responses(),
     approvals: await approvals(),
+    functions: await functions(),
     errors: [
       await refused(() => client.chat.completions.create({ ...hello, model: "NOBODY" })),
       await refused(() => client.chat.completions.create({ ...hello, n: 2 })),

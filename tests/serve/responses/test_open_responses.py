@@ -1,7 +1,6 @@
 """The cases of the Open Responses compliance suite, with its checks and those of the official types (docs/server.md).
 
-The suite is in no package registry, so its requests and checks are written down here. Three of its cases define a function that
-the client itself runs: agents have their own tools, and a client's are ignored.
+The suite is in no package registry, so its requests and checks are written down here.
 """
 
 from pathlib import Path
@@ -11,9 +10,10 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from tests.serve.functions import FLAT, calling, weather_of
 from tests.serve.requests import Asked, Client, serving
 from tests.serve.responses.test_input_items import PNG
-from tests.serve.responses.test_responses import PATH, answer_item, asking, send_card, told
+from tests.serve.responses.test_responses import PATH, answer_item, asking, send_card, text_of, told
 
 NUMBERS = ("created_at", "frequency_penalty", "presence_penalty", "temperature", "top_logprobs", "top_p")
 TEXTS = ("id", "model", "object", "service_tier", "status", "truncation")
@@ -29,11 +29,6 @@ OWN = {"kitchener", "completed_at", "frequency_penalty", "presence_penalty", "st
 """Fields that the official types of this version do not have, and the specification or this server does."""
 
 PDF = "data:application/pdf;base64,JVBERi0xLjEKJSVFT0Y="
-WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
-}
 
 
 def message(content: Any, role: str = "user") -> dict[str, Any]:
@@ -118,12 +113,27 @@ async def test_each_case_is_answered_as_the_specification_says(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_functions_of_a_client_are_ignored_and_cannot_be_required(tmp_path: Path, stream: bool) -> None:
-    async with serving(tmp_path / "root") as client:
-        response = await respond(client, "What is the weather?", stream=stream, tools=[WEATHER])
-        assert [each["type"] for each in response["output"]] == ["message"]
-        wanted = {"input": "x", "tools": [WEATHER], "tool_choice": {"type": "function", "name": "get_weather"}}
-        assert (await client.ask("POST", PATH, wanted)).code == "unsupported"
+async def test_a_function_of_the_client_is_called_and_its_output_is_heard(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path / "root", calling(weather_of("Graz"))) as client:
+        asked = await respond(client, "What is the weather?", stream=stream, tools=[FLAT])
+        (call,) = asked["output"]
+        assert (call["type"], call["name"], call["arguments"]) == ("function_call", "get_weather", '{"at":"Graz"}')
+        assert (asked["status"], asked["tools"], asked["tool_choice"]) == ("completed", [FLAT], "auto")
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+        done = await respond(client, [output], stream=stream, previous_response_id=asked["id"], tools=[FLAT])
+        assert (text_of(done), done["conversation"]) == ("heard sunny", asked["conversation"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_whole_history_with_a_call_and_its_output_goes_on(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path / "root", calling(weather_of("Graz", text="Let me look."))) as client:
+        said = [message("What is the weather?")]
+        asked = await respond(client, said, stream=stream, tools=[FLAT], tool_choice="required", store=False)
+        assert [each["type"] for each in asked["output"]] == ["message", "function_call"]
+        assert asked["tool_choice"] == "required"
+        output = {"type": "function_call_output", "call_id": asked["output"][1]["call_id"], "output": "sunny"}
+        done = await respond(client, [*said, *asked["output"], output], stream=stream, tools=[FLAT], store=False)
+        assert (text_of(done), done["conversation"]) == ("heard sunny", asked["conversation"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

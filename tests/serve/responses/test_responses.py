@@ -90,6 +90,13 @@ class TestAResponse:
             read = await client.ask("GET", f"{PATH}/{events[0]['response']['id']}")
             assert read.json == events[-1]["response"]
 
+    async def test_text_that_comes_soon_after_other_text_is_one_piece_and_adds_up(self, tmp_path: Path) -> None:
+        said = " ".join(map(str, range(200)))
+        async with serving(tmp_path / "root", serve={"text_interval_s": 10.0}) as client:
+            events = told(await respond(client, said, stream=True))
+            assert len([each for each in events if each["type"] == "response.output_text.delta"]) <= 2
+            assert deltas(events) == text_of(events[-1]["response"]) == f"echo: {said}"
+
     async def test_a_client_that_was_cut_off_gets_exactly_what_it_lacks(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             whole = told(await respond(client, "one two three", stream=True))

@@ -6,10 +6,11 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import anyio
 
-from kitchener.actors.admission.client_tools import checked_client_tools
+from kitchener.actors.admission.brought_tools import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
@@ -24,7 +25,7 @@ from kitchener.plain_names import quoted
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, StoredPart
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
-from kitchener.records.tools.client_tools import ClientTool, ClientToolset
+from kitchener.records.tools.client_tools import ClientTool
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
 
 
@@ -35,7 +36,7 @@ class RequestChecks:
         limits: the limits of the process
         by_model: whether a model verifies replies, so that acceptance criteria may be statements
         tools: the tools of the agent class; None: it has none
-        takes_client_tools: whether a message may bring tools that its caller runs
+        client_tools: whether a message may bring tools that its caller runs
     """
 
     def __init__(
@@ -44,9 +45,9 @@ class RequestChecks:
         *,
         by_model: bool = False,
         tools: ToolRegistry | None = None,
-        takes_client_tools: bool = True,
+        client_tools: Literal["allow", "refuse"] = "allow",
     ) -> None:
-        self._by_model, self._tools, self._takes_client_tools = by_model, tools, takes_client_tools
+        self._by_model, self._tools, self._takes_client_tools = by_model, tools, client_tools == "allow"
         self._limits = limits
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
         self._max_parts = limits.max_parts
@@ -165,11 +166,14 @@ class RequestChecks:
             speaker: the name of the person who said the message; None: the subject
             output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
             tool_choice: `auto`, `none`, `required` or the name of a tool
-            client_tools: tools that the caller runs
+            client_tools: tools that the caller runs; empty: none
 
         Raises:
             CallerError: an argument is wrong
         """
+        if client_tools:
+            call = self.call(session_id, subject_id, idempotency_key, memory, seconds, acceptance, parts, speaker, output)
+            return self._with_client_tools(call, client_tools, tool_choice)
         if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
             raise CallerError(
                 f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
@@ -186,24 +190,21 @@ class RequestChecks:
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
         wanted = output_schema_of(output) if output is not None else None
-        of_client = self._client_tools(client_tools) if client_tools != () else None
-        choice = self._choice(tool_choice, of_client) if tool_choice != "auto" else None
-        call = TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
-        return call if of_client is None else call._replace(client_tools=of_client)
+        choice = self._choice(tool_choice) if tool_choice != "auto" else None
+        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
 
-    def _client_tools(self, tools: object) -> ClientToolset | None:
-        """Returns the tools that the caller runs; raises CallerError unless the agent class takes these."""
-        known = self._tools.known_ids if self._tools is not None else ()
+    def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str) -> TurnCall:
+        """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
+        known = [each["tool_id"] for each in self._tools.definitions()] if self._tools is not None else ()
         found = checked_client_tools(tools, self._limits, known)
-        if found is not None and found is not tools and not self._takes_client_tools:
+        if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
-        return found
+        choice = self._choice(tool_choice, found.names) if tool_choice != "auto" else None
+        return call._replace(client_tools=found, tool_choice=choice)
 
-    def _choice(self, choice: str, of_client: ClientToolset | None) -> str:
+    def _choice(self, choice: str, of_client: tuple[str, ...] = ()) -> str:
         """Returns what the model must call; raises CallerError unless there is such a tool."""
-        known = self._tools.tool_ids if self._tools is not None else ()
-        if of_client is not None:
-            known += of_client.names
+        known = (*self._tools.tool_ids, *of_client) if self._tools is not None else of_client
         if choice == NO_TOOL_CHOICE or (choice == ANY_TOOL_CHOICE and known) or choice in known:
             return choice
         expected = f"expected 'auto', 'none', 'required' or one of {', '.join(known)}" if known else "this class has no tools"

@@ -15,7 +15,7 @@ from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
 from kitchener.actors.sources import read_client_tools, read_source
-from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry, client_outcome
 from kitchener.actors.tools.results import storable
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import (
@@ -379,7 +379,7 @@ class Approvals:
         """The output of a client's call, cut like the result of any tool; raises CallerError if it has no JSON form."""
         if given.decision == "failed":
             return given
-        outcome = self._tools.client_outcome(request["tool"], given.answer)
+        outcome = client_outcome(self._tools, request["tool"], given.answer)
         if outcome.error is not None:
             raise CallerError(f"the output of client call {request['approval_id']!r}: {outcome.error}")
         return replace(given, answer=outcome.result)

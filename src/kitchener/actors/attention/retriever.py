@@ -134,7 +134,10 @@ class AttentionContext(NamedTuple):
 
 
 class ContextProvider(Protocol):
-    """Supplies context fragments. A provider that never waits may set `never_waits = True` and then gets no time limit."""
+    """Supplies context fragments. A provider that never waits may set `never_waits = True` and then gets no time limit.
+
+    One whose registry never changes may have it as `fixed_rules`; then it is laid out once, and not read in each turn.
+    """
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's newest turns, oldest first."""
@@ -184,6 +187,8 @@ class AttentionRetriever:
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
         self._timeout_s = min(config.attention_timeout_ms, template.budget.timeout_ms) / 1_000
+        fixed: Sequence[ContextFragment] | None = getattr(context_provider, "fixed_rules", None)
+        self._rules = self._laid_out(fixed, 1, 0, None) if fixed is not None else None
 
     async def horizontal_scan(self, session_id: str, query: str, results: Sequence[Item] = ()) -> AttentionContext:
         """Gathers the session's newest turns, results of its tools, and the turns that match the query, oldest first.
@@ -217,8 +222,10 @@ class AttentionRetriever:
             read_anchors: reads the learned lines that match the message, best first. They have a token budget of their own
                 (`ho3_bias_budget`), so the limits of attention do not cut them. None: memory is not used
         """
-        lists, elapsed_ms, cut_by = await self._gather([self._provider.read_registry])
-        found = self._laid_out(lists[0] if lists else (), len(lists), elapsed_ms, cut_by)
+        found = self._rules
+        if found is None:
+            lists, elapsed_ms, cut_by = await self._gather([self._provider.read_registry])
+            found = self._laid_out(lists[0] if lists else (), len(lists), elapsed_ms, cut_by)
         return found if read_anchors is None else found._replace(biases=tuple(await read_anchors()))
 
     def assemble_wo_context(

@@ -31,7 +31,8 @@ class SessionContext:
         self._sessions = sessions
         self._recent_turns = config.recent_turns
         self._step = config.recent_turns - kept_recent(config.recent_turns, config.evict_to) if is_chat else 0
-        self._rules = standing_rule_fragments(config.standing_rules, config.token_estimator)
+        self.fixed_rules = standing_rule_fragments(config.standing_rules, config.token_estimator)
+        """The standing rules, which the settings fix."""
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
         """The session's newest turns, oldest first: `limit` of them, or fewer after a step."""
@@ -58,4 +59,4 @@ class SessionContext:
 
     async def read_registry(self) -> Sequence[ContextFragment]:
         """The standing rules."""
-        return self._rules
+        return self.fixed_rules

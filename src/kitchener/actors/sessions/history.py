@@ -30,7 +30,10 @@ class Exchange(NamedTuple):
     is_imported: bool = False
     """Whether another program had the conversation. Then either text may be missing ("")."""
     is_resumed: bool = False
-    """Whether the turn went on after a person's answer about a tool. Its message then says what was answered."""
+    """Whether the turn went on after a person's answer about a tool, or with outputs of the caller's tools. Its message then
+    says what was answered."""
+    continues: str | None = None
+    """The turn whose calls of the caller's tools this one went on with; None: it did not."""
 
 
 async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterator[Exchange]:
@@ -41,6 +44,7 @@ async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterat
         session_id: the session
     """
     started: TurnStartedPayload | None = None
+    calling = set[str]()  # the turns that ended with calls for the caller
     waiting: Exchange | None = None
     async for entry in ledger.read(session_id=session_id, entry_type=_SPOKEN):
         payload = events.read_payload(entry.entry_type, entry.payload)
@@ -60,8 +64,12 @@ async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterat
             said, at = text_of(started["user_message"]), started["turn_ts"]
             speaker = started.get("speaker")
             named = None if speaker is None else text_of(speaker)
-            replied, resumed = text_of(completed["response"]), started.get("resumes") is not None
-            yield Exchange(completed["turn_id"], at, said, replied, named, is_resumed=resumed)
+            replied, resumes = text_of(completed["response"]), started.get("resumes")
+            before = resumes["turn_id"] if resumes is not None and resumes["turn_id"] in calling else None
+            if "client_calls" in completed:
+                calling.add(completed["turn_id"])
+            is_resumed = resumes is not None
+            yield Exchange(completed["turn_id"], at, said, replied, named, is_resumed=is_resumed, continues=before)
     if waiting is not None:
         yield waiting
 

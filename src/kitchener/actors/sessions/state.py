@@ -53,14 +53,12 @@ class PastTurn:
         estimator: str,
         speaker: str | None = None,
         content: str = "",
-        told: str | None = None,
     ) -> None:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
-        told = response if told is None else told
-        content = content or turn_text(user_message, told, speaker)
+        content = content or turn_text(user_message, response, speaker)
         said = tuple(as_chat(spoken_in(content)))
         self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, said=said)
-        self.exchange = {"user": user_message, "assistant": told}
+        self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
         self._words: frozenset[str] | None = None
 
@@ -220,8 +218,9 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
     said, speaker = (state.open_turn.user_message, state.open_turn.speaker) if state.open_turn is not None else ("", None)
     state.completed_turns += 1
     response = _text(payload.get("response", ""))
-    told = told_reply(payload) if "client_calls" in payload else None
-    state.window.append(PastTurn(payload["turn_id"], said, response, ref, state.estimator, speaker, told=told))
+    if "client_calls" in payload:
+        response = told_reply(payload)
+    state.window.append(PastTurn(payload["turn_id"], said, response, ref, state.estimator, speaker))
     for listed in payload.get("tool_results") or ():
         state.tool_results.append((payload["turn_id"], Ref.from_listed(listed)))
     state.open_turn = None

@@ -258,7 +258,8 @@ class ToolRegistry:
         self._builtin = tuple(builtin)
         self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
-        self._of_client = frozenset[str]()
+        self.of_client = frozenset[str]()
+        """The tools that the caller of a turn runs."""
         self._held: dict[str, ToolRegistry] = {}
         """The tools of turns that hold theirs, by turn id."""
         self._ready: Callable[[], Awaitable[None]] | None = None
@@ -317,7 +318,7 @@ class ToolRegistry:
         A tool of the same name stands back. It came after the message was checked, and nothing of it runs for its name.
         """
         found, own = copy(self), {each.tool_id: each for each in tools}
-        found._tools, found._of_client = {**self._tools, **own}, frozenset(own)
+        found._tools, found.of_client = {**self._tools, **own}, frozenset(own)
         found._listed = tuple(dict.fromkeys((*self._listed, *own)))
         found._toolsets = {(): NO_TOOLS}
         return found
@@ -326,7 +327,7 @@ class ToolRegistry:
         """Gives a turn these tools, whatever is replaced meanwhile; None: the turn has ended."""
         if tools is None:
             self._held.pop(turn_id, None)
-        elif self._replaceable or tools._of_client:
+        elif self._replaceable or tools.of_client:
             self._held[turn_id] = tools
 
     def in_turn(self, turn_id: str) -> "ToolRegistry":
@@ -337,15 +338,6 @@ class ToolRegistry:
     def tool_ids(self) -> tuple[str, ...]:
         """The ids of all tools except built-in ones, in the order given."""
         return self._listed
-
-    @property
-    def known_ids(self) -> tuple[str, ...]:
-        """The ids of all tools, also of built-in ones."""
-        return tuple(self._tools)
-
-    def is_of_client(self, tool_id: str) -> bool:
-        """Whether the caller of the turn runs the tool."""
-        return tool_id in self._of_client
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -374,10 +366,6 @@ class ToolRegistry:
             found = toolset_of(self._tools[tool_id].spec for tool_id in dict.fromkeys(allowed) if tool_id in self._tools)
             self._toolsets[allowed] = found
         return found
-
-    def specs(self, allowed: tuple[str, ...]) -> tuple[ToolSpec, ...]:
-        """The descriptions of the existing tools among `allowed`, for a model."""
-        return self.toolset(allowed).specs
 
     def identity(self, tool_id: str) -> ToolIdentity | None:
         """The facts by which permission to call the tool is given; None for an unknown tool."""
@@ -408,10 +396,10 @@ class ToolRegistry:
         that shields itself from cancellation. A synchronous tool cannot be stopped. After its time limit its
         thread keeps running, and the error says so. With `max_threads` such threads, no further tool is started in a thread.
         """
-        if tool_id in self._of_client:  # it has run, and its arguments were checked before
+        if tool_id in self.of_client:  # it has run, and its arguments were checked before
             if call.answer is None:
                 return ToolOutcome(error=f"tool {tool_id!r} runs at the client, which has given no output")
-            return self.client_outcome(tool_id, call.answer.answer)
+            return client_outcome(self, tool_id, call.answer.answer)
         bound = self.validate(tool_id, arguments)
         if isinstance(bound, str):
             return ToolOutcome(error=bound)
@@ -439,10 +427,11 @@ class ToolRegistry:
         waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
 
-    def client_outcome(self, tool_id: str, output: object) -> ToolOutcome:
-        """The outcome of a call that a client made: its output, cut like any result, or an error if it has no JSON form."""
-        own = self._gates.limits_of(ToolLimits(), tool_id, tool_id)
-        return outcome_of(output, own.max_result_bytes or self._max_result_bytes)
+
+def client_outcome(tools: ToolRegistry, tool_id: str, output: object) -> ToolOutcome:
+    """The outcome of a call that a client made: its output, cut like any result, or an error if it has no JSON form."""
+    own = tools._gates.limits_of(ToolLimits(), tool_id, tool_id)
+    return outcome_of(output, own.max_result_bytes or tools._max_result_bytes)
 
 
 def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 
 from kitchener.actors.admission.requests import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
@@ -181,7 +182,7 @@ class WorkOrderChain:
         needed = _input_tokens(data, parts, resumption) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
         limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
         earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
-        room = Room(needed, self.tokens_left, budgeter.check(self._scope[:1]), services.config.turn_budget)
+        room = Room(needed, self.tokens_left, partial(budgeter.check, self._scope[:1]), services.config.turn_budget)
         is_last = room.left is not None and room.left < needed and room.is_last(constraints, wo_type, earlier)
         changes = room.limit(constraints, limits, is_last=is_last)
         wo = WorkOrder.create(

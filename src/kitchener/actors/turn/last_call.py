@@ -3,7 +3,7 @@
 `chain.py` asks before each dispatch. Under version 1 of the policy there was no last call. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kitchener.actors.turn.reply import MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
@@ -20,8 +20,8 @@ class Room(NamedTuple):
     """Tokens of its input, estimated, and of the answer's reserve."""
     left: int | None
     """Tokens left in the turn and the session; None: without limit."""
-    session: Budget
-    """The session's budget."""
+    session: Callable[[], Budget]
+    """Gives the session's budget; asked where what is left does not cover the work order."""
     turn_budget: int
 
     def is_last(self, constraints: Constraints, wo_type: str, earlier: Iterable[WorkOrder]) -> bool:
@@ -29,7 +29,7 @@ class Room(NamedTuple):
 
         That is the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
         """
-        if constraints.reply_reserve is None or wo_type != "synthesize" or not self.session.covers(self.needed):
+        if constraints.reply_reserve is None or wo_type != "synthesize" or not self.session().covers(self.needed):
             return False
         done = [each.wo_type for each in earlier]
         return "synthesize" not in done and (self.needed <= self.turn_budget or "tool_call" in done)
@@ -52,7 +52,7 @@ class Room(NamedTuple):
         text = apology_for("BUDGET", policy_version)
         if policy_version == 1:
             message += "; raise turn_budget or budget_ceiling, or start a new session"
-        elif not self.session.covers(self.needed):
+        elif not self.session().covers(self.needed):
             message, text = f"{message} for the session; raise budget_ceiling, or start a new session", SESSION_USED_UP
         elif self.needed > self.turn_budget and all(each.wo_type != "synthesize" for each in earlier):
             message, text = f"{message} for the turn; raise turn_budget, or send less", MESSAGE_TOO_LARGE

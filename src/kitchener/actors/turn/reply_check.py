@@ -167,17 +167,15 @@ def _source(call: StoredEntry) -> Mapping[str, object]:
     return {"source": payload["source"]} if payload.get("untrusted") else {}
 
 
-def said_beside_calls(trace: Sequence[StoredEntry], wo_id: str) -> str:
-    """What the model wrote in the last answer of a work order, beside the tools that it called; "": nothing.
+def said_beside_calls(chain: WorkOrderChain, wo_id: str) -> str:
+    """What the model wrote in the last answer of a work order, beside the tools that it called.
 
-    Args:
-        trace: the executor's entries of the turn
-        wo_id: the work order
+    "": nothing, or more than the turn's record has room for.
     """
-    for entry in reversed(trace):
+    for entry in reversed(chain.trace):
         if entry.entry_type == events.LLM_CALL and entry.entity_id == wo_id:
             answer = opened(payload_as(ModelCallPayload, entry.payload)["response"])
-            return answer["text"] if answer is not None else ""
+            return answer["text"] if answer is not None and chain.can_record(answer["text"]) else ""
     return ""
 
 

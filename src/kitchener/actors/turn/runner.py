@@ -68,10 +68,7 @@ class TurnRunner:
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
-        tools, of_client = services.constants.tools, call.client_tools
-        if of_client is not None:
-            tools = tools.with_client_tools(of_client.runnable(is_trusted=services.constants.trusts_clients))
-        self._tools.registry.hold(turn.turn_id, tools)
+        self._tools.registry.hold(turn.turn_id, services.constants.tools)
         waiting = WaitingTurn(deadline, turn.ids)
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None

@@ -26,6 +26,7 @@ from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping
+from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
 
@@ -64,7 +65,7 @@ class TurnConstants:
         self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
         self.tool_views = [
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
-            for spec in tools.specs(self.allowed_tools)
+            for spec in tools.toolset(self.allowed_tools).specs
         ]
         self.classify_tools = exact_list(self.tool_views) if config.classify == "model" else []
         self.acceptance = plan_acceptance(config.acceptance, sources.acceptance)
@@ -122,6 +123,11 @@ class TurnConstants:
         else:
             found = self.with_tools if plan.offers_tools else self.synthesize
         return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
+
+    def hold_client_tools(self, turn_id: str, tools: ClientToolset) -> None:
+        """Gives a turn the tools that its caller runs, beside those of the agent class. The runner ends it."""
+        own = tools.runnable(is_trusted=self.trusts_clients)
+        self.tools.hold(turn_id, self.tools.with_client_tools(own))
 
     def with_client_tools(self, constraints: Constraints, names: tuple[str, ...]) -> Constraints:
         """The constraints of a reply, with the tools that the caller of the turn runs.

@@ -7,7 +7,7 @@ and aborts it after a cancellation.
 
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kitchener.actors.admission.content import record_parts
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
@@ -56,10 +56,8 @@ from kitchener.records.entries import (
     CheckedGates,
     TurnCompletedPayload,
 )
-from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import StoredPart
 from kitchener.records.spoken import message_text
-from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.records.turn import NO_CANDIDATES, ClientCallRequested, TextRetracted, TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -90,11 +88,10 @@ class Turn:
     __slots__ = (
         "_acceptance",
         "_approval",
-        "_asked",
         "_authority",
+        "_call",
         "_chain",
         "_classification",
-        "_client_tools",
         "_earlier_failures",
         "_is_over",
         "_memory",
@@ -105,7 +102,6 @@ class Turn:
         "_said",
         "_services",
         "_session",
-        "_tool_choice",
         "_turn_ts",
         "_update",
         "turn_id",
@@ -130,27 +126,26 @@ class Turn:
         self._is_over = False
         self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
-        self._asked: OutputSchema | None = None
+        self._call = _NO_CALL
         self._approval = ApprovalInTurn(services.ledgers, session, services.constants.approval, services.config.approval)
-        self._tool_choice: str | None = None
-        self._client_tools: ClientToolset | None = None
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
 
         The write is refused unless the session's last entry is still the one that this process knows.
         """
-        self._asked = call.output
-        self._client_tools = call.client_tools
+        self._call = call
         if call.output is not None:
             await self._services.record_source(source_of_output(call.output))
-        if call.client_tools is not None:
-            await self._services.record_source(source_of_client_tools(call.client_tools))
         self._positions = self._services.ledgers.positions()
         self._turn_ts = self._services.now()
         if not call.memory:
             self._memory = None
         fields = start_fields(call, self._services, self._message, self._turn_ts, self._positions)
+        if call.client_tools is not None:
+            fields["client_tools"] = call.client_tools.hash
+            self._services.constants.hold_client_tools(self.turn_id, call.client_tools)
+            await self._services.record_source(source_of_client_tools(call.client_tools))
         if call.speaker is not None:
             self._said = message_text(self._message, call.speaker)
         if call.acceptance:
@@ -158,7 +153,6 @@ class Turn:
         self._approval.note_caller(fields)
         if call.resumes is not None:
             await self._approval.resume(call.resumes)
-        self._tool_choice = call.tool_choice
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
         start = await write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
@@ -198,9 +192,9 @@ class Turn:
             read_only=constants.read_only_tools,
             room=self._chain.room,
             held_back=self._approval.held_back,
-            has_client_tools=self._client_tools is not None,
+            client_tools=self._call.client_tools,
             policy_version=constants.policy_version,
-        ).choosing(self._tool_choice)
+        ).choosing(self._call.tool_choice)
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
             return results
@@ -349,23 +343,22 @@ class Turn:
         Each rejected reply is retried with tighter constraints. Returns an apology if no retry is left, or if the work order
         failed for a reason that a retry does not mend.
         """
-        constants = self._services.constants
+        constants, call = self._services.constants, self._call
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
-        of_tools = constants.told_of_tools
-        if self._client_tools is not None and plan.offers_tools:
-            constraints = constants.with_client_tools(constraints, self._client_tools.names)
-            of_tools = constants.told_of_client_tools
-        constraints = self._approval.limits(constraints, results)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
         inputs: dict[str, object] = {
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
-            "instructions": instructions_of(constants.instructions, self._asked, acceptance),
-            **of_tools,
+            "instructions": instructions_of(constants.instructions, call.output, acceptance),
+            **constants.told_of_tools,
         }
+        if call.client_tools is not None and plan.offers_tools:
+            constraints = constants.with_client_tools(constraints, call.client_tools.names)
+            inputs |= constants.told_of_client_tools
+        constraints = self._approval.limits(constraints, results)
         is_chat = context.history is not None and context.projection_ref is not None
         prior = given_results(classification, results, inputs, is_chat=is_chat)
         rejected, parent, resumption = list[WorkOrder](), self._approval.resumed_id, self._approval.resumed
@@ -379,7 +372,7 @@ class Turn:
                 input_refs=self._approval.refs,
                 context=context,
                 acceptance=acceptance,
-                output_schema=self._asked.schema if self._asked is not None else None,
+                output_schema=call.output.schema if call.output is not None else None,
                 resumption=resumption,
             )
             if isinstance(wo, Reply):
@@ -387,7 +380,7 @@ class Turn:
             if wo.state == "deferred":
                 return await self._defer(wo)
             acceptance = constants.with_criteria_of(wo.cost.tool_ids_used, acceptance)
-            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance, self._asked)
+            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance, call.output)
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
@@ -408,21 +401,18 @@ class Turn:
                     *self._approval.earlier_results(wo),
                     *results_of(self._chain.trace, wo, constants.policy_version),
                 ]
-            told = instructions_of(constants.instructions, self._asked, acceptance, verdict, self.turn_id)
+            told = instructions_of(constants.instructions, call.output, acceptance, verdict, self.turn_id)
             inputs = {**inputs, "instructions": told}
 
     async def _defer(self, wo: WorkOrder) -> Reply:
         """Records the calls that wait for a person or for the client, and returns the reply that says so."""
-        deferral = self._approval.defer(wo, self._turn_ts, self._client_tools)
+        deferral = self._approval.defer(wo, self._turn_ts, self._call.client_tools)
         await self._chain.defer(wo, deferral.entries)
-        response, calls = deferral.response, deferral.client_calls
-        if response is None:
-            said = said_beside_calls(self._chain.trace, wo.wo_id)
-            response = said if self._chain.can_record(said) else ""
+        response = deferral.response if deferral.response is not None else said_beside_calls(self._chain, wo.wo_id)
         if self._update is not None:
-            for each in calls:
+            for each in deferral.client_calls:
                 await self._update(ClientCallRequested(wo.wo_id, each))
-        return Reply(response, None, deferral.approval_ids, calls)
+        return Reply(response, None, deferral.approval_ids, deferral.client_calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
@@ -462,7 +452,7 @@ class Turn:
             error=error,
             trace_hash=trace_hash,
             projection_ref=authority.projection_ref if authority is not None else None,
-            output=self._output.get(OUTPUT_KEY) if self._asked is not None else None,
+            output=self._output.get(OUTPUT_KEY) if self._call.output is not None else None,
         )
         checked: CheckedGates = {}
         if gates is not None:
@@ -492,6 +482,9 @@ class Turn:
     def is_over(self) -> bool:
         """Whether the turn was completed or aborted."""
         return self._is_over
+
+
+_NO_CALL: Final = TurnCall()
 
 
 async def _as_rejected(

@@ -45,8 +45,6 @@ def start_fields(
         fields["acceptance"] = list(call.acceptance)
     if call.output is not None:
         fields["output_schema"] = call.output.hash
-    if call.client_tools is not None:
-        fields["client_tools"] = call.client_tools.hash
     if call.resumes is not None:
         fields["resumes"] = call.resumes
     if call.tool_choice is not None:

@@ -21,6 +21,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.events import POLICY_VERSION
 from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
 UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
@@ -81,7 +82,7 @@ def plan_chain(
     read_only: Collection[str],
     room: int,
     held_back: Collection[str] = (),
-    has_client_tools: bool = False,
+    client_tools: ClientToolset | None = None,
     policy_version: int = POLICY_VERSION,
 ) -> ChainPlan:
     """Plans the rest of a turn's chain after the classification.
@@ -97,11 +98,12 @@ def plan_chain(
         read_only: the tools without effects among them
         room: work orders that still fit into the chain, including the reply
         held_back: the tools that only the replying model may ask for, because a person may have to be asked about them
-        has_client_tools: whether the message brings tools that its caller runs, which only the replying model may ask for
+        client_tools: the tools that the caller of the turn runs, which only the replying model may ask for; None: there are
+            none
         policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
-    if speech_act in _NO_TOOLS or not (allowed or has_client_tools):
+    if speech_act in _NO_TOOLS or not (allowed or client_tools is not None):
         return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
     request = _tool_request(classification.get("tool_request"))
     may_run = (

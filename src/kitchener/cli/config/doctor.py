@@ -51,7 +51,7 @@ _PACKAGES: Final = (
     "anyio",
     "pydantic",
     "orjson",
-    "pyqwest",
+    "aiohttp",
     "structlog",
     "jsonschema-rs",
     "cyclopts",

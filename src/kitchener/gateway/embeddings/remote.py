@@ -16,8 +16,8 @@ import orjson
 from kitchener.config import EmbeddingsConfig, ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import (
-    TRANSPORT_ERRORS,
     ChatTransport,
     StatusError,
     open_transport,
@@ -52,8 +52,8 @@ class EndpointEmbeddings:
         body = bytearray()
         try:
             async with aclosing(self._transport.post(request)) as pieces:
-                async for piece, _ in pieces:
-                    body += b"".join(piece)
+                async for part in pieces:
+                    body += b"".join(part.bodies)
         except StatusError as error:
             reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
             raise ProviderError(_ID, reason, f"the endpoint answered with status {error.status}") from None

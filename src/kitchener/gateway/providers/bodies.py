@@ -58,7 +58,8 @@ class BodyReader:
         encoding: the response's `Content-Encoding`
         status: the response's HTTP status
         max_bytes: limit of a body that is not an error's, both as received and decompressed
-        is_checked: whether `check_json` sees the body, or each event's data; False if the caller parses it by `parsed_json`
+        is_checked: whether `check_json` sees the body, or each event's data; False if the caller parses it by `parsed_json`,
+            who then gets the data of each event in place of the event
 
     Attributes:
         ready: events or bodies that are complete and not taken yet
@@ -194,26 +195,48 @@ class _Events:
         self._ends_in_return = False
 
     def take(self, piece: bytes) -> list[bytes]:
-        """Returns the events that this piece completes."""
+        """Returns the events that this piece completes, or their data."""
         if self._ends_in_return and piece.startswith(b"\n"):
             piece = piece[1:]
         if not piece:
             return []
         self._ends_in_return = piece.endswith(b"\r")
-        self._buffer += piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if self._buffer.find(b"\n\n", self._searched) < 0:
-            self._searched = max(0, len(self._buffer) - 1)
-            return []
-        *ended, rest = bytes(self._buffer).split(b"\n\n")
-        self._buffer[:] = rest
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._buffer or not piece.endswith(b"\n\n"):
+            self._buffer += piece
+            if self._buffer.find(b"\n\n", self._searched) < 0:
+                self._searched = max(0, len(self._buffer) - 1)
+                return []
+            piece = bytes(self._buffer)
+            self._buffer.clear()
+        *ended, rest = piece.split(b"\n\n")
+        self._buffer += rest
         self._searched = max(0, len(rest) - 1)
-        return [event + b"\n\n" for each in ended if (event := self._checked(each))]
+        return self._checked_all(ended)
 
     def rest(self) -> list[bytes]:
-        """Returns the bytes after the last blank line."""
-        event = self._checked(bytes(self._buffer))
+        """Returns the bytes after the last blank line, or their data."""
+        event = bytes(self._buffer)
         self._buffer.clear()
-        return [event] if event else []
+        if self._is_checked:
+            checked = self._checked(event)
+            return [checked] if checked else []
+        return self._checked_all([event])
+
+    def _checked_all(self, events: list[bytes]) -> list[bytes]:
+        if self._is_checked:
+            return [checked + b"\n\n" for event in events if (checked := self._checked(event))]
+        found: list[bytes] = []
+        for event in events:
+            if event.startswith(b"data:") and b"\n" not in event:  # as nearly all are
+                self._number += 1
+                if self._number <= MAX_EVENTS:
+                    found.append(event[5:])
+                    continue
+            if checked := self._checked(event):
+                found.append(event_data(checked))
+        return found
 
     def _checked(self, event: bytes) -> bytes:
         ends = event.count(b"\n")

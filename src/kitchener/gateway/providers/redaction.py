@@ -71,11 +71,14 @@ class Redaction:
 
     def _begun(self, text: str) -> int:
         """How many characters at the end of the text could be the beginning of a key."""
-        for length in range(min(max(map(len, self._secrets)) - 1, len(text)), 0, -1):
-            end = text[-length:]
-            if any(len(each) > length and each.startswith(end) for each in self._secrets):
-                return length
-        return 0
+        longest = 0
+        for secret in self._secrets:
+            at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+            while at >= 0 and not secret.startswith(text[at:]):
+                at = text.find(secret[0], at + 1)
+            if at >= 0:
+                longest = max(longest, len(text) - at)
+        return longest
 
 
 class RedactedPieces:

@@ -24,6 +24,8 @@ class Stamper:
         self._ledger_id, self.time_us = ledger_id, clock.time_us
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
+        # Within the second of the last entry the clock cannot jump by a second or more, and the prepared text fits.
+        self._unchecked_us = 1_000_000 if self._max_jump_us >= 1_000_000 else 0
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
         self._start_second(self._last_us // 1_000_000)
         self.last = iso(self._last_us)
@@ -44,13 +46,12 @@ class Stamper:
         """
         now = self.time_us()
         if now > self._last_us:
-            if now - self._last_us > self._max_jump_us:
-                self._check_jump(now)
+            if now - self._second_us >= self._unchecked_us:
+                if now - self._last_us > self._max_jump_us:
+                    self._check_jump(now)
+                self._start_second(now // 1_000_000)
             self._last_us = now
             micros = now - self._second_us
-            if not 0 <= micros < 1_000_000:
-                self._start_second(now // 1_000_000)
-                micros = now - self._second_us
             self.last = f"{self._prefix}{THREE_DIGITS[micros // 1_000]}{THREE_DIGITS[micros % 1_000]}+00:00"
         return self.last
 

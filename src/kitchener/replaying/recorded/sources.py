@@ -125,7 +125,7 @@ class DefinedTools(ToolRegistry):
     def with_client_tools(self, tools: Iterable[RunnableTool]) -> "DefinedTools":
         """See `ToolRegistry`."""
         found, own = copy(self), {each.tool_id: definition_of(each, built_in=False) for each in tools}
-        found._defined, found._of_client = {**self._defined, **own}, frozenset(own)
+        found._defined, found.of_client = {**self._defined, **own}, frozenset(own)
         return found
 
     def is_read_only(self, tool_id: str) -> bool:

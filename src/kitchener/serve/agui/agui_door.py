@@ -1,6 +1,6 @@
 """`POST /v1/agui/{agent}`: an agent for front ends that speak AG-UI. Explained in `docs/server.md`."""
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,8 +20,10 @@ from kitchener.serve.access.guard import caller_of
 from kitchener.serve.access.request_names import SESSION_HEADER
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
-from kitchener.serve.agui.run_input import AskedRun, RunInput, message_id, read_run
+from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun, RunInput, message_id, read_run
 from kitchener.serve.chat.chat_chunks import told_of
+from kitchener.serve.chat.client_functions import read_functions
+from kitchener.serve.chat.client_outputs import going_on, session_of_outputs, waits_for
 from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.session_access import SessionAccess
@@ -70,28 +72,57 @@ class AguiDoor:
         elif not asked.body.messages:
             caller.check("read")
             return await self._told(supervisor, subject_id, asked)
+        if asked.outputs is not None:
+            continued = await self._continued(request, supervisor, subject_id, asked)
+            if continued is not None:
+                return continued
         run_id = asked.body.run_id
         async with self._sessions.chosen(supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id) as session_id:
             session = await supervisor.session(session_id)
-            if has_waiting(session) and not await self._has_run(supervisor, session_id, run_id):
+            if has_waiting(session, for_person=True) and not await self._has_run(supervisor, session_id, run_id):
                 return self._stream(supervisor, RunEvents(asked), session, None, asked)
-            turn = self._begin(supervisor, session, asked)
+            turn = self._turns.begin(session.session_id, self._replying(supervisor, session, asked))
         # What is wrong with the request shows before the first event, and can still have a status of its own.
         await until_gone(request.receive, turn.wait_begun, turn.leave)
         return self._stream(supervisor, RunEvents(asked), session, turn, asked)
 
-    def _begin(self, supervisor: HO2Supervisor, session: SessionManager, asked: AskedRun) -> ServedTurn:
-        def started(listener: UpdateListener) -> Awaitable[TurnResult]:
+    def _replying(
+        self, supervisor: HO2Supervisor, session: SessionManager, asked: AskedRun
+    ) -> Callable[[UpdateListener | None], Awaitable[TurnResult]]:
+        """Runs the turn of a message."""
+        functions = read_functions(asked.body.tools, None, allowed=supervisor.config.client_tools == "allow")
+
+        def started(listener: UpdateListener | None) -> Awaitable[TurnResult]:
             return supervisor.handle_turn(
                 asked.message,
                 session_id=session.session_id,
                 subject_id=session.subject_id,
                 idempotency_key=asked.body.run_id,
                 parts=asked.parts,
+                client_tools=functions.tools,
                 listener=listener,
             )
 
-        return self._turns.begin(session.session_id, started)
+        return started
+
+    async def _continued(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
+        """The run that goes on with outputs of the front end's tools; None: they were given, and there is a message."""
+        assert asked.outputs is not None
+        try:
+            session = await session_of_outputs(supervisor, subject_id, asked.outputs, asked.body.thread_id)
+        except RequestRefused:
+            if asked.message:  # then they are just what was said before
+                return None
+            raise
+        then = None
+        if asked.message:
+            if has_waiting(session, for_person=True) or not waits_for(session, asked.outputs):
+                return None
+            then = self._replying(supervisor, session, asked)
+        made, turn = RunEvents(asked), self._turns.begin(session.session_id, going_on(supervisor, asked.outputs, then))
+        if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
+            return self._stream(supervisor, made, session, None, asked)
+        return self._stream(supervisor, made, session, turn, asked)
 
     async def _has_run(self, supervisor: HO2Supervisor, session_id: str, run_id: str) -> bool:
         """Whether the session has a turn of this run, which may be the one that asks."""
@@ -147,7 +178,8 @@ class AguiDoor:
             if each.user_message and not each.is_resumed:
                 messages.append({"id": f"{each.turn_id}:user", "role": "user", "content": each.user_message})
             if each.response:
-                name = message_id(each.turn_id, 1, is_resumed=each.is_resumed)
+                goes_on = "" if not each.is_resumed else RESUMED if each.continues is None else CONTINUED
+                name = message_id(each.turn_id, 1, goes_on)
                 messages.append({"id": name, "role": "assistant", "content": each.response})
         return self._stream(supervisor, RunEvents(asked), session, None, asked, messages=messages)
 

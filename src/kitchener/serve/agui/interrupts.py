@@ -1,5 +1,7 @@
 """Tells tool calls that wait for a person as interrupts of AG-UI, and reads the answers to them.
 
+Calls of the front end's own tools wait, too, but are no interrupts.
+
 Explained in `docs/server.md`.
 """
 
@@ -61,16 +63,18 @@ async def read_requested(ledger: ReadableLedger, session: SessionManager) -> lis
 _ABOUT: Final = (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED, events.WO_ABANDONED, events.SESSION_END)
 
 
-def has_waiting(session: SessionManager) -> bool:
-    """Whether a request of a session waits for an answer."""
+def has_waiting(session: SessionManager, *, for_person: bool = False) -> bool:
+    """Whether a call of a session waits for an answer, or for the output of the front end; `for_person`: for an answer."""
     approvals, now = session.state.approvals, session.now()
-    return approvals is not None and any(each.expires_at > now for each in approvals.open)
+    if approvals is None:
+        return False
+    return any(each.expires_at > now and not (for_person and each.is_of_client) for each in approvals.open)
 
 
 def waiting_calls(requested: Iterable[ApprovalInfo]) -> list[RequestedCall]:
-    """Those of the requests that wait, as interrupts."""
+    """Those of the requests that wait: for a person, as interrupts, or for the front end."""
     return [
-        RequestedCall(each.approval_id, each.tool_id, each.arguments or {}, _interrupt(each))
+        RequestedCall(each.approval_id, each.tool_id, each.arguments or {}, None if each.is_of_client else _interrupt(each))
         for each in requested
         if each.status == "waiting"
     ]
@@ -90,7 +94,7 @@ def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalI
         UnknownApproval: the session has no such request, or an earlier answer of the list is about it
         RequestRefused: the payload is no answer to it
     """
-    known = {each.approval_id: each for each in requested}
+    known = {each.approval_id: each for each in requested if not each.is_of_client}
     found = list[tuple[str, GivenAnswer]]()
     for each in answers:
         request = known.pop(each.interrupt_id, None)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from kitchener.ids import approval_id
 from kitchener.records.turn import ToolProgress, ToolRan, ToolStarted
+from kitchener.serve.agui.run_input import result_id
 from kitchener.serve.event_stream import event
 from kitchener.serve.sendable import as_json, plain
 
@@ -15,14 +16,14 @@ _NO_OUTCOME: Final = "the call has no outcome on record"
 
 
 class RequestedCall(NamedTuple):
-    """A tool call that waits for a person."""
+    """A tool call that waits for a person, or for the front end that runs the tool."""
 
     call_id: str
-    """The request for approval."""
+    """The request for approval, or the call."""
     tool_id: str
     arguments: Mapping[str, object]
-    interrupt: Mapping[str, object]
-    """What the client is told of it."""
+    interrupt: Mapping[str, object] | None
+    """What the client is told of it; None: it waits for the front end."""
 
 
 class RunCalls:
@@ -93,7 +94,7 @@ class RunCalls:
         return b"".join(self._answer(each, "null") for each in held if each not in waiting)
 
     def close(self, waiting: Sequence[RequestedCall]) -> bytes:
-        """The run ends: every call has a result or waits for a person, and those that wait are told."""
+        """The run ends: every call has a result or waits, and those that wait are told."""
         asks = {each.call_id for each in waiting}
         told = self.flush(asks)
         for call_id, has_result in list(self._begun.items()):
@@ -114,7 +115,7 @@ class RunCalls:
 
     def _answer(self, call_id: str, content: str, *, is_error: bool = False) -> bytes:
         self._begun[call_id] = True
-        name = f"{call_id}:result"
+        name = result_id(call_id)
         message: dict[str, object] = {"id": name, "role": "tool", "toolCallId": call_id, "content": content}
         told: dict[str, object] = {"type": "TOOL_CALL_RESULT", "messageId": name, "toolCallId": call_id}
         told |= {"content": content, "role": "tool"}

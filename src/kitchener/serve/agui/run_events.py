@@ -21,7 +21,7 @@ from kitchener.records.turn import (
     WorkOrderPlanned,
 )
 from kitchener.serve.agui.run_calls import RequestedCall, RunCalls
-from kitchener.serve.agui.run_input import AskedRun
+from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun
 from kitchener.serve.agui.run_texts import RunTexts
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import Problem
@@ -42,7 +42,8 @@ class RunEvents:
     def __init__(self, asked: AskedRun, answered: Sequence[tuple[str, str]] = ()) -> None:
         self._asked, self._body = asked, asked.body
         made: list[dict[str, object]] = []
-        self._texts = RunTexts(asked.body.run_id, asked.shown, made, is_resumed=bool(answered))
+        goes_on = RESUMED if answered else CONTINUED if asked.outputs is not None and not asked.message else ""
+        self._texts = RunTexts(asked.body.run_id, asked.shown, made, goes_on)
         self._calls = RunCalls(asked.calls, made, answered)
         self._steps: dict[str, str] = {}
         """The names of the open steps, by work order."""
@@ -79,7 +80,7 @@ class RunEvents:
         if isinstance(update, ToolRan):
             return self._calls.ran(update)
         if isinstance(update, ClientCallRequested):
-            return b""
+            return b""  # told at the end, with all calls that wait
         return self._complete(update)
 
     def finish(self, now_ms: int, waiting: Sequence[RequestedCall] = (), result: Mapping[str, object] | None = None) -> bytes:
@@ -87,10 +88,10 @@ class RunEvents:
 
         Args:
             now_ms: milliseconds since 1970
-            waiting: the tool calls of the thread that wait for a person
+            waiting: the tool calls of the thread that wait for a person or for the front end
             result: what this server tells of the turn; None: nothing
         """
-        told, interrupts = self._close(waiting), [each.interrupt for each in waiting]
+        told, interrupts = self._close(waiting), [each.interrupt for each in waiting if each.interrupt is not None]
         outcome = {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
         ended: dict[str, object] = {**self._ids("RUN_FINISHED", now_ms), "outcome": outcome}
         if result is not None:

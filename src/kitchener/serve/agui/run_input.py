@@ -3,19 +3,23 @@
 Knows no session and no runtime. What of an input counts, is ignored or is refused is in `docs/server.md`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.records.parts import FilePart
-from kitchener.serve.chat.chat_request import ATTACHED, SaidPair, attached_file
+from kitchener.records.tools.client_tools import ClientOutput
+from kitchener.serve.chat.chat_request import ATTACHED, SaidPair, attached_file, joined_rounds
+from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
 RESUMED: Final = "resumed"
 """Stands in the id of a message that goes on after an answer. Its text is no reply to a message of the user."""
+CONTINUED: Final = "continued"
+"""Stands in the id of a message that goes on with outputs of the front end's tools. Its text is a part of the reply before."""
 _MEDIA: Final = ("image", "audio", "video", "document")
 
 
@@ -30,10 +34,22 @@ class RunMessage(BaseModel):
     """Who said it."""
     content: str | list[dict[str, object]] | dict[str, object] | None = None  # narrowed where it is read
     """Text, or parts; of an activity an object."""
-    tool_calls: list[dict[str, object]] | None = Field(None, alias="toolCalls")  # only their ids are read
+    tool_calls: list[dict[str, object]] | None = Field(None, alias="toolCalls")  # only their ids and names are read
     """Tool calls of the assistant."""
     tool_call_id: str | None = Field(None, alias="toolCallId")
     """The call whose result this is."""
+    error: str | None = None
+    """How the front end's tool failed."""
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the front end gives the output of a tool of its own. Results of this server have other ids."""
+        return self.role == "tool" and self.tool_call_id is not None and self.id != result_id(self.tool_call_id)
+
+    def calls_one_of(self, names: Collection[str]) -> bool:
+        """Whether it calls one of these tools."""
+        functions = [each.get("function") for each in self.tool_calls or ()]
+        return any(isinstance(each, dict) and each.get("name") in names for each in functions)
 
 
 class ResumeAnswer(BaseModel):
@@ -64,6 +80,8 @@ class RunInput(BaseModel):
     """The conversation. The last message of the user is the one to reply to. Without messages the answer tells the thread's."""
     resume: list[ResumeAnswer] | None = Field(None, max_length=1_000)
     """Answers to interrupts. With an answer to one that is open, messages do not count."""
+    tools: list[dict[str, object]] | None = None  # read by `client_functions`
+    """Tools that the front end runs."""
 
 
 class AskedRun(NamedTuple):
@@ -83,17 +101,24 @@ class AskedRun(NamedTuple):
     """The ids of the tool calls that the client shows."""
     skipped: tuple[int, ...]
     """The numbers of parts of the message that this server cannot use, from 1."""
+    outputs: GivenOutputs | None = None
+    """Outputs of the front end's tools. Before a message they count unless they were given. None: there are none."""
 
 
-def message_id(of: str, number: int, *, is_resumed: bool = False) -> str:
+def message_id(of: str, number: int, goes_on: str = "") -> str:
     """The id of a text message of the agent.
 
     Args:
         of: the run, or the turn
         number: among the messages of the run
-        is_resumed: whether it goes on after an answer
+        goes_on: `RESUMED` or `CONTINUED`; "": it replies to a message
     """
-    return f"{of}:{RESUMED}:{number}" if is_resumed else f"{of}:{number}"
+    return f"{of}:{goes_on}:{number}" if goes_on else f"{of}:{number}"
+
+
+def result_id(call_id: str) -> str:
+    """The id of the message with the result of a tool of the agent."""
+    return f"{call_id}:result"
 
 
 def read_run(data: bytes) -> AskedRun:
@@ -115,14 +140,27 @@ def read_run(data: bytes) -> AskedRun:
         return answers
     left = [each for each in body.messages[end:] if each.role not in ("activity", "reasoning")]
     own = f"{body.run_id}:"
+    last_one = next((each for each in reversed(left) if not each.id.startswith(own)), None)
+    if last_one is not None and last_one.is_output:
+        return answers._replace(outputs=read_outputs(_outputs(body.messages)))
     if not end or any(not (each.id.startswith(own) or each.role == "tool" or each.tool_calls) for each in left):
         if body.resume:
             return answers
         raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's")
     last = body.messages[end - 1]
     text, parts, skipped = _content(last)
-    earlier = tuple(_pairs(body.messages[: end - 1]))
-    return AskedRun(body, text or ATTACHED, parts, earlier, raw[:end], bool(left), calls, skipped)
+    names = {name for each in body.tools or () if isinstance(name := each.get("name"), str)}
+    earlier, late = tuple(_pairs(body.messages[: end - 1], names)), late_outputs(_outputs(body.messages[:end]))
+    return AskedRun(body, text or ATTACHED, parts, earlier, raw[:end], bool(left), calls, skipped, late)
+
+
+def _outputs(messages: Sequence[RunMessage]) -> list[tuple[object, object]]:
+    """The outputs of the front end's tools among messages."""
+    return [
+        (each.tool_call_id, each.content if each.error is None else ClientOutput(error=each.error))
+        for each in messages
+        if each.is_output
+    ]
 
 
 def _only_answers(body: RunInput, raw: Sequence[Mapping[str, object]], calls: frozenset[str]) -> AskedRun:
@@ -136,21 +174,37 @@ def _only_answers(body: RunInput, raw: Sequence[Mapping[str, object]], calls: fr
     return AskedRun(body, "", (), (), shown, len(shown) < len(raw), calls, ())
 
 
-def _pairs(messages: Sequence[RunMessage]) -> Iterator[SaidPair]:
-    """The messages of the user that have a reply, each with its reply: the texts of the first run after it, together."""
-    said, run, texts = "", "", list[str]()
+def _pairs(messages: Sequence[RunMessage], names: Collection[str]) -> Iterator[SaidPair]:
+    """The messages of the user that have a reply, each with its reply: the texts of the first run after it, together.
+
+    Texts of runs that went on with outputs of the front end's tools belong to the reply, too.
+
+    Args:
+        messages: the conversation
+        names: the tools that the front end runs
+    """
+    said, run, rounds, calls = "", "", list[list[str]](), False
     for each in messages:
         if each.role == "user":
-            if texts:
-                yield SaidPair(said, "".join(texts))
-            said, run, texts = _text(each) or ATTACHED, "", []
+            if rounds or calls:
+                yield _pair(said, rounds, has_calls=calls)
+            said, run, rounds, calls = _text(each) or ATTACHED, "", [], False
+        elif each.is_output or each.calls_one_of(names):
+            calls = True
         elif each.role == "assistant" and isinstance(each.content, str) and each.content:
             of = each.id.rpartition(":")[0] or each.id
-            if of == (run or of) and not of.endswith(f":{RESUMED}"):
+            if of == run:
+                rounds[-1].append(each.content)
+            elif not of.endswith(f":{RESUMED}") and (not run or of.endswith(f":{CONTINUED}")):
                 run = of
-                texts.append(each.content)
-    if texts:
-        yield SaidPair(said, "".join(texts))
+                rounds.append([each.content])
+    if rounds or calls:
+        yield _pair(said, rounds, has_calls=calls)
+
+
+def _pair(said: str, rounds: Sequence[Sequence[str]], *, has_calls: bool) -> SaidPair:
+    texts = ["".join(each) for each in rounds]
+    return SaidPair(said, texts[0] if len(texts) == 1 else joined_rounds(texts), has_calls)
 
 
 def _text(message: RunMessage) -> str:

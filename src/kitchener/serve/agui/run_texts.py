@@ -27,13 +27,11 @@ class RunTexts:
         run_id: the run
         shown: the messages that the client shows, as it sent them
         made: the messages of this run that are closed; shared with its tool calls
-        is_resumed: whether the run goes on after answers
+        goes_on: what the run goes on after, as `message_id` has it
     """
 
-    def __init__(
-        self, run_id: str, shown: Sequence[Mapping[str, object]], made: list[dict[str, object]], *, is_resumed: bool
-    ) -> None:
-        self._run_id, self._shown, self._made, self._is_resumed = run_id, shown, made, is_resumed
+    def __init__(self, run_id: str, shown: Sequence[Mapping[str, object]], made: list[dict[str, object]], goes_on: str) -> None:
+        self._run_id, self._shown, self._made, self._goes_on = run_id, shown, made, goes_on
         self._number = 0
         self._open: _Text | None = None
         self._content = b""
@@ -93,7 +91,7 @@ class RunTexts:
 
     def _begin(self, wo_id: str) -> bytes:
         self._number += 1
-        self._open = _Text(message_id(self._run_id, self._number, is_resumed=self._is_resumed), wo_id, [])
+        self._open = _Text(message_id(self._run_id, self._number, self._goes_on), wo_id, [])
         self._texts.append(self._open)
         named = as_json(self._open.message_id)
         self._content = b'data: {"type":"TEXT_MESSAGE_CONTENT","messageId":' + named + b',"delta":'

@@ -31,12 +31,32 @@ class ServedTurnAnswer(DescribedAnswer):
     error: TurnErrorAnswer | None
 
 
+class CalledFunctionAnswer(DescribedAnswer):
+    """A function with the arguments of a call."""
+
+    name: str
+    arguments: str
+    """JSON."""
+
+
+class ToolCallAnswer(DescribedAnswer):
+    """A call of a function that the client runs."""
+
+    id: str
+    """Names the call when the client gives its output."""
+    type: Literal["function"]
+    function: CalledFunctionAnswer
+
+
 class ChatMessageAnswer(DescribedAnswer):
     """The reply."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null: it only calls functions."""
     refusal: None
+    tool_calls: list[ToolCallAnswer] | None = None
+    """Absent: it calls no function."""
 
 
 class ChatChoiceAnswer(DescribedAnswer):
@@ -45,7 +65,7 @@ class ChatChoiceAnswer(DescribedAnswer):
     index: Literal[0]
     message: ChatMessageAnswer
     logprobs: None
-    finish_reason: Literal["stop"]
+    finish_reason: Literal["stop", "tool_calls"]
 
 
 class PromptTokensAnswer(DescribedAnswer):

@@ -81,7 +81,37 @@ class ApprovalResponseItemAnswer(DescribedAnswer):
     reason: str | None
 
 
-ItemAnswer = Annotated[MessageItemAnswer | ApprovalRequestItemAnswer | ApprovalResponseItemAnswer, Field(discriminator="type")]
+class FunctionCallItemAnswer(DescribedAnswer):
+    """A call of a function that the client runs."""
+
+    id: str
+    type: Literal["function_call"]
+    call_id: str
+    """Names the call when the client gives its output."""
+    name: str
+    arguments: str
+    """JSON."""
+    status: Literal["completed"]
+
+
+class FunctionOutputItemAnswer(DescribedAnswer):
+    """The output of a function that the client ran, or how it failed."""
+
+    id: str
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str
+    status: Literal["completed"]
+
+
+ItemAnswer = Annotated[
+    MessageItemAnswer
+    | ApprovalRequestItemAnswer
+    | ApprovalResponseItemAnswer
+    | FunctionCallItemAnswer
+    | FunctionOutputItemAnswer,
+    Field(discriminator="type"),
+]
 
 
 class ItemListAnswer(DescribedAnswer):
@@ -131,6 +161,18 @@ class ConversationAnswer(DescribedAnswer):
     id: str
 
 
+class FunctionToolAnswer(DescribedAnswer):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON schema of its arguments."""
+    strict: Literal[True]
+    """Arguments are always checked."""
+
+
 class ResponseAnswer(DescribedAnswer):
     """A turn as a response."""
 
@@ -165,8 +207,10 @@ class ResponseAnswer(DescribedAnswer):
     store: bool
     temperature: float
     text: JsonObject
-    tool_choice: str
-    tools: list[JsonObject]
+    tool_choice: str | JsonObject
+    """An object names the function that the model had to call."""
+    tools: list[FunctionToolAnswer]
+    """The functions that the client runs."""
     top_logprobs: int
     top_p: float
     truncation: str

@@ -2,14 +2,15 @@
 
 from functools import partial
 
+from kitchener.actors.approval.answering import GivenAnswer
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownApproval, UnknownSession
 from kitchener.ids import split_approval_id
 from kitchener.serve.chat.client_history import SpokenAnswer
-from kitchener.serve.served_turns import Whole
+from kitchener.serve.served_turns import Going
 
 
-async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, Whole]:
+async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, Going]:
     """The session of a call that waits, and what gives the answer and runs the turn.
 
     Args:
@@ -29,6 +30,7 @@ async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: Spoke
         is_own = False
     if not is_own:
         raise UnknownApproval(approval_id)
-    if answer.is_approved:
-        return session_id, partial(supervisor.approve, approval_id, message=answer.reason or None, answered_by=subject_id)
-    return session_id, partial(supervisor.deny, approval_id, answer.reason or None, answered_by=subject_id)
+    given = GivenAnswer(
+        decision="approved" if answer.is_approved else "denied", message=answer.reason or None, answered_by=subject_id
+    )
+    return session_id, partial(supervisor.answer_approval, approval_id, given)

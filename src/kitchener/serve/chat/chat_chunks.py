@@ -3,10 +3,12 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import NamedTuple
 
+from kitchener.records.tools.client_tools import ClientCall
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
-from kitchener.serve.chat.client_history import WITHDRAWN
+from kitchener.serve.chat.chat_request import WITHDRAWN
 from kitchener.serve.event_stream import event
 from kitchener.serve.problems import problem_of
+from kitchener.serve.sendable import as_json
 from kitchener.serve.token_usage import TokenUsage
 
 DONE = b"data: [DONE]\n\n"
@@ -31,20 +33,29 @@ class Heading(NamedTuple):
         choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
         return event({**self._head("chat.completion.chunk"), "choices": choices, **({} if usage is ... else {"usage": usage})})
 
+    def calls_chunk(self, calls: Sequence[ClientCall], usage: object = ...) -> bytes:
+        """The chunk with the functions that the client has to run."""
+        return self.chunk({"tool_calls": [{"index": number, **_call(each)} for number, each in enumerate(calls)]}, usage=usage)
+
     def usage_chunk(self, used: TokenUsage) -> bytes:
         """The chunk with the tokens that were used."""
         return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(used)})
 
-    def whole(self, text: str, used: TokenUsage, told: dict[str, object] | None = None) -> dict[str, object]:
+    def whole(
+        self, text: str, used: TokenUsage, told: dict[str, object] | None = None, calls: Sequence[ClientCall] = ()
+    ) -> dict[str, object]:
         """A whole answer.
 
         Args:
             text: the reply
             used: the tokens that it took
             told: what this server adds; None: there is no turn
+            calls: the functions that the client has to run
         """
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if calls:
+            message["tool_calls"] = [_call(each) for each in calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(calls)}
         return {
             **self._head("chat.completion"),
             "choices": [choice],
@@ -54,6 +65,17 @@ class Heading(NamedTuple):
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
+
+
+def _finish(calls: Sequence[ClientCall]) -> str:
+    """Why a reply ends."""
+    return "tool_calls" if calls else "stop"
+
+
+def _call(call: ClientCall) -> dict[str, object]:
+    """A call of a function as clients expect it."""
+    function = {"name": call.name, "arguments": as_json(call.arguments).decode()}
+    return {"id": call.call_id, "type": "function", "function": function}
 
 
 def usage_of(used: TokenUsage) -> dict[str, object]:
@@ -88,20 +110,24 @@ async def chunks(
     """
     usage = None if includes_usage else ...
     begun = heading.chunk({"role": "assistant", "content": ""}, usage=usage)
-    sent = ""  # what the client has of the reply
+    sent, is_withdrawn = "", False  # what the client has of the reply, and whether that was taken back
     try:
         async for batch in updates:
             said, piece = "", begun
             for update in batch:
                 if isinstance(update, TextDelta):
+                    if is_withdrawn:
+                        sent, said, is_withdrawn = "", said + WITHDRAWN, False
                     sent, said = sent + update.text, said + update.text
-                elif isinstance(update, TextRetracted) and sent:
-                    sent, said = "", said + WITHDRAWN
+                elif isinstance(update, TextRetracted):
+                    # Not told before other text comes: what is written beside calls of functions is the reply after all.
+                    is_withdrawn = bool(sent)
                 elif isinstance(update, TurnCompleted):
-                    reply = update.result.response
+                    reply, calls = update.result.response, update.result.client_calls
                     said += reply[len(sent) :] if reply.startswith(sent) else WITHDRAWN + reply
                     piece += heading.chunk({"content": said}, usage=usage) if said else b""
-                    piece += heading.chunk({}, "stop", usage=usage)
+                    piece += heading.calls_chunk(calls, usage=usage) if calls else b""
+                    piece += heading.chunk({}, _finish(calls), usage=usage)
                     if includes_usage:
                         piece += heading.usage_chunk(TokenUsage.of_turn(update.result))
                     said, piece = "", piece + DONE
@@ -115,12 +141,14 @@ async def chunks(
 
 
 async def whole_as_chunks(
-    heading: Heading, text: str, used: TokenUsage, *, includes_usage: bool
+    heading: Heading, text: str, used: TokenUsage, *, includes_usage: bool, calls: Sequence[ClientCall] = ()
 ) -> AsyncGenerator[bytes, None]:
     """The stream of a reply that is there as a whole."""
     usage = None if includes_usage else ...
     yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
-    yield heading.chunk({}, "stop", usage=usage)
+    if calls:
+        yield heading.calls_chunk(calls, usage=usage)
+    yield heading.chunk({}, _finish(calls), usage=usage)
     if includes_usage:
         yield heading.usage_chunk(used)
     yield DONE

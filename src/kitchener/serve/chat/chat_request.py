@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Message
+from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
@@ -21,6 +22,10 @@ CONTINUE: Final = "Go on with your last reply from where it ends."
 """The message where a client sends no new one, but the last reply, to be continued."""
 ATTACHED: Final = "(attached)"
 """The message where a client sends a file without a word."""
+WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
+"""Stands in a stream before a reply that replaces text which was sent before. This API cannot take text back."""
+STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
+"""The reply to an answer about a tool call after which others are still missing."""
 
 
 class ChatMessage(BaseModel):
@@ -30,6 +35,8 @@ class ChatMessage(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, object]] | None = None  # parts of any kind; each is narrowed where it is read
+    tool_calls: list[dict[str, object]] | None = None  # only whether there are any
+    tool_call_id: str | None = None
 
 
 class StreamOptions(BaseModel):
@@ -51,7 +58,8 @@ class ChatBody(BaseModel):
     stream_options: StreamOptions | None = None
     n: int | None = None
     response_format: dict[str, object] | None = None  # a JSON schema in it; checked by the agent
-    tool_choice: str | dict[str, object] | None = None  # refused unless it leaves the choice to the agent
+    tools: list[dict[str, object]] | None = None  # functions that the client runs, in either form; read by `client_functions`
+    tool_choice: str | dict[str, object] | None = None  # `auto`, `none`, `required`, or names one of the functions
     prompt_cache_key: str | None = None
 
     @property
@@ -65,6 +73,8 @@ class SaidPair(NamedTuple):
 
     message: str
     reply: str
+    has_calls: bool = False
+    """Whether the reply called functions of the client. Then it is all text of the rounds together, maybe none."""
 
 
 class ChatRequest(NamedTuple):
@@ -72,11 +82,14 @@ class ChatRequest(NamedTuple):
 
     body: ChatBody
     message: str
+    """"" if it brings outputs only."""
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
     """What the client says was said before, oldest first. Messages without a reply are left out."""
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
+    outputs: GivenOutputs | None = None
+    """Outputs of functions, after which a turn goes on. Before a message they count unless they were given. None: none."""
 
 
 def read_body(data: bytes) -> ChatBody:
@@ -106,18 +119,29 @@ def read_request(body: ChatBody) -> ChatRequest:
     """
     if body.n not in (None, 1):
         raise RequestRefused(400, "unsupported", "n: this server gives one reply")
-    if body.tool_choice not in (None, "auto", "none"):
-        raise RequestRefused(400, "unsupported", "tool_choice: the agent has its own tools; it can be left to choose only")
     messages, output = list(body.messages), schema_of(body.response_format)
-    while len(messages) > 1 and messages[-1].role == "assistant" and not message_text(messages[-1]):
+    while (
+        len(messages) > 1 and messages[-1].role == "assistant" and not (messages[-1].tool_calls or message_text(messages[-1]))
+    ):
         messages.pop()  # the place of the reply
     last, earlier = messages[-1], pairs_of(messages)
-    if last.role == "assistant" and earlier and earlier[-1].message:
+    if last.role == "tool":
+        return ChatRequest(body, "", (), earlier, output, read_outputs(_outputs(messages)))
+    if last.role == "assistant" and not last.tool_calls and earlier and earlier[-1].message:
         return ChatRequest(body, CONTINUE, (), earlier, output)
     if last.role != "user":
-        raise RequestRefused(400, "invalid_request", "messages: the last one must be the user's, or a reply to continue")
+        raise RequestRefused(
+            400,
+            "invalid_request",
+            "messages: the last one must be the user's, the output of a function, or a reply to continue",
+        )
     text, parts = _content(last)
-    return ChatRequest(body, spoken_text(text, parts), parts, earlier, output)
+    return ChatRequest(body, spoken_text(text, parts), parts, earlier, output, late_outputs(_outputs(messages)))
+
+
+def _outputs(messages: Sequence[ChatMessage]) -> list[tuple[object, object]]:
+    """The outputs of functions among messages."""
+    return [(each.tool_call_id, each.content) for each in messages if each.role == "tool"]
 
 
 def spoken_text(text: str, parts: Sequence[FilePart]) -> str:
@@ -150,14 +174,33 @@ def plain_messages(body: ChatBody) -> tuple[Message, ...]:
 def pairs_of(messages: Sequence[ChatMessage]) -> tuple[SaidPair, ...]:
     """The messages of the user that have a reply, each with its reply."""
     pairs, said = list[SaidPair](), ""
+    rounds: list[str] | None = None  # the texts of a reply that calls functions
     for each in messages:
         text = message_text(each)
         if each.role == "user":
-            said = text or ATTACHED
+            if rounds is not None:
+                pairs.append(SaidPair(said, joined_rounds(rounds), has_calls=True))
+            said, rounds = text or ATTACHED, None
+        elif each.role == "assistant" and (rounds is not None or each.tool_calls):
+            rounds = rounds if rounds is not None else []
+            rounds.append(text)
         elif each.role == "assistant" and text:
             pairs.append(SaidPair(said, text))
             said = ""
+    if rounds is not None:
+        pairs.append(SaidPair(said, joined_rounds(rounds), has_calls=True))
     return tuple(pairs)
+
+
+def joined_rounds(texts: Sequence[str]) -> str:
+    """The text of a reply in several rounds, between which the client ran functions."""
+    shown = (as_sent(each) for each in texts)
+    return "\n".join(each for each in shown if each and each != STILL_WAITING)
+
+
+def as_sent(reply: str) -> str:
+    """The reply that a client shows, without what was withdrawn before it."""
+    return reply.rpartition(WITHDRAWN.strip())[2].strip()
 
 
 def message_text(message: ChatMessage) -> str:

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.actors.sessions.directory import SessionManager
-from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
+from kitchener.serve.chat.chat_request import CONTINUE, SaidPair, as_sent, joined_rounds
 
-WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
-"""Stands in a stream before a reply that replaces text which was sent before. This API cannot take text back."""
 APPROVAL_WORDS: Final = ("approve", "deny")
 _MAX_KEPT: Final = 1_024
 """Sessions whose hashes are kept in memory, those used last."""
@@ -36,11 +34,6 @@ def spoken_answer(message: str) -> SpokenAnswer | None:
     return SpokenAnswer(word.casefold() == APPROVAL_WORDS[0], approval_id, reason.strip())
 
 
-def as_sent(reply: str) -> str:
-    """The reply that a client shows, without what was withdrawn before it."""
-    return reply.rpartition(WITHDRAWN.strip())[2].strip()
-
-
 def digest_of(message: str, reply: str) -> bytes:
     """The hash of a message with its reply. White space around them does not count."""
     said, replied = message.strip().encode("utf-8", "surrogatepass"), reply.strip().encode("utf-8", "surrogatepass")
@@ -59,8 +52,8 @@ class ClaimedHistory(NamedTuple):
     def of(cls, claimed: Sequence[SaidPair]) -> "ClaimedHistory":
         """The history that a client claims."""
         own = _joined([each for each in claimed if spoken_answer(each.message) is None])
-        shown = tuple(SaidPair(each.message, as_sent(each.reply)) for each in own)
-        return cls(shown, tuple(digest_of(*each) for each in shown))
+        shown = tuple(each._replace(reply=as_sent(each.reply)) for each in own)
+        return cls(shown, tuple(digest_of(each.message, each.reply) for each in shown))
 
 
 class KnownHistory(NamedTuple):
@@ -117,9 +110,9 @@ class Histories:
         said = {newest: history.last} if differing.keys() == {newest} else dict(enumerate(_joined(await _said(session))))
         for number, shown in differing.items():
             known = said[number]
-            if known is None or not shown.reply or not known.reply.strip().startswith(shown.reply):
+            if known is None or not (shown.reply or shown.has_calls) or not known.reply.strip().startswith(shown.reply):
                 return False
-        shortened = {**history.shortened, **{number: digest_of(*each) for number, each in differing.items()}}
+        shortened = {**history.shortened, **{number: digest_of(each.message, each.reply) for number, each in differing.items()}}
         self._keep(session.session_id, history._replace(shortened=shortened))
         return True
 
@@ -150,8 +143,37 @@ class Histories:
 
 
 async def _said(session: SessionManager) -> list[SaidPair]:
-    """What a session has on record, without turns that went on after a person's answer."""
-    return [SaidPair(each.user_message, each.response) async for each in session.read_history() if not each.is_resumed]
+    """What a session has on record, without turns that went on after a person's answer.
+
+    What a turn went on with after outputs of the client's functions belongs to its reply.
+    """
+    return await read_pairs(session)
+
+
+async def read_pairs(session: SessionManager, until: str | None = None) -> list[SaidPair]:
+    """The messages of a session with all rounds of their replies, oldest first.
+
+    Args:
+        session: the session
+        until: the turn to end with, then also with turns that went on after a person's answer; none, if it has not completed.
+            None: all turns
+    """
+    found = list[tuple[str, list[str]]]()
+    rounds = dict[str, list[str]]()
+    has_ended = False
+    async for each in session.read_history():
+        if has_ended:  # read to its end all the same, so that it is closed
+            continue
+        before = rounds.get(each.continues) if each.continues is not None else None
+        if before is not None:
+            before.append(each.response)
+            rounds[each.turn_id] = before
+        elif until is not None or not each.is_resumed:
+            found.append((each.user_message, rounds.setdefault(each.turn_id, [each.response])))
+        has_ended = each.turn_id == until
+    if until is not None and not has_ended:
+        return []
+    return [SaidPair(said, texts[0] if len(texts) == 1 else joined_rounds(texts)) for said, texts in found]
 
 
 def _with(history: KnownHistory, count: int, pairs: Sequence[SaidPair]) -> KnownHistory:
@@ -159,16 +181,16 @@ def _with(history: KnownHistory, count: int, pairs: Sequence[SaidPair]) -> Known
     kept = len(history.digests) - (history.last is not None)
     joined = _joined(pairs if history.last is None else [history.last, *pairs])
     messages = (*history.messages[:kept], *(digest_of(each.message, "") for each in joined))
-    digests = (*history.digests[:kept], *(digest_of(*each) for each in joined))
+    digests = (*history.digests[:kept], *(digest_of(each.message, each.reply) for each in joined))
     return KnownHistory(count, messages, digests, joined[-1] if joined else None, history.shortened)
 
 
 def _joined(pairs: Sequence[SaidPair]) -> list[SaidPair]:
     """The same messages, where what a reply was continued with belongs to that reply, as clients show it."""
-    replies = list[tuple[str, list[str]]]()
+    replies = list[tuple[SaidPair, list[str]]]()
     for each in pairs:
         if each.message == CONTINUE and replies:
             replies[-1][1].append(each.reply)  # joined once: a client may continue a reply thousands of times
         else:
-            replies.append((each.message, [each.reply]))
-    return [SaidPair(message, "".join(parts)) for message, parts in replies]
+            replies.append((each, [each.reply]))
+    return [first._replace(reply="".join(parts)) for first, parts in replies]

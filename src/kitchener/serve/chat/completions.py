@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
+from kitchener.ids import split_approval_id
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
@@ -20,16 +21,19 @@ from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
-from kitchener.serve.chat.chat_request import UTILITY, ChatBody, ChatRequest, read_body, read_request
-from kitchener.serve.chat.client_history import SpokenAnswer, spoken_answer
+from kitchener.serve.chat.chat_request import STILL_WAITING, UTILITY, ChatBody, ChatRequest, read_body, read_request
+from kitchener.serve.chat.client_functions import ClientFunctions, read_functions
+from kitchener.serve.chat.client_history import spoken_answer
+from kitchener.serve.chat.client_outputs import going_on, read_left, session_of_outputs, waits_for
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
-from kitchener.serve.problems import json_response
-from kitchener.serve.served_turns import ServedTurn, ServedTurns
+from kitchener.serve.problems import RequestRefused, json_response
+from kitchener.serve.served_turns import Going, ServedTurn, ServedTurns
 from kitchener.serve.token_usage import TokenUsage
 
-_STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
+Asking = Callable[..., Awaitable[TurnResult]]
+"""Runs the turn of a message, maybe with a `listener`."""
 _UNUSED: Final = TokenUsage()
 
 
@@ -79,19 +83,25 @@ class ChatDoor:
         supervisor, subject_id = self._agent(caller, body.model), self._subjects.of(request)
         if self._utility.is_asked(request, body):
             return await self._plain_call(request, body, supervisor, subject_id)
-        asked = read_request(body)
+        asked, name = read_request(body), named_session(request, self._config)
         answer = spoken_answer(asked.message)
         if answer is not None:
             caller.check("approve")
-            return await self._answered(request, body, supervisor, subject_id, answer)
-        name = named_session(request, self._config)
+            session_id, give = await given_answer(supervisor, subject_id, answer)
+            return await self._answered(request, body, supervisor, session_id, answer.approval_id, give)
+        functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
+        if asked.outputs is not None:
+            goes_on = await self._going_on(request, supervisor, subject_id, asked, functions, name)
+            if goes_on is not None:
+                call_id = next(iter(asked.outputs.outputs))
+                return await self._answered(request, body, supervisor, asked.outputs.session_id, call_id, goes_on)
         if name is None and self._config.cache_key_names_session:
             name = body.prompt_cache_key
         key = request.headers.get("idempotency-key")
         if name is None and key is not None:
             name = f"{BY_KEY}{key}"
         async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
-            turn = self._begin(supervisor, subject_id, session_id, asked, key)
+            turn = self._begin(self._asking(supervisor, subject_id, session_id, asked, functions, key), session_id, body)
         heading = self._heading(body, session_id)
         if not body.stream:
             result = await until_gone(request.receive, turn.result, turn.leave)
@@ -101,10 +111,17 @@ class ChatDoor:
         headers = ((SESSION_HEADER.lower().encode(), session_id.encode()),)
         return EventStream(pieces, self._config, turn.leave, headers, turn.wait_begun)
 
-    def _begin(
-        self, supervisor: HO2Supervisor, subject_id: str, session_id: str, asked: ChatRequest, key: str | None
-    ) -> ServedTurn:
-        ask: Callable[..., Awaitable[TurnResult]] = partial(
+    def _asking(
+        self,
+        supervisor: HO2Supervisor,
+        subject_id: str,
+        session_id: str,
+        asked: ChatRequest,
+        functions: ClientFunctions,
+        key: str | None,
+    ) -> Asking:
+        """Runs the turn of a message."""
+        return partial(
             supervisor.handle_turn,
             asked.message,
             session_id=session_id,
@@ -112,24 +129,70 @@ class ChatDoor:
             idempotency_key=key,
             parts=asked.parts,
             output=asked.output,
-            tool_choice="none" if asked.body.tool_choice == "none" else "auto",
+            tool_choice=functions.choice,
+            client_tools=functions.tools,
         )
-        if asked.body.stream:
+
+    def _begin(self, ask: Asking, session_id: str, body: ChatBody) -> ServedTurn:
+        if body.stream:
             return self._turns.begin(session_id, lambda listener: ask(listener=listener))
         return self._turns.begin_whole(session_id, ask)
 
+    async def _going_on(
+        self,
+        request: Request,
+        supervisor: HO2Supervisor,
+        subject_id: str,
+        asked: ChatRequest,
+        functions: ClientFunctions,
+        name: str | None,
+    ) -> Going | None:
+        """Gives outputs of functions, and runs the turn of the message after them; None: they were given before the message.
+
+        Raises:
+            RequestRefused: the request brings nothing but outputs, and the subject has no such calls
+        """
+        outputs = asked.outputs
+        assert outputs is not None
+        if not asked.message:
+            await session_of_outputs(supervisor, subject_id, outputs, name)
+            return going_on(supervisor, outputs)
+        try:
+            session = await session_of_outputs(supervisor, subject_id, outputs, name)
+        except RequestRefused:
+            return None
+        if not waits_for(session, outputs):
+            return None
+        key = request.headers.get("idempotency-key")
+        ask = self._asking(supervisor, subject_id, session.session_id, asked, functions, key)
+        return going_on(supervisor, outputs, lambda listener: ask(listener=listener))
+
     async def _answered(
-        self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer
+        self, request: Request, body: ChatBody, supervisor: HO2Supervisor, session_id: str, request_id: str, give: Going
     ) -> ASGIApp:
-        """The reply of the turn that goes on after `approve WO-…` or `deny WO-…`."""
-        session_id, given = await given_answer(supervisor, subject_id, answer)
-        turn = self._turns.begin_whole(session_id, given)
-        result = await until_gone(request.receive, turn.result, turn.leave)
-        heading = self._heading(body, session_id)
-        if not body.stream:
-            return self._whole(heading, result) if result is not None else json_response(heading.whole(_STILL_WAITING, _UNUSED))
-        text, used = (result.response, TokenUsage.of_turn(result)) if result is not None else (_STILL_WAITING, _UNUSED)
-        return EventStream(whole_as_chunks(heading, text, used, includes_usage=body.includes_usage), self._config, turn.leave)
+        """The reply of the turn that goes on after an answer about a tool call, or with outputs of functions."""
+        heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}
+        result = None
+        if body.stream:
+            turn = self._turns.begin(session_id, give)
+            has_turn = await until_gone(request.receive, turn.wait_begun, turn.leave)
+        else:
+            turn = self._turns.begin_whole(session_id, partial(give, None))
+            result = await until_gone(request.receive, turn.result, turn.leave)
+            has_turn = result is not None
+        if not has_turn:
+            session = await supervisor.session(session_id)
+            ledger = self._runtime.ledgers(supervisor.agent_class).ho2m
+            calls = (await read_left(ledger, session, split_approval_id(request_id)[1])).calls
+            if not body.stream:
+                return json_response(heading.whole(STILL_WAITING, _UNUSED, calls=calls), headers=headers)
+            pieces = whole_as_chunks(heading, STILL_WAITING, _UNUSED, includes_usage=body.includes_usage, calls=calls)
+        elif result is not None:
+            return self._whole(heading, result)
+        else:
+            pieces = chunks(heading, turn, includes_usage=body.includes_usage)
+        sent = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
+        return EventStream(pieces, self._config, turn.leave, sent)
 
     async def _plain_call(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
         work = partial(self._utility.answer, body, supervisor, subject_id)
@@ -143,7 +206,7 @@ class ChatDoor:
         )
 
     def _whole(self, heading: Heading, result: TurnResult) -> Response:
-        sent = heading.whole(result.response, TokenUsage.of_turn(result), told_of(result))
+        sent = heading.whole(result.response, TokenUsage.of_turn(result), told_of(result), result.client_calls)
         return json_response(sent, headers={SESSION_HEADER: result.session_id})
 
     def _agent(self, caller: Caller, model: str) -> HO2Supervisor:

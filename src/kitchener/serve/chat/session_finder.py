@@ -20,8 +20,8 @@ from kitchener.ids import is_session_id
 from kitchener.records import events
 from kitchener.runtime import Runtime
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
-from kitchener.serve.chat.chat_request import SaidPair
-from kitchener.serve.chat.client_history import ClaimedHistory, Histories, as_sent
+from kitchener.serve.chat.chat_request import SaidPair, as_sent
+from kitchener.serve.chat.client_history import ClaimedHistory, Histories, read_pairs
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.served_turns import ServedTurns
 
@@ -105,7 +105,7 @@ class SessionFinder:
             if name is not None and key is not None:
                 found = await self._found(supervisor, session.subject_id, name, None, key)
             if found is None:
-                found = await self._begun(supervisor, session.subject_id, name, await _said_until(session, turn_id))
+                found = await self._begun(supervisor, session.subject_id, name, await read_pairs(session, turn_id))
             yield found
 
     async def _named(self, supervisor: HO2Supervisor, subject_id: str, session_id: str) -> str:
@@ -173,10 +173,3 @@ class SessionFinder:
             users.pop()
             if not users:
                 del self._locks[key]
-
-
-async def _said_until(session: SessionManager, turn_id: str) -> list[SaidPair]:
-    """What was said in a session up to a turn, with this turn."""
-    said = [(each.turn_id, SaidPair(each.user_message, each.response)) async for each in session.read_history()]
-    last = max((number for number, (each, _) in enumerate(said) if each == turn_id), default=-1)
-    return [pair for _, pair in said[: last + 1]]

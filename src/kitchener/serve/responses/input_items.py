@@ -18,14 +18,24 @@ from kitchener.records.entries import (
     PartAttachedPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
+    opened,
     payload_as,
     text_of,
 )
+from kitchener.records.tools.client_tools import ClientCall
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import number
 from kitchener.serve.problems import RequestRefused, json_response
 from kitchener.serve.responses.recorded_response import named_response, read_head
-from kitchener.serve.responses.response_objects import answer_item, approval_item, input_file, input_message, message_item
+from kitchener.serve.responses.response_objects import (
+    answer_item,
+    approval_item,
+    call_item,
+    input_file,
+    input_message,
+    message_item,
+    output_item,
+)
 
 MAX_LISTED: Final = 100
 """Most items of a page."""
@@ -94,6 +104,8 @@ class _Items:
 
     def __init__(self, servers: Mapping[str, object]) -> None:
         self._servers = servers
+        self._calls = set[str]()
+        """The calls of functions that the client runs."""
         self.of_turns: dict[str, list[dict[str, object]]] = {}
 
     def add(self, entry: StoredEntry) -> None:
@@ -120,11 +132,22 @@ class _Items:
             # The message of a turn that goes on after an answer is written by the server; the answer itself is an item.
             return None if "resumes" in started else input_message(f"msg_{name}_in", text_of(started["user_message"]))
         if entry_type == events.TURN_COMPLETED:
-            return message_item(f"msg_{name}", text_of(payload_as(TurnCompletedPayload, payload)["response"]))
+            reply = text_of(payload_as(TurnCompletedPayload, payload)["response"])
+            return message_item(f"msg_{name}", reply) if reply else None
         if entry_type == events.MESSAGE_IMPORTED:
             imported = payload_as(MessageImportedPayload, payload)
             text = text_of(imported["text"])
             return input_message(f"msg_{name}", text) if imported["role"] == "user" else message_item(f"msg_{name}", text)
         if entry_type == events.APPROVAL_REQUESTED:
-            return approval_item(payload_as(ApprovalRequestedPayload, payload), self._servers)
-        return answer_item(payload_as(ApprovalResolvedPayload, payload))
+            return self._request(payload_as(ApprovalRequestedPayload, payload))
+        resolved = payload_as(ApprovalResolvedPayload, payload)
+        if resolved["approval_id"] not in self._calls:
+            return answer_item(resolved)
+        return output_item(resolved) if resolved["decision"] in ("returned", "failed") else None
+
+    def _request(self, request: ApprovalRequestedPayload) -> dict[str, object]:
+        """A tool call that waits: for a person, or for the client."""
+        if request["reason"] != "client_tool":
+            return approval_item(request, self._servers)
+        self._calls.add(request["approval_id"])
+        return call_item(ClientCall(request["approval_id"], request["tool"], opened(request["arguments"]) or {}))

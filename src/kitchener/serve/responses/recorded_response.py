@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
+from kitchener.actors.sources import SourcesSealed, read_client_tools
 from kitchener.errors import UnknownSession
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
@@ -18,7 +19,10 @@ from kitchener.serve.responses.response_objects import (
     ResponseHead,
     ResponseStatus,
     approval_item,
+    call_item,
+    function_tool,
     message_item,
+    output_of,
     response_id_of,
     turn_of_response,
     unknown_response,
@@ -38,7 +42,7 @@ class RecordedResponse(NamedTuple):
     result: TurnResult | None
     """None: it has not completed."""
     requests: list[dict[str, object]]
-    """Items for the tool calls that it ended with."""
+    """Items for the tool calls that it ended with: those that wait for a person, then those of the client."""
     aborted: str | None
     """Why it was aborted; None: it was not."""
     completed_at: int | None = None
@@ -49,7 +53,8 @@ class RecordedResponse(NamedTuple):
         if self.result is None:
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
             return self.head.response(self.status, error=error)
-        output = [message_item(self.head.message_id, self.result.response), *self.requests]
+        reply = self.result.response
+        output = output_of(message_item(self.head.message_id, reply), reply, self.requests)
         return self.head.response("completed", output, **self.told)
 
     @property
@@ -125,19 +130,38 @@ async def read_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tup
         raise unknown_response(response_id_of(turn_id))
     (start,) = starts
     began = events.read_payload(start.entry_type, start.payload)
-    return ResponseHead(response_id_of(turn_id), _seconds(began["turn_ts"]), agent_class, began["session_id"]), start
+    head = ResponseHead(response_id_of(turn_id), _seconds(began["turn_ts"]), agent_class, began["session_id"])
+    return head._replace(tools=await _read_tools(ho2m, began), tool_choice=_choice(began.get("tool_choice"))), start
+
+
+async def _read_tools(ho2m: ReadableLedger, started: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+    """The functions of a turn that its client runs; (): there are none, or they cannot be read any more."""
+    tools_hash = started.get("client_tools")
+    try:
+        found = await read_client_tools(ho2m, tools_hash) if isinstance(tools_hash, str) else None
+    except SourcesSealed:
+        found = None
+    return tuple([function_tool(each) for each in found.tools]) if found is not None else ()
+
+
+def _choice(choice: str | None) -> str | Mapping[str, object]:
+    """What the model had to call, as the API says it."""
+    if choice is None:
+        return "auto"
+    return choice if choice in ("none", "required") else {"type": "function", "name": choice}
 
 
 async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, object]]:
     """Items for the tool calls that a turn ended with, in the order of the result."""
+    calls = list(map(call_item, result.client_calls))
     if not result.pending_approval:
-        return []
+        return calls
     found = dict[str, dict[str, object]]()
     async for entry in ho2m.read(session_id=result.session_id, entry_type=events.APPROVAL_REQUESTED):
         request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
         if request["approval_id"] in result.pending_approval:
             found[request["approval_id"]] = approval_item(request, servers)
-    return [found[each] for each in result.pending_approval if each in found]
+    return [*(found[each] for each in result.pending_approval if each in found), *calls]
 
 
 async def turn_of_update(ho2m: ReadableLedger, session_id: str, update: TurnUpdate, after_seq: int) -> str:

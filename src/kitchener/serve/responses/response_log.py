@@ -12,7 +12,13 @@ import anyio
 
 from kitchener.serve.chat.chat_chunks import DONE
 from kitchener.serve.event_stream import event
-from kitchener.serve.responses.response_objects import CompletedFields, ResponseHead, message_item, text_part
+from kitchener.serve.responses.response_objects import (
+    CompletedFields,
+    ResponseHead,
+    message_item,
+    output_of,
+    text_part,
+)
 from kitchener.serve.served_turns import ServedTurn
 
 _MAX_KEPT: Final = 256
@@ -42,16 +48,23 @@ class ResponseLog:
         self._grew = anyio.Event()
         self._text = ""
         """Of the message that is open."""
-        self._output_index, self._is_open = 0, False
+        self._output_index, self._is_open, self._is_withdrawn = 0, False, False
 
-    async def wait_begun(self) -> None:
-        """Returns when the turn has begun; raises its error if it ended before that."""
+    async def wait_begun(self) -> bool:
+        """Returns when the turn has begun; False: there is no turn yet. Raises the error of a turn that ended before that."""
         while self.head is None:
             if self.is_closed:
                 assert self.turn is not None
-                await self.turn.result()
-                return
+                return await self.turn.result() is not None
             await self._grew.wait()
+        return True
+
+    async def wait_complete(self) -> bool:
+        """Returns when the response is complete; False: there is no turn yet. Raises the error of its turn."""
+        while not self.is_closed:
+            await self._grew.wait()
+        assert self.turn is not None
+        return await self.turn.result() is not None
 
     async def after(self, number: int) -> AsyncGenerator[bytes, None]:
         """The events after the one with this number (-1: all), until the response is complete."""
@@ -77,6 +90,8 @@ class ResponseLog:
 
     def add_text(self, text: str) -> None:
         """A piece of the reply."""
+        if self._is_withdrawn:
+            self._close_message("incomplete")
         if not self._is_open:
             self._is_open, self._text = True, ""
             self._add_item("added", message_item(self._item_id, None, "in_progress"))
@@ -85,34 +100,36 @@ class ResponseLog:
         self._add_part("response.output_text.delta", delta=text, logprobs=[])
 
     def retract(self) -> None:
-        """Closes the message as incomplete. This API cannot take text back; another message follows."""
-        if self._is_open:
-            self._close_message("incomplete")
+        """The text so far was withdrawn. This API cannot take text back: its message ends as incomplete, unless it turns out
+        to be the reply after all, as it does beside calls of functions."""
+        self._is_withdrawn = self._is_open
 
-    def complete(self, reply: str, requests: Sequence[Mapping[str, object]], **made: Unpack[CompletedFields]) -> None:
+    def complete(self, reply: str, calls: Sequence[Mapping[str, object]], **made: Unpack[CompletedFields]) -> None:
         """The turn has completed.
 
         Args:
             reply: its whole reply
-            requests: items for the tool calls that wait
+            calls: items for the tool calls that wait
             **made: further arguments of `ResponseHead.response`
         """
         assert self.head is not None
-        if not reply.startswith(self._text):
-            self.retract()
-        self.add_text(reply[len(self._text) :] if self._is_open else reply)
+        if self._is_open and not (self._text and reply.startswith(self._text)):
+            self._close_message("incomplete")
+        self._is_withdrawn = False
         message = message_item(self._item_id, reply)
-        self._close_message("completed")
-        for each in requests:
-            self._add_item("added", each)
-            self._add_item("done", each)
-            self._output_index += 1
-        self.response = self.head.response("completed", [message, *requests], **made)
+        if reply or not calls:
+            if not self._is_open or reply != self._text:
+                self.add_text(reply[len(self._text) :] if self._is_open else reply)
+            self._close_message("completed")
+        for each in calls:
+            self._add_call(each)
+        self.response = self.head.response("completed", output_of(message, reply, calls), **made)
         self._add("response.completed", response=self.response)
 
     def fail(self, response: Mapping[str, object]) -> None:
         """The turn has ended without a reply."""
-        self.retract()
+        if self._is_open:
+            self._close_message("incomplete")
         self._add("response.failed", response=response)
 
     def close(self) -> None:
@@ -130,6 +147,19 @@ class ResponseLog:
         self._add_part("response.content_part.done", part=text_part(self._text))
         self._add_item("done", message_item(self._item_id, self._text, status))
         self._output_index, self._is_open, self._text = self._output_index + 1, False, ""
+        self._is_withdrawn = False
+
+    def _add_call(self, item: Mapping[str, object]) -> None:
+        """A tool call that waits: for a person, or for the client that runs it, which gets its arguments as one piece."""
+        if item["type"] != "function_call":
+            self._add_item("added", item)
+        else:
+            arguments, part = item["arguments"], {"item_id": item["id"], "output_index": self._output_index}
+            self._add_item("added", {**item, "arguments": "", "status": "in_progress"})
+            self._add("response.function_call_arguments.delta", **part, delta=arguments)
+            self._add("response.function_call_arguments.done", **part, arguments=arguments)
+        self._add_item("done", item)
+        self._output_index += 1
 
     def _add_item(self, what: str, item: Mapping[str, object]) -> None:
         self._add(f"response.output_item.{what}", output_index=self._output_index, item=item)

@@ -8,7 +8,9 @@ import orjson
 
 from kitchener.ids import session_of_turn
 from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, opened, text_of
+from kitchener.records.tools.client_tools import ClientCall, ClientTool
 from kitchener.serve.problems import RequestRefused
+from kitchener.serve.sendable import as_json
 from kitchener.serve.token_usage import TokenUsage
 
 ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
@@ -37,6 +39,9 @@ class ResponseHead(NamedTuple):
     """None: a plain model call, which has no session."""
     previous_id: str | None = None
     is_background: bool = False
+    tools: tuple[Mapping[str, object], ...] = ()
+    """The functions that the client runs."""
+    tool_choice: str | Mapping[str, object] = "auto"
 
     @property
     def message_id(self) -> str:
@@ -74,6 +79,8 @@ class ResponseHead(NamedTuple):
             "model": self.model,
             "output": list(output),
             "previous_response_id": self.previous_id,
+            "tool_choice": self.tool_choice,
+            "tools": list(self.tools),
             "usage": _usage(used) if used is not None else None,
             "conversation": {"id": self.session_id} if self.session_id is not None else None,
         }
@@ -99,8 +106,6 @@ _FIXED: Final[Mapping[str, object]] = {
     "store": True,
     "temperature": 1,
     "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
     "top_logprobs": 0,
     "top_p": 1,
     "truncation": "disabled",
@@ -177,6 +182,47 @@ def approval_item(request: ApprovalRequestedPayload, servers: Mapping[str, objec
         "server_label": label,
         "arguments": arguments,
     }
+
+
+def function_tool(tool: ClientTool) -> dict[str, object]:
+    """A function that the client runs. Arguments are always checked, so it counts as strict."""
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": True,
+    }
+
+
+def call_item(call: ClientCall) -> dict[str, object]:
+    """A call of a function that the client runs."""
+    return {
+        "id": f"fc_{call.call_id}",
+        "type": "function_call",
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": as_json(call.arguments).decode(),
+        "status": "completed",
+    }
+
+
+def output_item(resolved: ApprovalResolvedPayload) -> dict[str, object]:
+    """The output of a function that the client ran, or how it failed."""
+    call_id, failed = resolved["approval_id"], resolved.get("message")
+    output = text_of(failed) if failed is not None else opened(resolved.get("answer"))
+    return {
+        "id": f"fco_{call_id}",
+        "type": "function_call_output",
+        "call_id": call_id,
+        "output": output if isinstance(output, str) else as_json(output).decode(),
+        "status": "completed",
+    }
+
+
+def output_of(message: Mapping[str, object], reply: str, calls: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """The items of a complete response: its message, if there is a word in it, and the calls that wait."""
+    return [message, *calls] if reply or not calls else list(calls)
 
 
 def answer_item(resolved: ApprovalResolvedPayload) -> dict[str, object]:

@@ -1,11 +1,10 @@
 """`/v1/responses`: create, retrieve, stream again, cancel. A response is a turn. Explained in `docs/server.md`."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple
 
-import anyio
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
@@ -14,11 +13,13 @@ from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
-from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.access.guard import caller_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.chat_request import UTILITY
+from kitchener.serve.chat.client_functions import ClientFunctions, read_functions
+from kitchener.serve.chat.client_outputs import going_on, read_left, session_of_outputs, waits_for
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
@@ -36,7 +37,7 @@ from kitchener.serve.responses.recorded_response import (
     turn_of_update,
 )
 from kitchener.serve.responses.response_log import ResponseLog, ResponseLogs
-from kitchener.serve.responses.response_objects import ResponseHead
+from kitchener.serve.responses.response_objects import ResponseHead, call_item, turn_of_response
 from kitchener.serve.responses.responses_request import (
     ResponsesBody,
     ResponsesRequest,
@@ -44,8 +45,21 @@ from kitchener.serve.responses.responses_request import (
     read_responses_body,
     read_responses_request,
 )
-from kitchener.serve.served_turns import ServedTurns
+from kitchener.serve.served_turns import Listened, ServedTurn, ServedTurns, joined_text
 from kitchener.serve.token_usage import TokenUsage
+
+Asking = Callable[[UpdateListener | None], Awaitable[TurnResult]]
+"""Runs the turn of a message."""
+
+
+class _Going(NamedTuple):
+    """A turn that goes on after answers about tool calls or with outputs of functions."""
+
+    session_id: str
+    wo_id: str
+    """The work order of the last one."""
+    give: Listened
+    """Gives them, and runs the turn; one turn of the server for all of them, so a client that leaves has given them all."""
 
 
 class ResponsesDoor:
@@ -80,23 +94,28 @@ class ResponsesDoor:
         asked = read_responses_request(body)
         if asked.answers:
             caller.check("approve")
-            return await self._answered(request, body, supervisor, subject_id, asked)
-        async with self._chosen(request, body, supervisor, subject_id, asked) as session_id:
-            log = self._begin(request, body, supervisor, subject_id, session_id, asked)
+        functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
+        going = await self._going_on(request, body, supervisor, subject_id, asked, functions)
+        if going is not None:
+            session_id = going.session_id
+            log = self._begin(body, supervisor, session_id, going.give)
+        else:
+            async with self._chosen(request, body, supervisor, subject_id, asked) as session_id:
+                ask = self._asking(request, subject_id, session_id, supervisor, asked, functions)
+                log = self._begin(body, supervisor, session_id, ask)
         turn = log.turn
         assert turn is not None
-        if body.background and not body.stream:
-            await until_gone(request.receive, log.wait_begun, lambda: None)
-            assert log.head is not None
-            return await self._recorded(request, log.head.response_id)
-        if not body.stream:
-            await until_gone(request.receive, turn.result, turn.leave)
-            assert log.response is not None
-            return json_response(log.response, headers={SESSION_HEADER: session_id})
+        if not body.stream and not body.background:
+            if await until_gone(request.receive, log.wait_complete, turn.leave):
+                return json_response(log.response, headers={SESSION_HEADER: session_id})
         # What is wrong with the request shows before the first event, and can still have a status of its own.
-        gone = turn.leave if not body.background else _nobody
-        await until_gone(request.receive, log.wait_begun, gone)
-        return self._stream(log.after(-1), session_id, gone)
+        elif await until_gone(request.receive, log.wait_begun, _nobody if body.background else turn.leave):
+            assert log.head is not None
+            if not body.stream:
+                return await self._recorded(request, log.head.response_id)
+            return self._stream(log.after(-1), session_id, _nobody if body.background else turn.leave)
+        assert going is not None
+        return await self._left(request, body, supervisor, going)
 
     async def retrieve(self, request: Request) -> ASGIApp:
         """A response, or its events after a number."""
@@ -164,65 +183,65 @@ class ResponsesDoor:
         async with self._sessions.chosen(supervisor, subject_id, name, claimed, key) as session_id:
             yield session_id
 
-    def _begin(
+    def _asking(
         self,
         request: Request,
-        body: ResponsesBody,
-        supervisor: HO2Supervisor,
         subject_id: str,
         session_id: str,
+        supervisor: HO2Supervisor,
         asked: ResponsesRequest,
-    ) -> ResponseLog:
-        """Begins the turn, whose events the log gets."""
-        started = partial(
-            supervisor.stream_turn,
-            asked.message,
-            session_id=session_id,
-            subject_id=subject_id,
-            idempotency_key=request.headers.get("idempotency-key"),
-            parts=asked.parts,
-            output=asked.output,
-            tool_choice="none" if body.tool_choice == "none" else "auto",
-        )
-        log = ResponseLog()
-        log.turn = self._turns.begin_whole(session_id, partial(self._run, log, body, supervisor, session_id, started))
+        functions: ClientFunctions,
+    ) -> Asking:
+        """Runs the turn of a message."""
+
+        def ask(listener: UpdateListener | None) -> Awaitable[TurnResult]:
+            return supervisor.handle_turn(
+                asked.message,
+                session_id=session_id,
+                subject_id=subject_id,
+                idempotency_key=request.headers.get("idempotency-key"),
+                parts=asked.parts,
+                output=asked.output,
+                tool_choice=functions.choice,
+                client_tools=functions.tools,
+                listener=listener,
+            )
+
+        return ask
+
+    def _begin(self, body: ResponsesBody, supervisor: HO2Supervisor, session_id: str, listened: Listened) -> ResponseLog:
+        """Begins a turn, whose events the log gets."""
+        log, before = ResponseLog(), self._access.runtime.ledgers(supervisor.agent_class).ho2m.position
+        read = partial(self._write, log, body, supervisor, before)
+        log.turn = self._turns.begin_kept(session_id, listened, read)
         return log
 
-    async def _run(
-        self, log: ResponseLog, body: ResponsesBody, supervisor: HO2Supervisor, session_id: str, started: Any
-    ) -> TurnResult | None:
-        """Runs a turn, and writes its events into the log."""
-        ledgers, result, began = self._access.runtime.ledgers(supervisor.agent_class), None, anyio.current_time()
+    async def _write(
+        self, log: ResponseLog, body: ResponsesBody, supervisor: HO2Supervisor, before: int, turn: ServedTurn
+    ) -> None:
+        """Writes the events of a turn into its log."""
+        ledgers = self._access.runtime.ledgers(supervisor.agent_class)
         try:
-            before = ledgers.ho2m.position
-            async with aclosing(cast(AsyncGenerator[TurnUpdate, None], started())) as updates:
-                async for update in updates:
-                    if log.head is None:
-                        log.begin(await self._head(ledgers, supervisor, session_id, update, before, body))
-                        self._logs.keep(log)
+            async for batch in turn:
+                if log.head is None:
+                    log.begin(await self._head(ledgers, supervisor, turn.session_id, batch[0], before, body))
+                    self._logs.keep(log)
+                for update in joined_text(batch):
                     if isinstance(update, TextDelta):
-                        if began:
-                            self._turns.counts.first_text_s.add(anyio.current_time() - began)
-                            began = 0.0
                         log.add_text(update.text)
                     elif isinstance(update, TextRetracted):
                         log.retract()
                     elif isinstance(update, TurnCompleted):
-                        result = update.result
                         assert log.head is not None
-                        recorded = await completed_response(ledgers.ho2m, log.head, result, self._servers)
-                        log.complete(result.response, recorded.requests, **recorded.told)
-        except Exception as error:
+                        recorded = await completed_response(ledgers.ho2m, log.head, update.result, self._servers)
+                        log.complete(update.result.response, recorded.requests, **recorded.told)
+        except Exception as error:  # noqa: BLE001  the client may have its status, so the log itself says what went wrong
             if log.head is not None:
-                log.fail(log.head.response("failed", error=problem_of(error).message))
-            raise
-        except BaseException:  # stopped by a request, by the server or with its client
-            if log.head is not None:
-                log.fail(log.head.response("cancelled", error=STOPPED))
-            raise
+                is_stopped = turn.is_stopped  # by a request, by the server or with its client
+                text = STOPPED if is_stopped else problem_of(error).message
+                log.fail(log.head.response("cancelled" if is_stopped else "failed", error=text))
         finally:
             log.close()
-        return result
 
     async def _head(
         self,
@@ -239,42 +258,54 @@ class ResponsesDoor:
             await ledgers.commit()  # a crash must not take back a response whose id a client was told
         return head._replace(previous_id=body.previous_response_id, is_background=bool(body.background))
 
-    async def _answered(
+    async def _going_on(
         self,
         request: Request,
         body: ResponsesBody,
         supervisor: HO2Supervisor,
         subject_id: str,
         asked: ResponsesRequest,
-    ) -> ASGIApp:
-        """The response of the turn that goes on; that of the turn that asked, if other calls of it still wait."""
+        functions: ClientFunctions,
+    ) -> "_Going | None":
+        """What gives the answers and outputs of a request, and runs the turn that goes on; None: there is just a message."""
         given = [await given_answer(supervisor, subject_id, each) for each in asked.answers]
-        session_id = given[-1][0]
+        request_id = asked.answers[-1].approval_id if asked.answers else ""
+        if asked.outputs is not None:
+            name = named_session(request, self._config) or body.conversation_name
+            if body.previous_response_id is not None:
+                name, _ = turn_of_response(body.previous_response_id)
+            request_id = next(iter(asked.outputs.outputs))
+            try:
+                session = await session_of_outputs(supervisor, subject_id, asked.outputs, name)
+            except RequestRefused:
+                if asked.message:  # then they are just what was said before
+                    return None
+                raise
+            ask = self._asking(request, subject_id, session.session_id, supervisor, asked, functions) if asked.message else None
+            if ask is not None and not waits_for(session, asked.outputs):
+                return None
+            given.append((session.session_id, going_on(supervisor, asked.outputs, ask)))
+        if not given:
+            return None
 
-        async def give_all() -> TurnResult | None:
+        async def give_all(tell: UpdateListener) -> TurnResult | None:
             result = None
-            for _, give in given:
-                result = await give() or result
-            return result
+            for _, give in given[:-1]:
+                result = await give(None) or result
+            return await given[-1][1](tell) or result
 
-        # One turn of the server for all of them: a client that leaves meanwhile has given them all.
-        turn = self._turns.begin_whole(session_id, give_all)
-        result = await until_gone(request.receive, turn.result, turn.leave)
-        found = await self._access.named(request, session_id)
-        if result is not None:
-            turn_id, waiting = result.turn_id, None
-        else:
-            runtime, agent = self._access.runtime, supervisor.agent_class
-            wo_id = split_approval_id(asked.answers[-1].approval_id)[1]
-            of_work = [each for each in await runtime.pending_approvals(agent, session_id=session_id) if each.wo_id == wo_id]
-            waiting = {each.approval_id for each in of_work if each.status == "waiting"}
-            turn_id = of_work[0].turn_id
-        recorded = await read_response(found, turn_id, self._servers)
-        if waiting is not None:
-            recorded = recorded._replace(requests=[each for each in recorded.requests if each["id"] in waiting])
+        return _Going(given[-1][0], split_approval_id(request_id)[1], give_all)
+
+    async def _left(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, going: "_Going") -> ASGIApp:
+        """The response of the turn that asked, with the calls that still wait."""
+        found = await self._access.named(request, going.session_id)
+        left = await read_left(found.ledgers.ho2m, found.session, going.wo_id)
+        recorded = await read_response(found, left.turn_id, self._servers)
+        waiting = {*left.requests, *(call_item(each)["id"] for each in left.calls)}
+        recorded = recorded._replace(requests=[each for each in recorded.requests if each["id"] in waiting])
         if not body.stream:
             return _answer(recorded)
-        return self._stream(_log_of(recorded, -1).after(-1), session_id, _nobody)
+        return self._stream(_log_of(recorded, -1).after(-1), going.session_id, _nobody)
 
     async def _plain_call(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
         """The answer of a model without an agent. It is no turn, so it cannot be retrieved."""

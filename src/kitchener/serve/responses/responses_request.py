@@ -4,6 +4,7 @@ Knows no session and no runtime. What of a request counts, is ignored or is refu
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,12 +20,14 @@ from kitchener.serve.chat.chat_request import (
     schema_of,
     spoken_text,
 )
+from kitchener.serve.chat.client_functions import OUTPUT, GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.chat.client_history import SpokenAnswer
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
 _MESSAGE: Final = "message"
 _ANSWER: Final = "mcp_approval_response"
+_CALL: Final = "function_call"
 
 
 class ResponsesBody(BaseModel):
@@ -48,8 +51,10 @@ class ResponsesBody(BaseModel):
     """A session id, or any name of the conversation."""
     text: dict[str, object] | None = None  # has a JSON schema in it; checked by the agent
     """`format`: the object that is wanted in place of text."""
-    tool_choice: str | dict[str, object] | None = None  # refused unless it leaves the choice to the agent
-    """`auto` or `none`."""
+    tools: list[dict[str, object]] | None = None  # of any type; functions are read, others ignored
+    """Functions that the client runs."""
+    tool_choice: str | dict[str, object] | None = None  # names one of the functions, if it is an object
+    """`auto`, `none`, `required`, or one of the functions."""
     prompt_cache_key: str | None = None
     """Names the conversation, if the settings say so."""
     instructions: str | None = None
@@ -74,8 +79,10 @@ class ResponsesRequest(NamedTuple):
     """What the client says was said before, oldest first. Messages without a reply are left out."""
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
-    answers: tuple[SpokenAnswer, ...]
-    """Answers about tool calls that wait, in their order; (): it brings a message."""
+    answers: tuple[SpokenAnswer, ...] = ()
+    """Answers about tool calls that wait, in their order."""
+    outputs: GivenOutputs | None = None
+    """Outputs of functions, after which a turn goes on. Before a message they count unless they were given. None: none."""
 
 
 def read_responses_body(data: bytes) -> ResponsesBody:
@@ -98,24 +105,24 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
     Raises:
         RequestRefused: it asks for what this server does not do
     """
-    if body.tool_choice not in (None, "auto", "none"):
-        raise RequestRefused(400, "unsupported", "tool_choice: the agent has its own tools; it can be left to choose only")
     if body.previous_response_id is not None and body.conversation is not None:
         raise RequestRefused(400, "invalid_request", "previous_response_id and conversation: send one of the two")
     output = schema_of(_chat_format(body.text))
     if isinstance(body.input, str):
-        return ResponsesRequest(spoken_text(body.input if body.input.strip() else "", ()), (), (), output, ())
-    items = body.input
-    if items[-1].get("type") == _ANSWER:
-        return ResponsesRequest("", (), (), output, tuple(_answers(items)))
-    last = items[-1]
+        return ResponsesRequest(spoken_text(body.input if body.input.strip() else "", ()), (), (), output)
+    items, last = body.input, body.input[-1]
+    outputs = [(each.get("call_id"), each.get("output")) for each in items if each.get("type") == OUTPUT]
+    if last.get("type") in (_ANSWER, OUTPUT):
+        has_outputs = any(each.get("type") == OUTPUT for each in _ending(items))
+        return ResponsesRequest("", (), (), output, tuple(_answers(items)), read_outputs(outputs) if has_outputs else None)
     if last.get("type", _MESSAGE) != _MESSAGE or last.get("role") != "user":
         raise RequestRefused(
-            400, "invalid_request", f"input: the last item must be the user's message, or an item of type {_ANSWER}"
+            400, "invalid_request", f"input: the last item must be the user's message, or an item of type {_ANSWER} or {OUTPUT}"
         )
     message = _message(last)
     parts = tuple(_parts(last.get("content")))
-    return ResponsesRequest(spoken_text(message_text(message), parts), parts, pairs_of(_messages(items[:-1])), output, ())
+    earlier = pairs_of(_messages(items[:-1]))
+    return ResponsesRequest(spoken_text(message_text(message), parts), parts, earlier, output, (), late_outputs(outputs))
 
 
 def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
@@ -127,12 +134,17 @@ def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
     return ChatBody(model=model, messages=[*told, *_messages(items)] or [ChatMessage(role="user")])
 
 
+def _ending(items: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """The answers and outputs that the items end with, the last one first."""
+    return list(takewhile(lambda each: each.get("type") in (_ANSWER, OUTPUT), reversed(items)))
+
+
 def _answers(items: Sequence[Mapping[str, object]]) -> list[SpokenAnswer]:
     """The answers that the items end with."""
     found = list[SpokenAnswer]()
-    for each in reversed(items):
+    for each in _ending(items):
         if each.get("type") != _ANSWER:
-            break
+            continue
         approval_id, is_approved, reason = each.get("approval_request_id"), each.get("approve"), each.get("reason")
         if not isinstance(approval_id, str) or not isinstance(is_approved, bool) or not isinstance(reason, str | None):
             raise RequestRefused(400, "invalid_request", f"{_ANSWER}: expected approval_request_id, approve, and maybe reason")
@@ -141,8 +153,16 @@ def _answers(items: Sequence[Mapping[str, object]]) -> list[SpokenAnswer]:
 
 
 def _messages(items: Sequence[Mapping[str, object]]) -> list[ChatMessage]:
-    """The messages among items. Calls, results, reasoning and references are the agent's own business and left out."""
-    return [_message(each) for each in items if each.get("type", _MESSAGE) == _MESSAGE]
+    """The messages among items. A call of a function belongs to the text before it; all other items are left out."""
+    found = list[ChatMessage]()
+    for each in items:
+        kind = each.get("type", _MESSAGE)
+        if kind == _MESSAGE:
+            found.append(_message(each))
+        elif kind == _CALL:
+            text = found.pop().content if found and found[-1].role == "assistant" else None
+            found.append(ChatMessage(role="assistant", content=text, tool_calls=[{}]))
+    return found
 
 
 def _message(item: Mapping[str, object]) -> ChatMessage:

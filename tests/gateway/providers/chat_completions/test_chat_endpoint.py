@@ -3,6 +3,7 @@
 import ipaddress
 import ssl
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -241,10 +242,11 @@ async def test_an_error_that_comes_with_status_200_is_an_error(code: Any, reason
             assert (caught.value.reason, caught.value.status) == (reason, status)
 
 
-async def test_events_that_arrive_together_are_one_piece() -> None:
-    """A burst of tokens costs about as much as one token."""
+@pytest.mark.parametrize("chunk_bytes", [0, 150])
+async def test_events_that_arrive_together_are_one_piece(chunk_bytes: int) -> None:
+    """A burst of tokens costs about as much as one token, also where the server sends each as a chunk of its own."""
     words = [f"word-{number} " for number in range(200)]
-    async with endpoint(events(words)) as (_, provider):
+    async with endpoint(replace(events(words), chunk_bytes=chunk_bytes)) as (_, provider):
         pieces, response = await streamed(provider)
     assert "".join(pieces) == response.text == "".join(words)
     assert len(pieces) < 50
@@ -366,6 +368,21 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_hosts_that_it_excl
             await provider.complete(ask())
     assert [hit.path for hit in proxy.hits] == ["http://model.example/v1/chat/completions"]
     assert len(server.hits) == 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_proxy_gets_its_password_and_no_error_shows_it(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.delenv("REQUEST_METHOD", raising=False)
+    monkeypatch.delenv(f"{scheme}_proxy", raising=False)
+    async with fake_server(error(407, "who is secret-word?")) as proxy:
+        monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url.removesuffix("/v1").replace("//", "//me:secret-word@"))
+        async with opened(f"{scheme}://model.example/v1") as provider:
+            with pytest.raises(ProviderError, match="407") as caught:
+                await provider.complete(ask())
+    expected = {"http": "http://model.example/v1/chat/completions", "https": "model.example:443"}
+    assert [hit.path for hit in proxy.hits] == [expected[scheme]]
+    assert proxy.hits[0].headers["proxy-authorization"] == f"Basic {b64encode(b'me:secret-word').decode()}"
+    assert "secret-word" not in f"{caught.value!r}{caught.value.__cause__!r}"
 
 
 async def test_a_proxy_that_is_none_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:

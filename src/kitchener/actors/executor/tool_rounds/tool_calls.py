@@ -140,7 +140,7 @@ class ToolCalls:
             # After a crash, only this entry shows that the tool may have had its effect.
             await self._run.commit()
         self._run.tally.add_tool(tool_id)
-        if self._run.reply is not None and not tools.is_of_client(tool_id):
+        if self._run.reply is not None and tool_id not in tools.of_client:
             await self._run.reply.tool_started(tool_id, call, arguments)
         report = partial(progress.add, self._run.work_order.wo_id, tool_id, call) if progress is not None else None
         return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
@@ -159,7 +159,7 @@ class ToolCalls:
         self._run.keep(ref)
         if outcome.nested_cost is not None:
             self._run.tally.add_nested(outcome.nested_cost)
-        is_told = begun.call in self._answers and self._run.tools.is_of_client(begun.tool_id)  # by the client itself
+        is_told = begun.call in self._answers and begun.tool_id in self._run.tools.of_client  # by the client itself
         if self._run.reply is not None and not is_told:
             await self._run.reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome

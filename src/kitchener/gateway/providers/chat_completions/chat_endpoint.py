@@ -15,12 +15,13 @@ import anyio
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway.providers.bodies import UnusableAnswer, event_data, parsed_json
+from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
 from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import (
-    TRANSPORT_ERRORS,
     ChatTransport,
+    Part,
     StatusError,
     open_transport,
 )
@@ -84,7 +85,7 @@ class ChatEndpoint:
         reader = self._reader(request)
         try:
             async with aclosing(self._bodies(request, streams=False)) as bodies:
-                async for (body, *_), are_events in bodies:
+                async for (body, *_), are_events, _ in bodies:
                     if are_events:
                         raise UnusableAnswer("malformed", "the answer is a stream of events, which was not requested")
                     reader.take(parsed_json(body), streams=False)
@@ -104,14 +105,15 @@ class ChatEndpoint:
         reader, pieces, is_streamed = self._reader(request), RedactedPieces(self._redaction), True
         try:
             async with aclosing(self._bodies(request, streams=True)) as bodies:
-                async for each, is_streamed in bodies:  # some servers answer as a whole
+                async for each, is_streamed, is_last in bodies:  # some servers answer as a whole
                     text, is_over, failure = _read(reader, each, are_events=is_streamed)
                     if text and (shown := pieces.take(text)):
                         yield TextPiece(1, shown)
                     if failure is not None:
                         raise failure
                     if is_over:
-                        await _read_to_end(bodies)
+                        if not is_last:
+                            await _read_to_end(bodies)
                         break
             if text := pieces.take(reader.rest()) + pieces.rest():
                 yield TextPiece(1, text)
@@ -125,7 +127,7 @@ class ChatEndpoint:
             raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
         return AnswerReader(request, self._provider_id, asked, self._redaction)
 
-    async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[tuple[list[bytes], bool], None]:
+    async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[Part, None]:
         """Yields what `ChatTransport.post` does. Sends the request again for each optional field that the endpoint refuses."""
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.get(asked, self.left_out)
@@ -175,7 +177,7 @@ def _read(
     texts: list[str] = []
     try:
         for body in bodies:
-            data = event_data(body).strip() if are_events else body
+            data = body.strip() if are_events else body
             if data == b"[DONE]":
                 return "".join(texts), True, None
             if data:

@@ -102,8 +102,13 @@ class AnswerReader:
             raise UnusableAnswer("malformed", "`choices` is no list")
         self._has_choice = True
         choice = _dict(choices[0], "a choice")
-        self._finish = _text(choice.get("finish_reason")) or self._finish
+        if finish := choice.get("finish_reason"):
+            self._finish = _text(finish)
         said = _dict(choice.get("delta" if streams else "message"), "a message")
+        if len(said) == 1 and self._thoughts.are_over and type(text := said.get("content")) is str:  # most events of a stream
+            if text:
+                self._texts.append(text)
+            return text
         return self._say(said)
 
     def rest(self) -> str:
@@ -216,6 +221,11 @@ class _Thoughts:
             text = text.lstrip()
             self._state = "text" if text else "gap"
         return text
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the text has begun, so that all that follows is text."""
+        return self._state == "text"
 
     def rest(self) -> str:
         """Returns text that was held back and is no thought."""

@@ -6,30 +6,23 @@ The caller's scope is the deadline; ending it closes the connection. Redirects a
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
-from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies_environment
+from typing import Final, NamedTuple
 
 import anyio.lowlevel
 import orjson
-import pyqwest
 
 from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
+from kitchener.gateway.providers.chat_completions.http_pool import Connections, PoolTarget
+from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
+from kitchener.gateway.providers.chat_completions.proxies import proxy_for
 from kitchener.gateway.providers.pauses import asked_pause_s
 from kitchener.gateway.providers.redaction import Redaction
 
 CONNECT_TIMEOUT_S: Final = 10.0
-CLOSING_S: Final = 1.0
-"""Longest wait for the end of a connection whose answer is not wanted any more, seconds."""
 _SOURCE: Final = "configuration"
-_LENGTH_DIGITS: Final = 18
-"""Most digits of an announced length that are read. A longer answer passes every limit."""
-
-TRANSPORT_ERRORS: Final = (OSError, pyqwest.RemoteProtocolError, pyqwest.ReadError, pyqwest.WriteError)
-"""What the client raises if a request fails on its way; `OSError` includes time-outs and refused connections."""
 
 
 class StatusError(Exception):
@@ -46,24 +39,31 @@ class StatusError(Exception):
         super().__init__(f"HTTP {status}")
 
 
+class Part(NamedTuple):
+    """What arrived together of an answer."""
+
+    bodies: list[bytes]
+    """The data of events, or the whole body."""
+    are_events: bool
+    is_last: bool
+    """Whether the whole answer has arrived with it, so that its connection is free."""
+
+
 class ChatTransport:
     """Posts to one URL. `open_transport` opens it and closes it at the end of its block.
 
     Args:
-        client: the HTTP client
+        connections: the connections to the endpoint
         url: the address of every request
-        headers: the headers of every request
         max_bytes: limit of an answer, both as received and decompressed
     """
 
-    def __init__(self, client: pyqwest.HTTPTransport, url: str, headers: dict[str, str], max_bytes: int) -> None:
+    def __init__(self, connections: Connections, url: str, max_bytes: int) -> None:
         self.url = url
-        self._client, self._headers, self._max_bytes = client, headers, max_bytes
+        self._connections, self._max_bytes = connections, max_bytes
 
-    async def post(self, content: bytes) -> AsyncGenerator[tuple[list[bytes], bool], None]:
-        """Yields the events of the answer to one request, up to 256 that arrived together, or its whole body alone.
-
-        The second value says whether they are events.
+    async def post(self, content: bytes) -> AsyncGenerator[Part, None]:
+        """Yields the data of the events of the answer to one request, up to 256 that arrived together, or its whole body alone.
 
         Close it (`contextlib.aclosing`) to end the request early.
 
@@ -71,44 +71,36 @@ class ChatTransport:
             StatusError: the endpoint answered with another status than 2xx
             UnusableAnswer: the answer passed a limit
         """
-        response = await self._client.execute(
-            pyqwest.Request("POST", self.url, pyqwest.Headers(self._headers.items()), content)
-        )
-        status, headers = response.status, response.headers
+        answer = await self._connections.post(content)
+        status, headers = answer.status, answer.headers
         is_read = False
         try:
             reader = BodyReader(
                 encoding=headers.get("content-encoding", ""), status=status, max_bytes=self._max_bytes, is_checked=False
             )
-            pieces = received = 0
-            length = _length(headers)
-            async for raw in response.content:
-                reader.take(bytes(raw))
-                received += len(raw)
+            pieces = 0
+            while raw := await answer.read():
+                reader.take(raw)
                 if reader.is_over:
                     break
                 if status < 300 and reader.ready:
                     events, reader.ready = reader.ready, []
                     for at in range(0, len(events), PIECES_AT_ONCE):
-                        yield events[at : at + PIECES_AT_ONCE], True
+                        has_arrived = at + PIECES_AT_ONCE >= len(events) and answer.is_over()
+                        yield Part(events[at : at + PIECES_AT_ONCE], True, has_arrived)
                 pieces += 1
                 if pieces % PIECES_AT_ONCE == 0:
                     await anyio.lowlevel.checkpoint()
-                if received == length:  # to wait for the end takes a quarter of a call's CPU (benchmarks.model_calls)
-                    is_read = True
-                    break
             else:
                 is_read = True
-            if is_read:
                 reader.end()
             if status >= 300:
                 raise StatusError(status, _error_body(reader.ready), asked_pause_s(headers.get))
             if reader.ready:
-                yield reader.ready, reader.has_events
+                yield Part(reader.ready, reader.has_events, True)
         finally:
-            if not is_read:
-                with anyio.move_on_after(CLOSING_S, shield=True):
-                    await response.aclose()
+            if not is_read and not answer.is_over():
+                answer.close()
 
 
 @asynccontextmanager
@@ -128,27 +120,17 @@ async def open_transport(
         ConfigError: a proxy, the key or the certificate authorities cannot be used
     """
     base = config.base_url or ""
-    proxy = _proxy(base, redaction)
-    headers = _headers(provider_id, secret)
-    client = pyqwest.HTTPTransport(
-        tls_ca_cert=read_authorities(provider_id, config),
-        tls_include_system_certs=True,
-        proxy=proxy,
-        connect_timeout=min(CONNECT_TIMEOUT_S, config.timeout_s),
-        read_timeout=config.timeout_s,
-        pool_max_idle_per_host=config.max_concurrency,
-        enable_gzip=False,  # `BodyReader` decompresses, because it counts
-        enable_brotli=False,
-        enable_zstd=False,
-        use_system_dns=True,
-        follow_redirects=False,
-        enable_otel=False,
+    url = f"{base.rstrip('/')}/{path}"
+    target = PoolTarget(
+        url=url,
+        headers=_headers(provider_id, secret),
+        proxy=proxy_for(base, redaction),
+        authorities=read_authorities(provider_id, config),
+        connect_timeout_s=min(CONNECT_TIMEOUT_S, config.timeout_s),
+        read_timeout_s=config.timeout_s,
     )
-    try:
-        yield ChatTransport(client, f"{base.rstrip('/')}/{path}", headers, config.max_response_bytes)
-    finally:
-        with anyio.move_on_after(CLOSING_S, shield=True):
-            await client.aclose()
+    async with open_connections(target) as connections:
+        yield ChatTransport(connections, url, config.max_response_bytes)
 
 
 def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
@@ -159,31 +141,6 @@ def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
             raise ConfigError(_SOURCE, key, "", "leads to a key with characters that no HTTP header can carry")
         headers["authorization"] = f"Bearer {secret}"
     return headers
-
-
-def _proxy(base_url: str, redaction: Redaction) -> pyqwest.Proxy | None:
-    """Returns the proxy that the environment names for an address, as other programs read it."""
-    named, scheme = getproxies_environment(), urlsplit(base_url).scheme
-    name = scheme if named.get(scheme) else "all"
-    address = named.get(name)
-    if not address:
-        return None
-    address = address if "://" in address else f"http://{address}"
-    password = urlsplit(address).password
-    if password:
-        redaction.note(password)
-        redaction.note(unquote(password))
-    try:
-        return pyqwest.Proxy(address, no_proxy=named.get("no"))
-    except ValueError:
-        expected = "is not the address of a proxy, such as `http://proxy.example:3128`"
-        raise ConfigError("environment", f"{name.upper()}_PROXY", "", expected) from None
-
-
-def _length(headers: pyqwest.Headers) -> int | None:
-    """Returns the length that the answer announces, bytes as received; None: it announces none."""
-    text = headers.get("content-length", "")
-    return int(text) if text.isdecimal() and len(text) <= _LENGTH_DIGITS else None
 
 
 def _error_body(ready: list[bytes]) -> object:

@@ -17,8 +17,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
 
 
-def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[str]) -> ClientToolset | None:
-    """Returns the tools of a message as a set; None: there are none.
+def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[str]) -> ClientToolset:
+    """Returns the tools of a message as a set.
 
     Args:
         tools: as the caller gives them; a `ClientToolset`, which was checked when it was made, is returned as it is
@@ -46,7 +46,7 @@ def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[st
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, limits.max_client_tools_bytes) if checked else None
+    return _compiled(checked, limits.max_client_tools_bytes)
 
 
 def _alike(name: str) -> str:

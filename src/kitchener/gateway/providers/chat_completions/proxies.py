@@ -1,0 +1,55 @@
+"""Finds the proxy that the environment names for an address, as other programs read it."""
+
+from ipaddress import ip_address, ip_network
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment
+
+from kitchener.errors import ConfigError
+from kitchener.gateway.providers.redaction import Redaction
+
+
+def proxy_for(base_url: str, redaction: Redaction) -> str | None:
+    """Returns the address of the proxy, with its password if it has one; None: the endpoint is called directly.
+
+    Args:
+        base_url: the address that is called
+        redaction: the proxy's password is added to it
+
+    Raises:
+        ConfigError: the environment names a proxy that is none, or is none of HTTP
+    """
+    named, parts = getproxies_environment(), urlsplit(base_url)
+    name = parts.scheme if named.get(parts.scheme) else "all"
+    address = named.get(name)
+    if not address or _is_excluded(parts.hostname or "", named.get("no", "")):
+        return None
+    address = address if "://" in address else f"http://{address}"
+    if (password := urlsplit(address).password) is not None:
+        redaction.note(password)
+        redaction.note(unquote(password))
+    if not _is_http(address):
+        expected = "is not the address of an HTTP proxy, such as `http://proxy.example:3128`"
+        raise ConfigError("environment", f"{name.upper()}_PROXY", "", expected)
+    return address
+
+
+def _is_http(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is none
+        return False
+
+
+def _is_excluded(host: str, excluded: str) -> bool:
+    """Whether a list such as `localhost, .example.com, 10.0.0.0/8` names a host, a domain above it, or its network."""
+    for entry in map(str.strip, excluded.lower().split(",")):
+        name = entry.lstrip("*").lstrip(".")
+        if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):
+            return True
+        try:
+            if ip_address(host) in ip_network(entry, strict=False):
+                return True
+        except ValueError:  # names, not addresses
+            continue
+    return False
