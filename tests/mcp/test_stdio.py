@@ -22,7 +22,7 @@ async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(t
         supervisor = runtime.supervisor()
         session_id = await supervisor.start_session(subject_id="ada")
         done = await supervisor.handle_turn('fs__echo {"text": "hello"}', session_id=session_id)
-        assert done.response == '"hello"'
+        assert done.response == "hello"
         wrong = await supervisor.handle_turn("fs__echo {}", session_id=session_id)
         assert "required property" in wrong.response
         (spec,) = provider.requests[0].tools
@@ -113,7 +113,7 @@ async def test_changed_tools_are_told_and_hold_from_the_next_turn_on(tmp_path: P
             session_id = await supervisor.start_session()
             change = f"fs__change {json.dumps({'tools': after})} then fs__gone"
             first = await supervisor.handle_turn(change, session_id=session_id)
-            assert first.response == '"changed" | "gone ran"'
+            assert first.response == "changed | gone ran"
             await until(lambda: bool(_changed(logs)))
             await supervisor.handle_turn("fs__gone", session_id=session_id)
             assert offered(provider) == ["fs__echo", "fs__change"]
