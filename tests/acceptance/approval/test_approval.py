@@ -144,7 +144,7 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
             await runtime.supervisor().approve(approval_id)
         result = await runtime.supervisor().approve(approval_id, answer={"pin": 1})
         assert result is not None
-        assert result.response == "done: \"paid {'n': 5} with {'pin': 1}\" | \"saw x\""
+        assert result.response == "done: paid {'n': 5} with {'pin': 1} | saw x"
     assert desk.done == ["pay 5", "look x"]
     assert await replayed(root, desk, waiting.session_id) == 2
 
