@@ -61,7 +61,7 @@ class _Client:
         done = await self._supervisor.answer_client_calls({call.call_id: _output(call.arguments)})
         assert done is not None
         name = message.split()[0]
-        assert done.response == " ".join(f'"saw {name} {each}"' for each in "abc")
+        assert done.response == " ".join(f"saw {name} {each}" for each in "abc")
         return done
 
 
