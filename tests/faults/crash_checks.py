@@ -137,7 +137,7 @@ def _each_once(recorded: Recorded) -> Iterator[str]:
         "work order": [entry.entity_id for entry in recorded.turns(events.WO_PLANNED)],
         "model call": [(e.entity_id, e.payload["call"]) for e in recorded.ho1m if e.entry_type == events.LLM_CALL],
         "intent": [entry.entity_id for entry in recorded.turns(events.INTENT_DECLARED)],
-        "event": [(e.payload["namespace"], e.payload["event_id"]) for e in recorded.signals],
+        "event": [(e.payload["namespace"], each) for e in recorded.signals for each in e.payload["signals"]],
         "session": [entry.entity_id for entry in recorded.turns(events.SESSION_START)],
         "projection": [e.entity_id for e in recorded.context if e.entry_type == events.PROJECTION_COMPUTED],
     }
@@ -202,7 +202,7 @@ def state_of(recorded: Recorded, session_id: str) -> ContextState:
 
 def _consolidations(recorded: Recorded) -> Iterator[str]:
     learned = Counter[str]()
-    known = {(e.payload["namespace"], e.payload["event_id"]) for e in recorded.signals}
+    known = {(e.payload["namespace"], event_id) for e in recorded.signals for event_id in e.payload["signals"]}
     for entry in recorded.overlays:
         payload = entry.payload
         if entry.entry_type != events.HO3_OVERLAY:
@@ -253,8 +253,8 @@ async def check_running(runtime: Runtime, sessions: Iterable[int]) -> list[str]:
     recorded = Recorded(*[[entry async for entry in ledger.read()] for ledger in opened])
     counted: Mapping[str, Counter[str]] = {each: Counter() for each in namespaces()}
     for entry in recorded.signals:
-        stored = entry.payload["signal_id"]
-        counted[entry.payload["namespace"]][entry.payload.get("words", {}).get(stored, stored)] += 1
+        words = entry.payload.get("words", {})
+        counted[entry.payload["namespace"]].update(words.get(each, each) for each in entry.payload["signals"].values())
     for namespace, expected in counted.items():
         kept = {each.signal_id: each.count for each in await memory.read_signals(namespace=namespace)}
         if kept != expected:
