@@ -18,6 +18,7 @@ from kitchener.config import HO2Config, LedgerConfig, RuntimeConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.entries import SourceKind
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import TurnPrompts, read_prompts
 from kitchener.replaying.recorded.sources import RecordedSources, changed_sources
@@ -230,7 +231,9 @@ def test_a_tool_whose_schema_has_its_keys_in_another_order_has_not_changed() -> 
         return f"{where} {days}"
 
     found = RequestSources.read(HO2Config(tools=("plan",)), None, ToolRegistry([tool(plan)]))
-    texts = {(each.kind, each.name): each.text for each in found.texts if each.kind != "configuration"}
+    texts: dict[tuple[SourceKind, str], str] = {
+        (each.kind, each.name): each.text for each in found.texts if each.kind != "configuration"
+    }
     texts["tool", "plan"] = canonical_bytes(json.loads(texts["tool", "plan"])).decode()
     assert texts["tool", "plan"] not in [each.text for each in found.texts]
     settings = json.loads(found.texts[-1].text)["settings"]
