@@ -1,27 +1,32 @@
 """What a model was asked is rebuilt word for word from the ledgers, whatever is configured now (`docs/prompts.md`)."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import pytest
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.sources import RequestSources
+from kitchener.actors.tools.registry import ToolRegistry, tool
+from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config, LedgerConfig, RuntimeConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.entries import SourceKind
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import TurnPrompts, read_prompts
+from kitchener.replaying.recorded.sources import RecordedSources, changed_sources
 from kitchener.runtime import open_runtime
 from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.ledger_paths import agent_classes, ledger_paths, settings_of
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.stack import QUICK
+from tests.acceptance.stack import QUICK, scripted_config
 from tests.cli.commands import finish, start
 from tests.replay.corpus import SETTINGS
 from tests.replay.golden_roots import FOLDER, VERSION_1, unpacked
@@ -195,6 +200,47 @@ async def test_sources_are_written_once_and_only_what_changed_again(tmp_path: Pa
     started = await entries(config, "ADMIN", "ho2m", events.TURN_STARTED)
     hashes = [each.payload["config_hash"] for each in started]
     assert hashes == [once[-1].entity_id, once[-1].entity_id, again[-1].entity_id]
+
+
+async def test_tools_are_rebuilt_with_the_keys_of_their_schemas_in_the_order_in_which_the_model_read_them(
+    tmp_path: Path,
+) -> None:
+    """The hash of a request does not cover it, so that nothing else would tell."""
+
+    @tool(read_only=True)
+    def plan(where: str, days: int, adults: int = 2) -> str:
+        """Plans a journey."""
+        return f"{where} {days} {adults}"
+
+    provider = ScriptedProvider(model)
+    config = scripted_config(tmp_path)
+    async with open_runtime(config, providers={"scripted": provider}, tools=[plan]) as runtime:
+        done = await runtime.supervisor().handle_turn("hello")
+    found = await read_prompts(done.turn_id, config=elsewhere(tmp_path))
+    ((asked,),) = [each.tools for each in provider.requests if each.tools]
+    ((rebuilt,),) = [each.request.tools for each in found.calls if each.request.tools]
+    assert [*cast(dict[str, object], asked.parameters["properties"])] == ["where", "days", "adults"]
+    assert json.dumps(rebuilt.parameters) == json.dumps(asked.parameters)
+
+
+def test_a_tool_whose_schema_has_its_keys_in_another_order_has_not_changed() -> None:
+    """Earlier versions recorded the keys sorted: what they recorded is the same tool."""
+
+    def plan(where: str, days: int) -> str:
+        """Plans a journey."""
+        return f"{where} {days}"
+
+    found = RequestSources.read(HO2Config(tools=("plan",)), None, ToolRegistry([tool(plan)]))
+    texts: dict[tuple[SourceKind, str], str] = {
+        (each.kind, each.name): each.text for each in found.texts if each.kind != "configuration"
+    }
+    texts["tool", "plan"] = canonical_bytes(json.loads(texts["tool", "plan"])).decode()
+    assert texts["tool", "plan"] not in [each.text for each in found.texts]
+    settings = json.loads(found.texts[-1].text)["settings"]
+    assert changed_sources(RecordedSources("sha256:0", "ADMIN", settings, texts, {}), found) == ()
+    texts["tool", "plan"] = texts["tool", "plan"].replace("Plans", "Books")
+    (change,) = changed_sources(RecordedSources("sha256:0", "ADMIN", settings, texts, {}), found)
+    assert change.name == "tool plan"
 
 
 async def test_a_root_that_moved_has_the_same_configuration(tmp_path: Path) -> None:

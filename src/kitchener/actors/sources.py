@@ -24,7 +24,14 @@ from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR
 from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader, ReadableLedger
 from kitchener.records import events
-from kitchener.records.entries import ConfigurationSource, NamedSource, SourceKind, SourceRecordedPayload, payload_as
+from kitchener.records.entries import (
+    ConfigurationSource,
+    NamedSource,
+    SourceKind,
+    SourceRecordedPayload,
+    ToolDefinition,
+    payload_as,
+)
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientToolset
 
@@ -240,7 +247,7 @@ def _with_tools(
     agent_class: str, configuration: ConfigurationSource, others: Iterable[Source], tools: ToolRegistry
 ) -> tuple[str, tuple[Source, ...]]:
     """The hash of a configuration with these tools, and all its sources, the configuration last."""
-    offered = [_json("tool", each["tool_id"], each) for each in tools.definitions()]
+    offered = [_of_tool(each) for each in tools.definitions()]
     whole = _json("configuration", agent_class, {**configuration, "tools": _named(offered)})
     unique = {each.hash: each for each in (*others, *offered, whole)}
     return whole.hash, tuple(unique.values())
@@ -289,6 +296,13 @@ def criteria_of(contract: str) -> tuple[str, ...]:
 def _json(kind: SourceKind, name: str, value: object) -> Source:
     data = canonical_bytes(value, at=kind)
     return Source(kind, name, data.decode(), digest(data))
+
+
+def _of_tool(definition: ToolDefinition) -> Source:
+    """A definition, with the keys of its schema in their order: a model reads them in it."""
+    ordered = {**json.loads(canonical_bytes(definition, at="tool")), "parameters": dict(definition["parameters"])}
+    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
+    return Source("tool", definition["tool_id"], text, digest(text.encode()))
 
 
 def _named(sources: list[Source]) -> list[NamedSource]:
