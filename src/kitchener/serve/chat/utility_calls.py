@@ -7,8 +7,7 @@ The model gets the client's messages and nothing of the agent: no instructions, 
 Explained in `docs/server.md`.
 """
 
-import re
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from typing import Final
 
 import anyio
@@ -40,7 +39,7 @@ class UtilityCalls:
 
     def __init__(self, runtime: Runtime, config: ServeConfig) -> None:
         self._runtime = runtime
-        self._prompts = re.compile("|".join(translate(each) for each in config.utility_prompts) or r"(?!)")
+        self._prompts = config.utility_prompts
 
     def is_asked(self, request: Request, body: ChatBody) -> bool:
         """Whether a request is such a call: a header or the model says so, or its one message is a client's prompt for it."""
@@ -49,7 +48,8 @@ class UtilityCalls:
         *before, last = body.messages
         if last.role != "user" or any(each.role not in ("system", "developer") for each in before):
             return False
-        return self._prompts.match(message_text(last)) is not None
+        text = message_text(last)
+        return any(fnmatchcase(text, each) for each in self._prompts)
 
     async def answer(self, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
         """The model's answer.

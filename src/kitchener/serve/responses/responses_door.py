@@ -48,11 +48,11 @@ from kitchener.serve.responses.responses_request import (
 from kitchener.serve.served_turns import Listened, ServedTurn, ServedTurns, joined_text
 from kitchener.serve.token_usage import TokenUsage
 
-Asking = Callable[[UpdateListener | None], Awaitable[TurnResult]]
+ListenedTurn = Callable[[UpdateListener | None], Awaitable[TurnResult]]
 """Runs the turn of a message."""
 
 
-class _Going(NamedTuple):
+class _GoingOn(NamedTuple):
     """A turn that goes on after answers about tool calls or with outputs of functions."""
 
     session_id: str
@@ -191,7 +191,7 @@ class ResponsesDoor:
         supervisor: HO2Supervisor,
         asked: ResponsesRequest,
         functions: ClientFunctions,
-    ) -> Asking:
+    ) -> ListenedTurn:
         """Runs the turn of a message."""
 
         def ask(listener: UpdateListener | None) -> Awaitable[TurnResult]:
@@ -266,7 +266,7 @@ class ResponsesDoor:
         subject_id: str,
         asked: ResponsesRequest,
         functions: ClientFunctions,
-    ) -> "_Going | None":
+    ) -> "_GoingOn | None":
         """What gives the answers and outputs of a request, and runs the turn that goes on; None: there is just a message."""
         given = [await given_answer(supervisor, subject_id, each) for each in asked.answers]
         request_id = asked.answers[-1].approval_id if asked.answers else ""
@@ -294,9 +294,9 @@ class ResponsesDoor:
                 result = await give(None) or result
             return await given[-1][1](tell) or result
 
-        return _Going(given[-1][0], split_approval_id(request_id)[1], give_all)
+        return _GoingOn(given[-1][0], split_approval_id(request_id)[1], give_all)
 
-    async def _left(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, going: "_Going") -> ASGIApp:
+    async def _left(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, going: "_GoingOn") -> ASGIApp:
         """The response of the turn that asked, with the calls that still wait."""
         found = await self._access.named(request, going.session_id)
         left = await read_left(found.ledgers.ho2m, found.session, going.wo_id)
