@@ -129,7 +129,7 @@ class TestServer:
         schema, value = COSTLY_TO_CHECK["exponential names"]
         async with serving(tmp_path / "root", calling(use_tools(("f", value)))) as client:
             functions = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-            body = {"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}], "tools": functions}
+            body = {"model": "ADMIN", "messages": [{"role": "user", "content": "What is the weather?"}], "tools": functions}
             asked = await client.ask("POST", COMPLETIONS, body)
             told = [each.content for request in client.provider.requests for each in request.messages if each.role == "tool"]
             assert any("too many ways to read it" in each for each in told)
