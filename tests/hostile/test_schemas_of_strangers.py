@@ -56,6 +56,14 @@ COSTLY_TO_CHECK: dict[str, tuple[dict[str, Any], Any]] = {
         {"type": "object", "properties": {"p": {"type": "array", "items": {"allOf": [{"minLength": 0}] * 9_000}}}},
         {"p": [f"b{number}" for number in range(5_000)]},
     ),
+    "many parts for equal items": (
+        {"type": "object", "properties": {"p": {"items": {"allOf": [{"minimum": -number} for number in range(9_000)]}}}},
+        {"p": [1] * 5_000},
+    ),
+    "many patterns for many names": (
+        {"type": "object", "patternProperties": {f"^{number}$": {} for number in range(1_000)}},
+        {str(number): 1 for number in range(5_000)},
+    ),
     "many required names for each item": (
         {"type": "object", "properties": {"p": {"items": {"required": [f"n{number}" for number in range(5_000)]}}}},
         {"p": [{"a": number} for number in range(1_000)]},

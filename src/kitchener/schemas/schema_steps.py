@@ -19,6 +19,8 @@ _EACH_ITEM: Final = ("items", "prefixItems", "additionalItems", "unevaluatedItem
 
 UNCOUNTED: Final = 2**63
 """Stands for a number of steps that takes too long to count."""
+_MAX_MATCHES: Final = 100_000
+"""Matches of patterns with the names of one object whose steps are counted one by one."""
 
 Pair = tuple[object, object]
 """A schema and a value that is checked against it."""
@@ -46,7 +48,8 @@ def steps(
         schema: the schema, which stands by itself
         value: a JSON value
         own_steps: further steps of a pair itself, without what is below it; None: there are none
-        most_pairs: pairs after which counting ends with `UNCOUNTED`, because it takes longer than checking; None: it never ends
+        most_pairs: pairs, each entered and left, after which counting ends with `UNCOUNTED`, since checking is faster;
+            None: it never ends
     """
     known: dict[tuple[int, int], int] = {}
     open_pairs: list[tuple[Pair, Iterator[Pair], list[int]]] = []
@@ -68,8 +71,10 @@ def steps(
 
     # Pairs that are open are kept in a list, since a chain of references may be longer than the stack.
     enter((schema, value), total)
+    visits = 0
     while open_pairs:
-        if most_pairs is not None and len(known) > most_pairs:
+        visits += 1  # a pair that is known already takes time too
+        if most_pairs is not None and visits > 2 * most_pairs:
             return UNCOUNTED
         pair, below, count = open_pairs[-1]
         following = next(below, None)
@@ -94,7 +99,10 @@ def steps_of_strangers(schema: object, value: object) -> int:
         if isinstance(pattern := schema.get("pattern"), str):
             found += match_steps(pattern, value)
     elif isinstance(value, Mapping):
-        found += sum(match_steps(*each) for each in product(_by_name(schema, "patternProperties"), value))
+        patterns = _by_name(schema, "patternProperties")
+        if len(patterns) * len(value) > _MAX_MATCHES:
+            return UNCOUNTED
+        found += sum(match_steps(*each) for each in product(patterns, value))
     lists = (schema.get("enum"), schema.get("required"))
     return found + sum(len(each) for each in lists if isinstance(each, list))
 
