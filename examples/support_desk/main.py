@@ -26,7 +26,7 @@ sys.path.append(str(HERE))  # where the tools are that the settings name; the co
 def next_step(request: PromptRequest) -> str | ToolUse:
     """What the model of fixed rules does next, as one of the two agents."""
     message, last = str(request.variables["user_message"]), request.messages[-1]
-    heard = json.loads(last.content) if last.role == "tool" else None
+    heard = None if last.role != "tool" else json.loads(last.content) if last.content.startswith("{") else last.content
     if not request.tools:
         return "Hello! What can I do for you?"
     if request.tools[0].tool_id == "ask_billing":

@@ -78,7 +78,7 @@ async def test_handle_turn_returns_turn_result(runtime: Runtime) -> None:
     assert (result.consolidation_candidates, result.pending_approval) == ((), ())
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", result.trace_hash or "")
     (completed,) = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.TURN_COMPLETED)
-    assert {field.name for field in dataclasses.fields(TurnResult)} - {"output"} <= completed.payload.keys()
+    assert {field.name for field in dataclasses.fields(TurnResult)} - {"output", "client_calls"} <= completed.payload.keys()
     assert TurnResult.from_payload(completed.payload) == result
 
 

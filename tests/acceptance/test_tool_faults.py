@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import orjson
 import pytest
 
 from kitchener.actors.tools.registry import tool
@@ -20,6 +19,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
 from tests.actors.waiting import in_stopped_time, pass_time_after
+from tests.shown_results import result_in
 
 
 class Persistent:
@@ -45,7 +45,7 @@ class Persistent:
     @property
     def told(self) -> list[Any]:
         """What the calls gave, in order."""
-        return [orjson.loads(message.content) for message in self.requests[-1].messages if message.role == "tool"]
+        return [result_in(message.content) for message in self.requests[-1].messages if message.role == "tool"]
 
 
 def asking(*calls: tuple[str, dict[str, Any]]) -> list[ToolUse]:

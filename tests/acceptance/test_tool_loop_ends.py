@@ -67,7 +67,7 @@ async def run(tmp_path: Path, scripted: OpenRuntime, model: Stubborn, **config: 
 
 async def test_a_model_that_repeats_a_call_is_told_once_and_then_has_to_answer(tmp_path: Path, scripted: OpenRuntime) -> None:
     told = await run(tmp_path, scripted, Stubborn(looking("A")), max_equal_calls=2)
-    assert told[:2] == ['"nothing at A"'] * 2
+    assert told[:2] == ["nothing at A"] * 2
     assert len(told) == 4
     assert all("was called 2 times with these arguments in this reply, and is not run again" in each for each in told[2:])
 
@@ -77,7 +77,7 @@ async def test_other_arguments_are_another_call_and_the_number_of_calls_is_bound
 ) -> None:
     model = Stubborn(looking("A", "B"), looking("C", "D", "E"), looking("F"))
     told = await run(tmp_path, scripted, model, max_tool_calls=4)
-    assert told[:4] == [f'"nothing at {place}"' for place in "ABCD"]
+    assert told[:4] == [f"nothing at {place}" for place in "ABCD"]
     assert "this reply has made all of its 4 tool calls" in told[4]
     assert len(told) == 5
 

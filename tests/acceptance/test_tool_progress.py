@@ -89,7 +89,7 @@ async def test_progress_is_not_on_record_and_nobody_has_to_watch(tmp_path: Path,
     async with scripted(calling("copy"), tools=[copy]) as runtime:
         result = await runtime.supervisor().handle_turn("go")
         found = await read_all(runtime.ledgers().ho1m, entry_type=(events.TOOL_STARTED, events.TOOL_CALL))
-    assert result.response == '"copied"'
+    assert result.response == "copied"
     assert "file" not in str([entry.payload for entry in found])
     report = await replay_session(result.session_id, config=scripted_config(tmp_path), tools=[copy])
     assert report.is_identical, report.text()

@@ -107,7 +107,7 @@ async def test_read_only_calls_of_one_round_run_at_the_same_time(tmp_path: Path,
     result = updates[-1].result if isinstance(updates[-1], TurnCompleted) else None
     assert result is not None
     assert meeting.order == ["B", "A"]
-    assert result.response == '"at A" | "at B"'
+    assert result.response == "at A | at B"
     assert on_record == [(STARTED, 1), (STARTED, 2), (CALL, 1), (CALL, 2)]
     told = [(type(each), each.call, each.arguments["place"]) for each in updates if isinstance(each, ToolStarted | ToolRan)]
     assert told == [(ToolStarted, 1, "A"), (ToolStarted, 2, "B"), (ToolRan, 1, "A"), (ToolRan, 2, "B")]
@@ -124,7 +124,7 @@ async def test_a_setting_bounds_how_many_run_at_the_same_time(scripted: OpenRunt
         async with scripted(provider, tools=meeting.tools, parallel_tools=limit) as runtime:
             result = await runtime.supervisor().handle_turn("look around")
     assert meeting.most == most
-    assert result.response == '"at A" | "at B" | "at C"'
+    assert result.response == "at A | at B | at C"
 
 
 async def test_a_tool_with_effects_runs_alone_and_in_its_place(scripted: OpenRuntime) -> None:

@@ -14,6 +14,7 @@ from kitchener.context import ContextState, estimator, fold, make_event
 from kitchener.ids import consolidation_session
 from kitchener.ledger import LedgerReader, StoredEntry, compute_trace_hash, verify_file
 from kitchener.memory.overlays import gate_window_key
+from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records import events
 from kitchener.runtime import Runtime
@@ -137,7 +138,7 @@ def _each_once(recorded: Recorded) -> Iterator[str]:
         "work order": [entry.entity_id for entry in recorded.turns(events.WO_PLANNED)],
         "model call": [(e.entity_id, e.payload["call"]) for e in recorded.ho1m if e.entry_type == events.LLM_CALL],
         "intent": [entry.entity_id for entry in recorded.turns(events.INTENT_DECLARED)],
-        "event": [(e.payload["namespace"], e.payload["event_id"]) for e in recorded.signals],
+        "event": list(logged_events(recorded)),
         "session": [entry.entity_id for entry in recorded.turns(events.SESSION_START)],
         "projection": [e.entity_id for e in recorded.context if e.entry_type == events.PROJECTION_COMPUTED],
     }
@@ -200,9 +201,15 @@ def state_of(recorded: Recorded, session_id: str) -> ContextState:
     return fold([each for each in made if each is not None], estimator("utf8/3"), session_id, is_split=True)
 
 
+def logged_events(recorded: Recorded) -> Iterator[tuple[str, str]]:
+    """The namespace and the id of each event that the memory has logged."""
+    for entry in recorded.signals:
+        yield from ((entry.payload["namespace"], each) for each in stored_signals(entry))
+
+
 def _consolidations(recorded: Recorded) -> Iterator[str]:
     learned = Counter[str]()
-    known = {(e.payload["namespace"], e.payload["event_id"]) for e in recorded.signals}
+    known = set(logged_events(recorded))
     for entry in recorded.overlays:
         payload = entry.payload
         if entry.entry_type != events.HO3_OVERLAY:
@@ -253,8 +260,7 @@ async def check_running(runtime: Runtime, sessions: Iterable[int]) -> list[str]:
     recorded = Recorded(*[[entry async for entry in ledger.read()] for ledger in opened])
     counted: Mapping[str, Counter[str]] = {each: Counter() for each in namespaces()}
     for entry in recorded.signals:
-        stored = entry.payload["signal_id"]
-        counted[entry.payload["namespace"]][entry.payload.get("words", {}).get(stored, stored)] += 1
+        counted[entry.payload["namespace"]].update(seen_in(entry)["signals"].values())
     for namespace, expected in counted.items():
         kept = {each.signal_id: each.count for each in await memory.read_signals(namespace=namespace)}
         if kept != expected:

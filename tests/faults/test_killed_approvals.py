@@ -147,6 +147,7 @@ def _doubtful_subjects(entries: Iterable[Mapping[str, Any]], turns: Container[st
     return {*begun.values()}
 
 
+@pytest.mark.timeout(180)
 def test_kills_between_request_answer_and_effect_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     """On one event loop: which one runs decides nothing about what is durable."""
     report = crash_test(build, MESSAGES, kills=12, check=check)

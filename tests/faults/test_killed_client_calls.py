@@ -61,7 +61,7 @@ class _Client:
         done = await self._supervisor.answer_client_calls({call.call_id: _output(call.arguments)})
         assert done is not None
         name = message.split()[0]
-        assert done.response == " ".join(f'"saw {name} {each}"' for each in "abc")
+        assert done.response == " ".join(f"saw {name} {each}" for each in "abc")
         return done
 
 
@@ -101,6 +101,7 @@ def check(found: CrashRoot) -> Iterable[str]:
     yield from [f"{each} was told of an unknown outcome" for each in found.unknown]
 
 
+@pytest.mark.timeout(180)
 def test_kills_between_call_output_and_reply_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     """On one event loop: which one runs decides nothing about what is durable."""
     report = crash_test(build, MESSAGES, kills=12, check=check)

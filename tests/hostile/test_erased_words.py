@@ -127,7 +127,7 @@ def stored_signals(root: Path) -> set[str]:
     """The signal ids as they stand in the file."""
     lines = (root / "plane" / "HOT" / "memory" / "signals.jsonl").read_text().splitlines()
     payloads = [json.loads(line)["entry"]["payload"] for line in lines if '"HO3_SIGNAL"' in line]
-    return {payload["signal_id"] for payload in payloads}
+    return {each for payload in payloads for each in payload["signals"].values()}
 
 
 async def test_no_word_of_an_erased_subject_is_anywhere_under_the_root(tmp_path: Path) -> None:

@@ -158,5 +158,5 @@ async def test_an_answer_beyond_the_limit_is_not_read_to_its_end(tmp_path: Path)
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
             reply = await say(runtime, "fs__big")
             assert "the tool has run, but its answer is larger than 8,388,608 bytes" in reply
-            assert await say(runtime, 'fs__echo {"text": "on"}') == '"on"'
+            assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
             assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1

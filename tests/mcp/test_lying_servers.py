@@ -44,14 +44,14 @@ async def test_names_of_tools_cannot_stand_for_others(tmp_path: Path) -> None:
     unseen: list[Any] = ["", "x" * 129, "a\nb", "\u202eread", "\x1b[2J", 7, None]
     tools = [listed("ok"), *(listed(name) for name in odd), *({**listed(""), "name": name} for name in unseen)]
     async with open_desk(tmp_path, {"fs": faulty(tmp_path / "fs", tools)}) as (runtime, provider):
-        assert await say(runtime, "fs__ok") == '"ok ran"'
+        assert await say(runtime, "fs__ok") == "ok ran"
         names = offered(provider)
         assert len(names) == len(set(names)) == len(odd)
         assert all(name.startswith("fs__") and name.isascii() and len(name) <= 64 for name in names)
         assert {"fs__web__search", "fs__a_b", "fs__wipe"} <= set(names)
         assert runtime.statistics()["mcp_servers"]["fs"]["refused"] == len(unseen) + 1
         (spaced,) = [name for name in names if name.startswith("fs__a_b_") and name != "fs__a_b"][:1]
-        assert await say(runtime, spaced) in ('"a b ran"', '"a.b ran"')
+        assert await say(runtime, spaced) in ("a b ran", "a.b ran")
 
 
 async def test_of_a_thousand_tools_only_the_allowed_and_first_are_offered(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ async def test_floods_wrong_answers_and_begging_change_nothing(tmp_path: Path) -
     folder = tmp_path / "fs"
     tools = ["flood", "twice", "begs", "echo"]
     async with open_desk(tmp_path, {"fs": faulty(folder, tools)}) as (runtime, provider):
-        assert await say(runtime, 'fs__flood {"times": 1000}') == '"flooded"'
-        assert await say(runtime, "fs__twice") == '"first"'
-        assert await say(runtime, "fs__begs") == '"begged"'
-        assert await say(runtime, 'fs__echo {"text": "on"}') == '"on"'
+        assert await say(runtime, 'fs__flood {"times": 1000}') == "flooded"
+        assert await say(runtime, "fs__twice") == "first"
+        assert await say(runtime, "fs__begs") == "begged"
+        assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
         assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
         assert offered(provider) == [f"fs__{name}" for name in tools]
     roots, sampling, elicitation = map(json.loads, (folder / "given").read_text().splitlines())
@@ -112,7 +112,7 @@ async def test_a_server_that_will_not_end_is_killed_with_the_runtime(tmp_path: P
     server = faulty(folder, ["echo"])
     (folder / "stubborn").touch()
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
-        assert await say(runtime, 'fs__echo {"text": "on"}') == '"on"'
+        assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
 
 
 async def test_a_question_cannot_imitate_other_lines_nor_have_a_schema_that_explodes(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ async def test_a_question_waits_through_a_restart_and_its_answer_resumes_the_cal
             supervisor = runtime.supervisor()
             done = await supervisor.approve(ada.pending_approval[0], answer={"really": True}, answered_by="ada")
             assert done is not None
-            assert done.response == '"removed a.txt"'
+            assert done.response == "removed a.txt"
             again = await supervisor.approve(ada.pending_approval[0], answer={"really": True})
             assert again is not None
             assert again.turn_id == done.turn_id

@@ -22,7 +22,7 @@ async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(t
         supervisor = runtime.supervisor()
         session_id = await supervisor.start_session(subject_id="ada")
         done = await supervisor.handle_turn('fs__echo {"text": "hello"}', session_id=session_id)
-        assert done.response == '"hello"'
+        assert done.response == "hello"
         wrong = await supervisor.handle_turn("fs__echo {}", session_id=session_id)
         assert "required property" in wrong.response
         (spec,) = provider.requests[0].tools
@@ -45,7 +45,7 @@ async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_pat
         reply = await say(runtime, "fs__hold")
         assert "did not end within its time limit of 0.3 s" in reply
         assert "may or may not have happened" in reply
-        assert await say(runtime, 'fs__echo {"text": "still here"}') == '"still here"'
+        assert await say(runtime, 'fs__echo {"text": "still here"}') == "still here"
     assert "notifications/cancelled" in (folder / "notes").read_text()
 
 
@@ -58,7 +58,7 @@ async def test_a_cancelled_turn_cancels_its_call_and_the_server_is_told(tmp_path
             await until(lambda: calls(folder) == ["hold"])
             tasks.cancel_scope.cancel()
         assert runtime.statistics()["mcp_servers"]["fs"]["running"] == 0
-        assert await say(runtime, 'fs__echo {"text": "still here"}') == '"still here"'
+        assert await say(runtime, 'fs__echo {"text": "still here"}') == "still here"
         assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
     assert "notifications/cancelled" in (folder / "notes").read_text()
 
@@ -75,20 +75,20 @@ async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
             tasks.start_soon(hold, runtime)
         await until(lambda: calls(tmp_path / "fs").count("hold") == 5)
         await say(runtime, "fs__release")
-    assert replies == ['"released"'] * 5
+    assert replies == ["released"] * 5
 
 
 @pytest.mark.parametrize(
     ("message", "reply"),
     [
-        ("fs__garbage", '"after garbage"'),
+        ("fs__garbage", "after garbage"),
         ("fs__fails", "the disk is full"),
         ("fs__refused", "server 'fs' refused the call: no such thing (-32602)"),
         ("fs__wrong_form", "its answer is not as the protocol says"),
         ("fs__big", "the tool has run, but its answer is larger than 8,388,608 bytes; max_result_bytes = 4,194,304"),
         ('fs__big {"last": true}', "the tool has run, but its answer is larger than 8,388,608 bytes"),
         ('fs__big {"size": 5000000}', "the tool has run, but its result has 5,000,002 bytes, and max_result_bytes = 4,194,304"),
-        ('fs__big {"size": 70000}', '"more":"read_context_item('),
+        ('fs__big {"size": 70000}', "; read_context_item("),
     ],
 )
 async def test_bad_answers_are_errors_that_the_model_can_read(
@@ -98,7 +98,7 @@ async def test_bad_answers_are_errors_that_the_model_can_read(
     tools = ["garbage", "fails", "refused", "wrong_form", "big", "echo"]
     async with open_desk(root, {"fs": faulty(root / "fs", tools)}) as (runtime, _):
         assert reply in await say(runtime, message)
-        assert await say(runtime, 'fs__echo {"text": "on"}') == '"on"'
+        assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
         assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
 
 
@@ -113,7 +113,7 @@ async def test_changed_tools_are_told_and_hold_from_the_next_turn_on(tmp_path: P
             session_id = await supervisor.start_session()
             change = f"fs__change {json.dumps({'tools': after})} then fs__gone"
             first = await supervisor.handle_turn(change, session_id=session_id)
-            assert first.response == '"changed" | "gone ran"'
+            assert first.response == "changed | gone ran"
             await until(lambda: bool(_changed(logs)))
             await supervisor.handle_turn("fs__gone", session_id=session_id)
             assert offered(provider) == ["fs__echo", "fs__change"]
@@ -138,7 +138,7 @@ async def test_tools_that_cannot_be_offered_are_left_out_and_told(tmp_path: Path
     with captured_logs() as logs:
         server = faulty(tmp_path / "fs", [*tools, "echo", "echo", listed("long", description="x" * 40_000)])
         async with open_desk(tmp_path, {"fs": server}) as (runtime, provider):
-            assert await say(runtime, 'fs__echo {"text": "hi"}') == '"hi"'
+            assert await say(runtime, 'fs__echo {"text": "hi"}') == "hi"
             assert [spec.tool_id for spec in provider.requests[0].tools] == ["fs__echo"]
             assert runtime.statistics()["mcp_servers"]["fs"]["refused"] == 7
     told = {each["tool"]: each["problem"] for each in logs if each["event"] == "MCP tool left out"}
@@ -178,7 +178,7 @@ async def test_a_server_may_start_at_its_first_use(tmp_path: Path) -> None:
     server = faulty(tmp_path / "fs", ["echo"], start="first_use")
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
         assert runtime.statistics()["mcp_servers"]["fs"]["state"] == "waiting"
-        assert await say(runtime, 'fs__echo {"text": "first"}') == '"first"'
+        assert await say(runtime, 'fs__echo {"text": "first"}') == "first"
         assert runtime.statistics()["mcp_servers"]["fs"]["state"] == "connected"
 
 

@@ -13,7 +13,8 @@ from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, unfenced
+from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of
+from tests.shown_results import page_in
 
 READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 INJECTED = (
@@ -101,16 +102,19 @@ async def test_each_page_of_a_long_result_is_labelled(tmp_path: Path) -> None:
             return {"response_text": "read"}
         if not told:
             return ToolUse("0", "fs__big", {"size": 60_000})
-        shown = json.loads(unfenced(told[0]))
+        shown = page_in(told[0])
+        assert shown is not None
         return ToolUse("1", "read_context_item", {"item_id": shown["item_id"], "offset": shown["next_offset"]})
 
     server, provider = faulty(tmp_path / "fs", ["big"]), ScriptedProvider(reads_on)
     async with open_runtime(settings_of(tmp_path, {"fs": server}), providers={"scripted": provider}) as runtime:
         await say(runtime, "read it")
     first, second = [each.content for each in provider.requests[-1].messages if each.role == "tool"]
-    _check_block(first)
-    _check_block(second)
-    assert len(unfenced(second)) > 10_000
+    for each in (first, second):
+        block, _, place = each.rpartition("\n")
+        _check_block(block)
+        assert place.startswith("[characters ")
+    assert len(second) > 10_000
 
 
 async def test_results_of_a_trusted_server_stand_for_themselves(tmp_path: Path) -> None:
@@ -119,7 +123,7 @@ async def test_results_of_a_trusted_server_stand_for_themselves(tmp_path: Path) 
     async with open_desk(tmp_path, {"fs": server}) as (runtime, provider):
         await say(runtime, 'fs__echo {"text": "hello"}')
         (told,) = [each.content for each in provider.requests[-1].messages if each.role == "tool"]
-        assert told == '"hello"'
+        assert told == "hello"
         found = [each.payload async for each in runtime.ledgers().ho1m.read(entry_type=events.TOOL_CALL)]
     assert [(each.get("source"), each.get("untrusted")) for each in found] == [(None, None)]
 

@@ -3,8 +3,6 @@
 import re
 from typing import Any, Final
 
-import orjson
-
 from kitchener import ClientTool
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.testing import ScriptedProvider
@@ -42,7 +40,7 @@ def use_tools(*uses: tuple[str, dict[str, Any]], text: str = "") -> PromptRespon
 def heard(request: PromptRequest) -> list[str]:
     """What the tools said in the loop that a request goes on with, without the words that mark it as data."""
     told = (each.content for each in request.messages if each.role == "tool")
-    return [str(orjson.loads(marked[1])) if (marked := DATA.search(each)) else each for each in told]
+    return [marked[1] if (marked := DATA.search(each)) else each for each in told]
 
 
 def calling(*rounds: PromptResponse) -> ScriptedProvider:

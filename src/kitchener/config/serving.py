@@ -1,7 +1,8 @@
 """Defines the settings of the server: where it listens, who may do what, and the limits of each key."""
 
 import ipaddress
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -27,6 +28,18 @@ def _ip_address(text: str) -> str:
 
 IpAddress = Annotated[Name, AfterValidator(_ip_address)]
 """An IPv4 or IPv6 address."""
+
+
+def _host_name(text: str) -> str:
+    """Raises ValueError for what no header Host has as its name, so that every request would be refused."""
+    if _HOST_NAME.fullmatch(text) is None:
+        raise ValueError("must be a name as in the header Host, such as chat.example, without scheme, port, path and `*`")
+    return text
+
+
+_HOST_NAME: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\s/:*@\[\]]+")
+HostName = Annotated[Name, AfterValidator(_host_name)]
+"""A name of a server, or an address; one of IPv6 stands in brackets."""
 
 
 class ServeClientConfig(Settings):
@@ -75,7 +88,7 @@ class ServeConfig(Settings):
     lock_wait_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
     """How long a server waits at its start for another process to release the root, seconds: the server that it replaces. 0:
     it refuses at once."""
-    allowed_hosts: tuple[Name, ...] = ()
+    allowed_hosts: tuple[HostName, ...] = ()
     """Further names by which clients reach the server, as in the header Host, without a port. Loopback names and `host`
     always count."""
     clients: dict[Name, ServeClientConfig] = Field(default_factory=dict)

@@ -180,6 +180,7 @@ Version 8: a turn can bring tools that its caller runs. `TURN_STARTED` names the
 the reason `client_tool`, and `TURN_COMPLETED` has the calls that wait (7: such tools did not exist). And a turn writes less:
 its signals have one entry, which names the turn (7: an entry each, with the turn in its sealed metadata). `input_refs` of
 `WO_PLANNED` name what the input holds besides the turn's message, and are left out where that is nothing (7: the message too).
+A model is shown the text of a tool as it is, with a line below it about a page or a cut (7: as JSON, in quotes and escapes).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

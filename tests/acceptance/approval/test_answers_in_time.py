@@ -154,7 +154,7 @@ async def test_a_turn_that_is_cut_off_after_the_effect_does_not_repeat_it(tmp_pa
     async with open_desk(root, desk, model(*rounds)) as runtime:
         end = await runtime.supervisor().approve(done.pending_approval[0])
         assert end is not None
-        assert end.response == 'done: "deleted a" | "wrote b" | "wrote c" | "deleted d"'
+        assert end.response == "done: deleted a | wrote b | wrote c | deleted d"
     assert desk.done == ["delete a", "write b", "write c", "delete d"]
     report = await replays(root, desk, waiting.session_id)
     assert report.divergence is None

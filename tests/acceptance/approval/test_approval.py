@@ -29,7 +29,7 @@ async def test_a_call_waits_until_a_person_allows_it(tmp_path: Path) -> None:
         result = await supervisor.approve(approval_id, answered_by="bo")
         assert desk.done == ["delete a.txt"]
         assert result is not None
-        assert (result.response, result.pending_approval) == ('done: "deleted a.txt"', ())
+        assert (result.response, result.pending_approval) == ("done: deleted a.txt", ())
         again = await supervisor.approve(approval_id)
         assert again is not None
         assert again.turn_id == result.turn_id
@@ -49,7 +49,7 @@ async def test_a_request_survives_a_restart(tmp_path: Path) -> None:
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
         result = await runtime.supervisor().approve(waiting.pending_approval[0])
         assert result is not None
-        assert result.response == 'done: "deleted a.txt"'
+        assert result.response == "done: deleted a.txt"
         types = [
             e.entry_type for e in await read_all(runtime.ledgers("ADMIN").ho2m, entity_id=result.wo_chain_summary[0]["wo_id"])
         ]
@@ -90,8 +90,8 @@ async def test_several_calls_of_one_round_are_asked_for_at_once(tmp_path: Path) 
         result = await supervisor.deny(first, "keep it")
         assert result is not None
         assert desk.done == ["look 0", "write 2", "delete other", "look 4"]
-        assert result.response.startswith('done: "saw 0" | {"error":"a person was asked and did not allow this call: keep it"}')
-        assert result.response.endswith('"wrote 2" | "deleted other" | "saw 4"')
+        assert result.response.startswith('done: saw 0 | {"error":"a person was asked and did not allow this call: keep it"}')
+        assert result.response.endswith("wrote 2 | deleted other | saw 4")
     assert await replayed(root, desk, waiting.session_id) == 2
 
 
@@ -109,7 +109,7 @@ async def test_a_loop_that_goes_on_can_wait_again(tmp_path: Path) -> None:
             result = more
     assert len(waiting_ids) == 3
     assert desk.done == [f"{what} {n}" for n in range(3) for what in ("delete", "look")]
-    assert result.response == 'done: "deleted 0" | "saw 0" | "deleted 1" | "saw 1" | "deleted 2" | "saw 2"'
+    assert result.response == "done: deleted 0 | saw 0 | deleted 1 | saw 1 | deleted 2 | saw 2"
     assert await replayed(root, desk, result.session_id) == 4
 
 
@@ -144,7 +144,7 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
             await runtime.supervisor().approve(approval_id)
         result = await runtime.supervisor().approve(approval_id, answer={"pin": 1})
         assert result is not None
-        assert result.response == "done: \"paid {'n': 5} with {'pin': 1}\" | \"saw x\""
+        assert result.response == "done: paid {'n': 5} with {'pin': 1} | saw x"
     assert desk.done == ["pay 5", "look x"]
     assert await replayed(root, desk, waiting.session_id) == 2
 

@@ -30,7 +30,7 @@ async def test_the_turn_that_goes_on_shows_the_images_once(tmp_path: Path, mode:
         assert again is not None
         done = await runtime.supervisor().approve(again.pending_approval[0])
         assert done is not None
-        assert done.response == 'done: "deleted a" | "deleted b"'
+        assert done.response == "done: deleted a | deleted b"
     assert [shown(each) for each in replies(provider)] == [[png(seed=1)], [png(seed=1)]]
     for session_id, turns in ((waiting.session_id, 3), (other.session_id, 1)):
         assert await replayed(root, desk, session_id, **mode) == turns

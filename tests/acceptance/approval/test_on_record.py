@@ -72,7 +72,7 @@ async def test_a_request_that_moved_to_another_root_is_answered_there(tmp_path: 
     async with open_desk(there, desk, model(*asks_for("a"))) as runtime:
         done = await runtime.supervisor().approve(waiting.pending_approval[0], arguments={"path": "b"})
         assert done is not None
-        assert done.response == 'done: "deleted b"'
+        assert done.response == "done: deleted b"
     assert desk.done == ["delete b"]
     assert await replayed(there, desk, waiting.session_id) == 2
 
@@ -115,7 +115,7 @@ async def test_an_intent_that_changes_meanwhile_keeps_no_answer_from_its_call(tm
             await supervisor.close_intent(session_id, intent_id, "tidy")
         done = await supervisor.approve(waiting.pending_approval[0])
         assert done is not None
-        assert done.response == 'done: "deleted a"'
+        assert done.response == "done: deleted a"
     assert desk.done == ["delete a"]
     assert await replayed(root, desk, session_id, **ENFORCE) == 2
 

@@ -81,7 +81,7 @@ async def test_a_call_survives_a_restart_and_later_messages_are_told_that_it_was
     async with open_desk(root, desk, provider, **settings) as runtime:
         supervisor = runtime.supervisor()
         done = went_on(await supervisor.answer_client_calls({waiting.client_calls[0].call_id: "sunny"}))
-        assert done.response == 'done: "sunny"'
+        assert done.response == "done: sunny"
         history = [each async for each in (await supervisor.session(waiting.session_id)).read_history()]
         assert [each.user_message for each in history][-1] == (
             'Done by the client: get_weather {"place":"Paris"}\nIt was asked for: and the weather?'
@@ -102,7 +102,7 @@ async def test_the_model_may_call_again_and_again(tmp_path: Path) -> None:
             (call,) = result.client_calls
             assert call.arguments == {"place": str(n)}
             result = went_on(await runtime.supervisor().answer_client_calls({call.call_id: n}))
-    assert result.response == 'done: 0 | "saw 0" | 1 | "saw 1" | 2 | "saw 2"'
+    assert result.response == "done: 0 | saw 0 | 1 | saw 1 | 2 | saw 2"
     assert desk.done == ["look 0", "look 1", "look 2"]
     assert await replayed(root, desk, result.session_id, **TRUSTED) == 4
 
@@ -122,7 +122,7 @@ async def test_calls_of_one_round_wait_together_and_an_output_may_be_a_failure(t
             await supervisor.answer_client_calls({first: "sun", second: "done after all"})
         done = went_on(await supervisor.answer_client_calls({first: None, second: ClientOutput(error="no such page")}))
         assert done.response == (
-            'done: "saw 0" | null | {"error":"the client ran this tool, and it failed: no such page"} | "saw 1"'
+            'done: saw 0 | null | {"error":"the client ran this tool, and it failed: no such page"} | saw 1'
         )
         assert await supervisor.answer_client_calls({second: ClientOutput(error="no such page")}) == done
     assert desk.done == ["look 0", "look 1"]
@@ -148,7 +148,7 @@ async def test_a_round_with_an_approval_waits_for_both(tmp_path: Path, client_fi
         else:
             assert await supervisor.approve(wo_id) is None
             done = went_on(await supervisor.answer_client_calls({call.call_id: "sun"}))
-        assert done.response == 'done: "deleted a" | "sun" | "deleted b"'
+        assert done.response == "done: deleted a | sun | deleted b"
         assert await supervisor.answer_client_calls({call.call_id: "sun"}) == done
         assert await supervisor.approve(waiting.pending_approval[0]) == done
     assert desk.done == ["delete a", "delete b"]
@@ -164,7 +164,7 @@ async def test_a_wrong_call_is_told_to_the_model_and_not_to_the_client(tmp_path:
         assert call.arguments == {"place": "Paris"}
         done = went_on(await runtime.supervisor().answer_client_calls({call.call_id: "sun"}))
         assert "tool 'get_weather' cannot take these arguments" in done.response
-        assert done.response.endswith('| "sun"')
+        assert done.response.endswith("| sun")
     assert await replayed(root, desk, waiting.session_id, **TRUSTED) == 2
 
 
@@ -219,13 +219,13 @@ async def test_what_a_client_returns_is_data_and_makes_effects_wait(tmp_path: Pa
         calls = await read_all(runtime.ledgers("ADMIN").ho1m, entry_type=events.TOOL_CALL)
         assert [(each.payload["source"], each.payload["untrusted"]) for each in calls] == [("client:get_weather", True)] * 2
         done = went_on(await supervisor.approve(asks.pending_approval[0]))
-        assert done.response.endswith('"wrote a"')
+        assert done.response.endswith("wrote a")
     assert await replayed(root, desk, waiting.session_id, **settings) == 3
     trusting = {**settings, "client_tools_trusted": True}
     async with open_desk(tmp_path / "other", desk, model(*rounds), **trusting) as runtime:
         waiting = await runtime.supervisor().handle_turn("what is up?", subject_id="ada", client_tools=[WEATHER])
         done = went_on(await runtime.supervisor().answer_client_calls({each.call_id: "x" for each in waiting.client_calls}))
-        assert (done.pending_approval, done.response) == ((), 'done: "x" | "x" | "wrote a"')
+        assert (done.pending_approval, done.response) == ((), "done: x | x | wrote a")
     assert await replayed(tmp_path / "other", desk, waiting.session_id, **trusting) == 2
 
 
@@ -260,7 +260,7 @@ async def test_a_stream_tells_of_calls_and_keeps_the_text_beside_them(tmp_path: 
         await supervisor.answer_client_calls({call.call_id: "sun"}, listener=hear)
     tools = [each.tool_id for each in [*told, *later] if isinstance(each, ToolStarted | ToolRan)]
     assert tools == ["look", "look"]
-    assert "".join(each.text for each in later if isinstance(each, TextDelta)) == 'done: "saw x" | "sun"'
+    assert "".join(each.text for each in later if isinstance(each, TextDelta)) == "done: saw x | sun"
 
 
 async def test_calls_expire(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ async def test_a_long_output_is_cut_and_shown_page_by_page(tmp_path: Path) -> No
         waiting = await supervisor.handle_turn("hi", subject_id="ada", client_tools=[WEATHER])
         (call,) = waiting.client_calls
         done = went_on(await supervisor.answer_client_calls({call.call_id: "x" * 9_000}))
-        assert "next_offset" in done.response
+        assert "offset=100) reads on" in done.response
         assert len(done.response) < 1_000
         assert await supervisor.answer_client_calls({call.call_id: "x" * 9_000}) == done
         (answer,) = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.APPROVAL_RESOLVED)

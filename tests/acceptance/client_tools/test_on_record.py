@@ -142,3 +142,23 @@ async def test_the_record_says_who_ran_what(tmp_path: Path) -> None:
     assert "failed by the client at" not in lines
     assert "failed at the client at" in lines
     assert lines.endswith("– no network")
+
+
+@pytest.mark.parametrize("prompt_layout", ["chat", "block"])
+async def test_another_session_recalls_the_call_and_the_explanation_shows_what_the_model_saw(
+    tmp_path: Path, prompt_layout: str
+) -> None:
+    """A reply that only called a tool has no words of its own; both name the call in their place."""
+    root, provider = tmp_path / "root", model([PARIS])
+    settings: dict[str, Any] = {**ENFORCE, "prompt_layout": prompt_layout, "recall_scope": "subject"}
+    async with open_desk(root, Desk(), provider, **settings) as runtime:
+        supervisor = runtime.supervisor()
+        asked = await supervisor.handle_turn("the weather in Paris", subject_id="ada", client_tools=[WEATHER])
+        await supervisor.answer_client_calls({asked.client_calls[0].call_id: "sunny"})
+        later = await supervisor.handle_turn("chat: the weather in Paris?", subject_id="ada")
+    told = '[asked the client to run get_weather {"place":"Paris"}]'
+    assert any(told in each.content for each in provider.requests[-1].messages)
+    view = await read_turn(LedgerPaths(scripted_config(root, **settings)), "ADMIN", later.turn_id)
+    assert view.is_exact
+    assert view.projection is not None
+    assert any(told in each.item.text for each in view.projection.placed)

@@ -49,7 +49,7 @@ async def test_an_agent_asks_another_which_has_a_session_for_each_of_the_callers
         await front.handle_turn("moss", subject_id="eve")
         nested = await starts(runtime, "RESEARCHER")
         turns = await read_all(runtime.ledgers("RESEARCHER").ho2m, entry_type=events.TURN_STARTED)
-    assert first.response.startswith('They say "finding for: roses')
+    assert first.response.startswith("They say finding for: roses")
     assert [entry.payload["subject_id"] for entry in nested] == ["ada", "ada", "eve"]
     own = [entry.session_id for entry in nested]
     assert [entry.session_id for entry in turns] == [own[0], own[0], own[1], own[2]]

@@ -41,6 +41,7 @@ class TestExplain:
         assert "“which hotels are near the station?”\n" in text
         assert f"{turn(session, 1)} is not live: its intent {first['intent_id']} was superseded by INTENT_SUPERSEDED" in text
         assert "work orders that ended before" in text
+        assert "  1 work order that ended before; " in cli("context", "explain", "--turn", turn(session, 1)).out
 
     def test_what_did_not_fit_says_how_many_tokens_were_missing(self, cli: Cli, session: str) -> None:
         configure(context_budget="160", prompt_layout='"block"')

@@ -299,8 +299,24 @@ def test_keys_that_cannot_guard_the_server_are_refused_when_it_starts(
 def test_an_agent_class_that_is_not_configured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LONG_KEY", ADAS)
     serve = ServeConfig(clients={"a": ServeClientConfig(key="env:LONG_KEY", subject="a", agents=("NOBODY",))})
-    with pytest.raises(ConfigError, match=r"serve.clients.a.agents = 'NOBODY'.*there are: ADMIN"):
-        Callers.load(RuntimeConfig(agents={"ADMIN": HO2Config()}, serve=serve))
+    for agents in ({"ADMIN": HO2Config()}, {}):
+        with pytest.raises(ConfigError, match=r"serve.clients.a.agents = 'NOBODY'.*there are: ADMIN"):
+            Callers.load(RuntimeConfig(agents=agents, serve=serve))
+
+
+@pytest.mark.parametrize(
+    "name", ["https://chat.example", "chat.example/", "chat.example:443", "*.example", "2001:db8::1", "a b"]
+)
+def test_a_name_that_no_request_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"such as chat\.example, without scheme, port, path"):
+        ServeConfig(allowed_hosts=(name,))
+
+
+@pytest.mark.parametrize(
+    "name", ["chat.example", "host.docker.internal", "192.0.2.7", "[2001:db8::1]", "my_host", "münchen.example"]
+)
+def test_names_and_addresses_are_taken_as_hosts(name: str) -> None:
+    assert ServeConfig(allowed_hosts=(name,)).allowed_hosts == (name,)
 
 
 def test_a_client_without_a_subject_must_say_that_it_acts_for_others() -> None:

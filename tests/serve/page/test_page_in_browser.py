@@ -168,10 +168,10 @@ class TestApproval:
         tab.see(".approval .problem", "not valid JSON")
         card.locator("textarea").fill('{"to": "bob"}')
         card.locator("text=Approve").click()
-        tab.see(".text", 'It is done: "sent to bob"')
+        tab.see(".text", "It is done: sent to bob")
         tab.see(".approval.approved .badge", "Approved, by local")
         tab.page.reload()
-        tab.see(".text", 'It is done: "sent to bob"', count=1)
+        tab.see(".text", "It is done: sent to bob", count=1)
         assert tab.find(".approval button").count() == 0
         assert tab.find(".bubble").all_inner_texts() == ["a letter please"]
 

@@ -150,11 +150,10 @@ class HO1Executor:
         has_rounds = run.makes_reply and wo.constraints.turn_limit > 0
         tools = run.tools.toolset(wo.constraints.allowed_tools) if has_rounds else NO_TOOLS
         variables: Mapping[str, object] = wo.input_context
-        pages: ResultPages | None = None
+        pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens, escapes_text=self._policy_version < 8)
         if run.makes_reply:
             prior: list[Mapping[str, object]] = [*wo.prior_results]
             if prior and "tool_id" in prior[-1]:  # the classification comes before them
-                pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens)
                 prior = pages.of_earlier_steps(prior, can_read_on=bool(tools.specs))
             variables = {**variables, "prior_results": prior}
         if (problem := contract.input_problem(variables)) is not None:

@@ -46,18 +46,33 @@ Emit = Callable[[object], str]
 """Returns the prompt text for a value: the plain value in instructions, a fenced value in data."""
 
 
+class RawText(str):
+    """The text of a tool, which a prompt shows as it is and not as a part of JSON."""
+
+    __slots__ = ()
+
+
+class StepResults(list[Mapping[str, object]]):
+    """Results of earlier steps. Each `RawText` among them, or in one of their pages, has a block of its own below the list."""
+
+    __slots__ = ()
+
+
 def fence(turn_id: str, value: object) -> str:
     """Returns `value` between two delimiter lines that it cannot contain. Equal arguments give equal text.
 
     The delimiter is derived from the SHA-256 of turn id and content, and again as long as it occurs in the content. So the
     author of the content cannot write its end. Text stays unchanged; objects and lists become JSON with sorted keys. Numbers
-    and booleans get no delimiter, because they cannot carry instructions.
+    and booleans get no delimiter, because they cannot carry instructions. In `StepResults` the delimiter of a text's own block
+    stands in place of the text.
 
     Raises:
         PromptError: the value has no JSON form
     """
     if type(value) is str:
         text = value
+    elif type(value) is StepResults:
+        return _fenced_steps(turn_id, value)
     else:
         text = plain(value)
         if type(value) in _NUMBERS:
@@ -67,6 +82,25 @@ def fence(turn_id: str, value: object) -> str:
         tries += 1
         mark = sha256(f"{turn_id}|{tries}|{text}".encode()).hexdigest()[:_FENCE_DIGITS]
     return f"<data-{mark}>\n{text}\n</data-{mark}>"
+
+
+def _fenced_steps(turn_id: str, steps: StepResults) -> str:
+    blocks = list[str]()
+
+    def named(value: object) -> object:
+        if type(value) is not RawText:
+            return value
+        blocks.append(fence(turn_id, str(value)))
+        return blocks[-1].partition("\n")[0]
+
+    listed = list[Mapping[str, object]]()
+    for each in steps:
+        result = each.get("result")
+        if isinstance(result, Mapping):
+            listed.append({**each, "result": {key: named(part) for key, part in result.items()}})
+        else:
+            listed.append({**each, "result": named(result)} if type(result) is RawText else each)
+    return "\n".join([fence(turn_id, listed), *blocks])
 
 
 def plain(value: object) -> str:

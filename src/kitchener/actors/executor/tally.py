@@ -3,7 +3,7 @@
 It records nothing and makes no calls. Explained in `docs/work-orders.md`.
 """
 
-from kitchener.actors.tools.results import ToolOutcome, cut_text
+from kitchener.actors.executor.shown_results import ShownResult
 from kitchener.records.prompt import RULES_MODEL, PromptResponse
 from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Constraints, Cost
@@ -104,16 +104,15 @@ class CostTally:
         """What is left of the work order's budget, where input from a cache does not count."""
         return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
 
-    def shown(self, outcome: ToolOutcome) -> str:
-        """Returns the outcome of a tool call as the model is shown it: cut to what is left of `results_budget`."""
-        text, most = outcome.as_text(), self._limits.results_budget
-        size = tokens_of_bytes(len(text.encode()))
+    def within_budget(self, shown: ShownResult) -> ShownResult:
+        """Counts what the model is shown of a tool call, and returns it cut to what is left of `results_budget`."""
+        size, most = tokens_of_bytes(shown.size), self._limits.results_budget
         if most is not None and self._results_tokens + size > most:
-            text = cut_text(text, max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
+            shown = shown.cut(max(0, most - self._results_tokens) * BYTES_PER_TOKEN)
             self._results_tokens = most
-            size = tokens_of_bytes(len(text.encode()))
+            size = tokens_of_bytes(shown.size)
         else:
             self._results_tokens += size
         self._window_tokens += size
         self._fresh_tokens += size
-        return text
+        return shown

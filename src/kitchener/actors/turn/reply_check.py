@@ -154,7 +154,7 @@ def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int)
         named = {"item_id": result_id(wo.wo_id, 1)} if policy_version > 5 else {}
         return [{**wo.output_result, **source, **named}]
     found = [each for each in calls if "result" in each.payload]
-    shown = cut_results([opened(each.payload["result"]) for each in found], wo.constraints)
+    shown = cut_results([opened(each.payload["result"]) for each in found], wo.constraints, escapes_text=policy_version < 8)
     return [
         {"tool_id": each.payload["tool_id"], **_source(each), "result": result}
         for each, result in zip(found, shown, strict=True)

@@ -10,7 +10,7 @@ from kitchener.context import Explanation, make_event
 from kitchener.context.fold.events import Ended
 from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
 from kitchener.inspection.prefix_breaks import break_text
-from kitchener.inspection.shown_text import one_line, short_time
+from kitchener.inspection.shown_text import counted, one_line, short_time
 from kitchener.inspection.turns.recorded_turn import TurnView
 from kitchener.inspection.turns.turn_reasons import INEXACT, visibility_changes
 from kitchener.records import events
@@ -86,7 +86,7 @@ def turn_lines(view: TurnView) -> Iterator[str]:
     if len(told) > MOST:
         yield f"  … and {len(told) - MOST:,} more; --json lists them all"
     if ended:
-        yield f"  {len(ended):,} work orders that ended before; their results stand in their turns"
+        yield f"  {counted(len(ended), 'work order')} that ended before; the results stand in the turns"
     yield f"= one of them in full: kitchener context explain {view.turn_id} --entry ID"
 
 

@@ -7,6 +7,8 @@ quotes and arranges what it was given, knows nothing else, and says so. Explaine
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 import orjson
 
@@ -25,6 +27,8 @@ MAX_REPLY_CHARS = 2_000
 MAX_QUOTE_CHARS = 240
 
 _WORDS = re.compile(r"\S+\s*|\s+")
+_BLOCK: Final = re.compile(r"From [^\n]*\n<(data-\w+)>\n(?P<text>.*)\n</\1>(?:\n\[[^\n]*\])?", re.DOTALL)
+"""A result of a source that is not trusted, perhaps with a line about a page."""
 _SELF = "I am Kitchener's offline model: fixed rules, no language model. Configure a provider for real answers."
 _QUOTES = "From our conversation: "
 _KEEPS = "I keep in mind: "
@@ -109,8 +113,12 @@ def _tool_use(request: PromptRequest) -> ToolUse | None:
 
 
 def _heard(content: str) -> object:
-    """The JSON of a tool result, which stands in a data block below a line about its source where that is not trusted."""
-    return orjson.loads(content if not content.startswith("From ") else "\n".join(content.split("\n")[2:-1]))
+    """A tool result: an object or a text. That of a source that is not trusted stands in a data block below a line about it."""
+    if (block := _BLOCK.fullmatch(content)) is not None:
+        content = block["text"]
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(content)
+    return content
 
 
 def _tool_results(request: PromptRequest) -> list[tuple[str | None, object]]:

@@ -56,7 +56,7 @@ from kitchener.records.entries import (
     text_of,
 )
 from kitchener.records.ref import Ref
-from kitchener.records.spoken import message_text, reply_text, turn_text
+from kitchener.records.spoken import message_text, reply_text, told_reply, turn_text
 from kitchener.records.tokens import Estimator
 from kitchener.sealing import is_sealed
 from kitchener.tuning import BreakCause
@@ -332,7 +332,7 @@ async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Esti
     said = await message_in(ho2m, entry) if is_message else entry.payload.get("response")
     name = f"{entry.entity_id}{OF_MESSAGE}" if is_message else entry.entity_id
     speaker = entry.payload.get("speaker")
-    told = message_text(str(said), speaker and text_of(speaker)) if is_message else reply_text(str(said))
+    told = message_text(str(said), speaker and text_of(speaker)) if is_message else reply_text(told_reply(entry.payload))
     text = f"[{name}] erased" if is_sealed(said) else told
     item = evidence_item(name, ref, entry.timestamp, text, estimate, session_id=entry.session_id, separator=LINE)
     return item._replace(is_erased=is_sealed(said))
@@ -375,7 +375,9 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
     message = await message_in(ho2m, started[-1]) if started else None
     response = completed.get("response")
     is_erased = is_sealed(message) or is_sealed(response)
-    text = f"[{entry.entity_id}] erased" if is_erased else turn_text(str(message), str(response), opened(begun.get("speaker")))
+    text = turn_text(str(message), told_reply(entry.payload), opened(begun.get("speaker")))
+    if is_erased:
+        text = f"[{entry.entity_id}] erased"
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
 

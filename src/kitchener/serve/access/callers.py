@@ -232,9 +232,10 @@ def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfi
             check_caller(settings.subject, None)
         except CallerError as error:
             raise ConfigError(_SOURCE, dotted_key(("serve", "clients", name, "subject")), "", str(error)) from None
+    classes = config.classes or ("ADMIN",)
     for each in settings.agents:
-        if each != "*" and config.classes and each not in config.classes:
-            known = ", ".join(sorted(config.classes))
+        if each != "*" and each not in classes:
+            known = ", ".join(sorted(classes))
             raise ConfigError(
                 _SOURCE,
                 dotted_key(("serve", "clients", name, "agents")),

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import orjson
 
+from kitchener.actors.executor.packs import RawText, StepResults
+from kitchener.actors.executor.shown_results import ShownResult, cut_within, is_blank, shown_result, text_within
 from kitchener.actors.sessions.item_tool import plain_item_id
 from kitchener.actors.tools.results import ToolOutcome, beginning, cut_text
 from kitchener.canonical import canonical_bytes
@@ -31,12 +33,13 @@ class ResultPages:
     Args:
         wo_id: the work order
         page_tokens: tokens of one page; None: all of a result is shown at once
+        escapes_text: whether a text is shown as JSON, in quotes, as up to version 7 of the policy
     """
 
-    __slots__ = ("_page_bytes", "_sources", "_texts", "_wo_id")
+    __slots__ = ("_escapes_text", "_page_bytes", "_sources", "_texts", "_wo_id")
 
-    def __init__(self, wo_id: str, page_tokens: int | None) -> None:
-        self._wo_id = wo_id
+    def __init__(self, wo_id: str, page_tokens: int | None, *, escapes_text: bool = False) -> None:
+        self._wo_id, self._escapes_text = wo_id, escapes_text
         self._page_bytes = page_tokens * BYTES_PER_TOKEN if page_tokens is not None else None
         self._texts: dict[str, str] = {}
         self._sources: dict[str, str] = {}
@@ -47,7 +50,7 @@ class ResultPages:
         """Whether the model was shown less than all of some result."""
         return bool(self._texts)
 
-    def first(self, call: int, outcome: ToolOutcome, wo_id: str | None = None) -> ToolOutcome:
+    def first(self, call: int, outcome: ToolOutcome, wo_id: str | None = None) -> ShownResult:
         """Returns the outcome of a call as the model is shown it: whole, or the first page of its result.
 
         Args:
@@ -56,10 +59,19 @@ class ResultPages:
             wo_id: the work order that made the call; None: this one
         """
         if outcome.error is not None:
-            return outcome
+            return self._as_shown(outcome, is_page=False)
         item_id = result_id(wo_id or self._wo_id, call)
         shown = self._shown(outcome.result, item_id, outcome.untrusted_source)
-        return outcome if shown is outcome.result else ToolOutcome(result=shown)
+        return self._as_shown(ToolOutcome(result=shown), is_page=shown is not outcome.result)
+
+    def read_on(self, outcome: ToolOutcome) -> ShownResult:
+        """Returns the outcome of a call of `read_context_item` as the model is shown it: a page, an item, or an error."""
+        return self._as_shown(outcome, is_page=True)
+
+    def _as_shown(self, outcome: ToolOutcome, *, is_page: bool) -> ShownResult:
+        if self._escapes_text:
+            return ShownResult(outcome.as_text(), is_escaped=True)
+        return shown_result(outcome, is_page=is_page)
 
     def of_earlier_steps(self, results: Iterable[Mapping[str, Any]], *, can_read_on: bool) -> list[Mapping[str, Any]]:
         """Returns the results of earlier steps as the model is shown them: whole, or the first pages.
@@ -75,22 +87,27 @@ class ResultPages:
             if source is not None:
                 found["source"] = NOT_TRUSTED.format(source=source)
             if "result" in found and "tool_id" in found:
-                found["result"] = self._shown(found["result"], each.get("item_id") if can_read_on else None, source)
+                result = found["result"]
+                part = self._shown(result, each.get("item_id") if can_read_on else None, source)
+                found["result"] = part if self._escapes_text else _raw(part, is_page=part is not result)
             shown.append(found)
-        return shown
+        return shown if self._escapes_text else StepResults(shown)
 
     def _shown(self, result: Json, item_id: str | None, source: str | None) -> Json:
         """A result, or what is shown of it where it is long: its first page, or its beginning if it has no id."""
         most = self._page_bytes
-        if most is None or len(whole := canonical_bytes(result)) <= most:
+        if most is None:
+            return result
+        whole = _shown_bytes(result, escapes_text=self._escapes_text)
+        if len(whole) <= most:
             return result
         text = result if isinstance(result, str) else whole.decode()
         if item_id is None:
-            return _cut(text, most)
+            return _cut(text, most) if self._escapes_text else cut_within(text, most)
         self._texts[item_id] = text
         if source is not None:
             self._sources[item_id] = source
-        return page_of(text, item_id, 0, most)
+        return page_of(text, item_id, 0, most, escapes_text=self._escapes_text)
 
     def read(self, item_id: str, offset: int) -> Json:
         """Returns a page of a result of this work order; None: it has no such result of several pages.
@@ -99,7 +116,9 @@ class ResultPages:
             ToolError: the result ends before the offset
         """
         text = self._texts.get(item_id)
-        return None if text is None or self._page_bytes is None else page_of(text, item_id, offset, self._page_bytes)
+        if text is None or self._page_bytes is None:
+            return None
+        return page_of(text, item_id, offset, self._page_bytes, escapes_text=self._escapes_text)
 
     def note_source(self, item_id: str, source: str) -> None:
         """Notes where an item of the context comes from, if that is not trusted."""
@@ -110,15 +129,23 @@ class ResultPages:
         return self._sources.get(plain_item_id(str(arguments.get("item_id"))))
 
 
-def page_of(text: str, item_id: str, offset: int, page_bytes: int) -> Json:
-    """A page of a text as an object of about `page_bytes` bytes, which says where the next one begins, if there is one.
+def page_of(text: str, item_id: str, offset: int, page_bytes: int, *, escapes_text: bool = False) -> Json:
+    """A page of a text as an object, which says where the next one begins, if there is one.
+
+    Args:
+        text: the whole
+        item_id: its name
+        offset: characters of the text before the page
+        page_bytes: about how many bytes are shown of the page
+        escapes_text: whether the object is shown as JSON, as up to version 7 of the policy; otherwise its text as it is
 
     Raises:
         ToolError: the text ends before the offset
     """
     if offset and offset >= len(text):
         raise ToolError(f"item {item_id!r} has {len(text)} characters: expected an offset below that, found {offset}")
-    shown = beginning(text[offset : offset + page_bytes], max(1, page_bytes - _AROUND_BYTES))
+    fitting = beginning if escapes_text else text_within
+    shown = fitting(text[offset : offset + page_bytes], max(1, page_bytes - _AROUND_BYTES))
     end = offset + max(1, len(shown))
     page: dict[str, Json] = {"text": text[offset:end], "item_id": item_id, "characters": len(text)}
     if end < len(text):
@@ -126,17 +153,37 @@ def page_of(text: str, item_id: str, offset: int, page_bytes: int) -> Json:
     return page
 
 
-def cut_results(results: Iterable[Json], limits: Constraints) -> list[Json]:
-    """Returns results for a model that cannot read on: each cut to a page, all of them to the budget of results."""
+def _raw(shown: Json, *, is_page: bool) -> Json:
+    """A result or a page of one, with its text marked as one that is shown as it is."""
+    if isinstance(shown, str):
+        return shown if is_blank(shown) else RawText(shown)
+    if is_page and isinstance(shown, Mapping):
+        return {**shown, "text": RawText(shown["text"])}
+    return shown
+
+
+def cut_results(results: Iterable[Json], limits: Constraints, *, escapes_text: bool = False) -> list[Json]:
+    """Returns results for a model that cannot read on: each cut to a page, all of them to the budget of results.
+
+    Args:
+        results: of the calls, in order
+        limits: `result_page_tokens` and `results_budget`
+        escapes_text: whether a text is shown as JSON, as up to version 7 of the policy
+    """
     page, budget = limits.result_page_tokens, limits.results_budget
     if page is None:
         return list(results)
     page_bytes, left, shown = page * BYTES_PER_TOKEN, (budget or sys.maxsize) * BYTES_PER_TOKEN, list[Json]()
     for each in results:
-        whole, most = canonical_bytes(each), min(left, page_bytes)
-        shown.append(each if len(whole) <= most else _cut(each if isinstance(each, str) else whole.decode(), most))
+        whole, most = _shown_bytes(each, escapes_text=escapes_text), min(left, page_bytes)
+        cut = _cut if escapes_text else cut_within
+        shown.append(each if len(whole) <= most else cut(each if isinstance(each, str) else whole.decode(), most))
         left -= min(len(whole), most)
     return shown
+
+
+def _shown_bytes(result: Json, *, escapes_text: bool) -> bytes:
+    return result.encode() if isinstance(result, str) and not escapes_text else canonical_bytes(result)
 
 
 def _cut(text: str, most_bytes: int) -> str:

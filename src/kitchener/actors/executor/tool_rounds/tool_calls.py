@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.execution import Execution
+from kitchener.actors.executor.shown_results import ShownResult
 from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
@@ -164,9 +165,11 @@ class ToolCalls:
             await self._run.reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
 
-    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> str:
+    def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> ShownResult:
         """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
-        return self._run.tally.shown(outcome if tool_id == ITEM_TOOL else self.pages.first(call, outcome, wo_id))
+        pages = self.pages
+        shown = pages.read_on(outcome) if tool_id == ITEM_TOOL else pages.first(call, outcome, wo_id)
+        return self._run.tally.within_budget(shown)
 
     def _problem(self, use: ToolRequested) -> str | None:
         """Returns why this call must not run, or None."""

@@ -1,6 +1,7 @@
 """Turns outcomes of tool calls into the messages that a model reads, also those of a loop that waited for a person.
 
-Text of an untrusted source stands between delimiters that it cannot contain, under a line that says where it is from.
+Text of an untrusted source stands between delimiters that it cannot contain, under a line that says where it is from. The
+line that says which part of a result is shown stands outside of them, so that no text can pass for it.
 Explained in `docs/approval.md`.
 """
 
@@ -22,10 +23,11 @@ def tool_message(calls: ToolCalls, use: ToolUse, outcome: ToolOutcome, call: int
         call: number of the call within its work order, from 1
         wo_id: its work order; None: the present one
     """
-    text = calls.shown(call, use.tool_id, outcome, wo_id)
+    shown = calls.shown(call, use.tool_id, outcome, wo_id)
+    text = shown.text
     if outcome.untrusted_source is not None:
         text = f"From {NOT_TRUSTED.format(source=outcome.untrusted_source)}.\n{fence(calls.turn_id, text)}"
-    return Message("tool", text, tool_use_id=use.use_id, tool_id=use.tool_id)
+    return Message("tool", shown.around(text), tool_use_id=use.use_id, tool_id=use.tool_id)
 
 
 async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Message]:
