@@ -93,7 +93,7 @@ def _checked(
         text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
         if len(text) > MAX_SCHEMA_CHARS:  # before it is compiled, which takes seconds for megabytes
             raise InvalidOutput(f"output has {len(text):,} characters as JSON: expected at most {MAX_SCHEMA_CHARS:,}")
-        JsonSchema(schema)
+        JsonSchema(schema, is_of_stranger=True)
     except (EntryRefused, ValueError) as error:
         raise InvalidOutput(f"output = {name or 'the schema'}: {_SCHEMA} that stands by itself, found: {error}") from error
     if schema.get("type", "object") != "object":

@@ -5,7 +5,8 @@ from typing import Final, NoReturn
 
 import jsonschema_rs
 
-from kitchener.schemas.schema_steps import refers, steps
+from kitchener.schemas.pattern_limits import MATCH_OPTIONS, pattern_problem
+from kitchener.schemas.schema_steps import refers, steps, steps_of_strangers
 
 MAX_ERROR_CHARS: Final = 600
 """Longest description of a violation, in characters. The description is shown to the model and recorded."""
@@ -14,6 +15,8 @@ MAX_STEPS: Final = 2_000_000
 """Steps of checking above which a value is refused unchecked, because the event loop would wait; about 50 ms."""
 MAX_EXPLAINED_STEPS: Final = 20_000
 """Steps of checking above which a violation is not described. A description takes thousands of times as long as a check."""
+MAX_COUNTED_PAIRS: Final = 50_000
+"""Parts of a value, each with a part of a stranger's schema, above which the value is refused uncounted; about 100 ms."""
 
 
 class JsonSchema:
@@ -21,22 +24,31 @@ class JsonSchema:
 
     A check takes bounded time, also where alternatives refer to each other and a value nests deeply.
 
+    Args:
+        schema: the schema
+        is_of_stranger: whether somebody wrote it who may want the process to stand still, such as a client. Then the cost of
+            its patterns is bounded too, and so are the steps of every check
+
     Raises:
         ValueError: the schema is invalid, or does not stand by itself; the error's text is one line
     """
 
-    __slots__ = ("_recursive", "_validator")
+    __slots__ = ("_counted", "_is_of_stranger", "_validator")
 
-    def __init__(self, schema: Mapping[str, object]) -> None:
+    def __init__(self, schema: Mapping[str, object], *, is_of_stranger: bool = False) -> None:
+        if is_of_stranger and (problem := pattern_problem([schema])) is not None:
+            raise ValueError(problem)
+        options = MATCH_OPTIONS if is_of_stranger else None
         try:
-            self._validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
+            self._validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse, pattern_options=options)
         except ValueError as error:
             raise ValueError(str(error).partition("\n")[0]) from error
-        self._recursive = schema if refers(schema) else None
+        self._is_of_stranger = is_of_stranger
+        self._counted = schema if is_of_stranger or refers(schema) else None
 
     def problem(self, value: object) -> str | None:
         """Returns how a value violates the schema, or None. A value that the validator cannot read violates it too."""
-        count = steps(self._recursive, value) if self._recursive is not None else 0
+        count = self._steps(value)
         if count > MAX_STEPS:
             return f"the whole value: the schema has too many ways to read it; expected at most {MAX_STEPS:,} steps"
         try:
@@ -47,6 +59,13 @@ class JsonSchema:
             return self._first_problem(value)
         except ValueError as error:  # too deep, or of a type without a JSON form
             return f"the whole value: {error}"
+
+    def _steps(self, value: object) -> int:
+        if self._counted is None:
+            return 0
+        if self._is_of_stranger:
+            return steps(self._counted, value, own_steps=steps_of_strangers, most_pairs=MAX_COUNTED_PAIRS)
+        return steps(self._counted, value)
 
     def _first_problem(self, value: object) -> str:
         error = next(self._validator.iter_errors(value))

@@ -5,9 +5,11 @@ them: a value of 60 levels can take 2^60 steps. This module counts in linear tim
 value once. It does not know whether the value fits (`json_schema.py`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Final
+
+from kitchener.schemas.pattern_limits import match_steps
 
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE: Final = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf")
@@ -15,18 +17,29 @@ _NAMED_FOR_SAME_VALUE: Final = ("dependentSchemas", "dependencies")
 _EACH_MEMBER: Final = ("additionalProperties", "unevaluatedProperties")
 _EACH_ITEM: Final = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains")
 
+UNCOUNTED: Final = 2**63
+"""Stands for a number of steps that takes too long to count."""
+_MAX_MATCHES: Final = 100_000
+"""Matches of patterns with the names of one object whose steps are counted one by one."""
+
 Pair = tuple[object, object]
 """A schema and a value that is checked against it."""
 
 
 def refers(schema: object) -> bool:
-    """Whether a part of the schema refers to another. Without that, checking takes linear time."""
+    """Whether a part of the schema refers to another. Without that, no value is checked twice by one part."""
     if isinstance(schema, Mapping):
         return any(key in schema for key in _REFERENCES) or any(map(refers, schema.values()))
     return isinstance(schema, list) and any(map(refers, schema))
 
 
-def steps(schema: Mapping[str, object], value: object) -> int:
+def steps(
+    schema: Mapping[str, object],
+    value: object,
+    *,
+    own_steps: Callable[[object, object], int] | None = None,
+    most_pairs: int | None = None,
+) -> int:
     """Returns about how many steps a checker takes that tries every alternative. It may be a very large number.
 
     A reference that is no path within the schema counts as one to the whole schema.
@@ -34,6 +47,9 @@ def steps(schema: Mapping[str, object], value: object) -> int:
     Args:
         schema: the schema, which stands by itself
         value: a JSON value
+        own_steps: further steps of a pair itself, without what is below it; None: there are none
+        most_pairs: pairs, each entered and left, after which counting ends with `UNCOUNTED`, since checking is faster;
+            None: it never ends
     """
     known: dict[tuple[int, int], int] = {}
     open_pairs: list[tuple[Pair, Iterator[Pair], list[int]]] = []
@@ -45,11 +61,21 @@ def steps(schema: Mapping[str, object], value: object) -> int:
             into[0] += known[key]
             return
         known[key] = 0  # a pair within itself is checked once
-        open_pairs.append((pair, _below(schema, *pair), [1]))
+        open_pairs.append(
+            (
+                pair,
+                _below(schema, *pair, counts_names=own_steps is not None),
+                [1 if own_steps is None else 1 + own_steps(*pair)],
+            )
+        )
 
     # Pairs that are open are kept in a list, since a chain of references may be longer than the stack.
     enter((schema, value), total)
+    visits = 0
     while open_pairs:
+        visits += 1  # a pair that is known already takes time too
+        if most_pairs is not None and visits > 2 * most_pairs:
+            return UNCOUNTED
         pair, below, count = open_pairs[-1]
         following = next(below, None)
         if following is not None:
@@ -61,8 +87,28 @@ def steps(schema: Mapping[str, object], value: object) -> int:
     return total[0]
 
 
-def _below(root: Mapping[str, object], schema: object, value: object) -> Iterator[Pair]:
-    """The pairs that are checked in order to check a pair."""
+def steps_of_strangers(schema: object, value: object) -> int:
+    """Returns the further steps of a pair that only a hostile schema makes many: matches of patterns, and long lists of values.
+
+    An error among the values of an `enum` is described with all of them, so each counts in full.
+    """
+    if not isinstance(schema, Mapping):
+        return 0
+    found = 0
+    if isinstance(value, str):
+        if isinstance(pattern := schema.get("pattern"), str):
+            found += match_steps(pattern, value)
+    elif isinstance(value, Mapping):
+        patterns = _by_name(schema, "patternProperties")
+        if len(patterns) * len(value) > _MAX_MATCHES:
+            return UNCOUNTED
+        found += sum(match_steps(*each) for each in product(patterns, value))
+    lists = (schema.get("enum"), schema.get("required"))
+    return found + sum(len(each) for each in lists if isinstance(each, list))
+
+
+def _below(root: Mapping[str, object], schema: object, value: object, *, counts_names: bool) -> Iterator[Pair]:
+    """The pairs that are checked in order to check a pair; those of names only where they may be costly."""
     if not isinstance(schema, Mapping):
         return
     for key in _REFERENCES:
@@ -75,6 +121,8 @@ def _below(root: Mapping[str, object], schema: object, value: object) -> Iterato
         yield from ((named[name], value[name]) for name in named if name in value)
         yield from product(_by_name(schema, "patternProperties").values(), value.values())
         yield from product(_listed(schema, _EACH_MEMBER), value.values())
+        if counts_names:
+            yield from product(_listed(schema, ("propertyNames",)), value)
         yield from ((one, value) for key in _NAMED_FOR_SAME_VALUE for one in _by_name(schema, key).values())
     elif isinstance(value, list):
         yield from product(_listed(schema, _EACH_ITEM), value)

@@ -12,6 +12,7 @@ from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError, EntryRefused
 from kitchener.plain_names import quoted
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
+from kitchener.schemas.pattern_limits import pattern_problem
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
@@ -77,18 +78,10 @@ def _compiled(tools: Sequence[ClientTool], max_bytes: int) -> ClientToolset:
     found = ClientToolset.of(tools)
     if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
         raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most max_client_tools_bytes = {max_bytes:,}")
+    if (problem := pattern_problem(each.parameters for each in tools)) is not None:  # each is compiled, while all others wait
+        raise CallerError(f"client_tools: parameters: {problem}")
     try:
         found.runnable(is_trusted=False)
     except ValueError as error:
-        name = next((each.name for each in tools if _is_unusable(each)), tools[0].name)
-        expected = "expected a JSON schema that stands by itself"
-        raise CallerError(f"client tool {name!r}: parameters: {expected}, found: {error}") from None
+        raise CallerError(str(error)) from None
     return found
-
-
-def _is_unusable(tool: ClientTool) -> bool:
-    try:
-        ClientToolset.of([tool]).runnable(is_trusted=False)
-    except ValueError:
-        return True
-    return False

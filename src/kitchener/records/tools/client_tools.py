@@ -20,6 +20,8 @@ from kitchener.records.tools.server_tools import ServerTool
 CLIENT_SOURCE: Final = "client:"
 """Begins the source of a client tool, before its name."""
 
+_EXPECTED: Final = "parameters: expected a JSON schema that stands by itself"
+
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
@@ -104,9 +106,15 @@ def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
     """The tools of a text. A client sends the same ones again and again, and compiling their schemas takes time.
 
     Raises:
-        ValueError: a schema is invalid
+        ValueError: a schema is invalid; the error's text names the tool
     """
-    return tuple([ServerTool(_definition(each, is_trusted)) for each in ClientToolset.from_text(text).tools])
+    found = list[RunnableTool]()
+    for each in ClientToolset.from_text(text).tools:
+        try:
+            found.append(ServerTool(_definition(each, is_trusted), is_of_stranger=True))
+        except ValueError as error:
+            raise ValueError(f"client tool {each.name!r}: {_EXPECTED}, found: {error}") from error
+    return tuple(found)
 
 
 def _definition(tool: ClientTool, is_trusted: bool) -> ToolDefinition:

@@ -27,6 +27,7 @@ class ServerTool:
         definition: its definition, present or on record
         call: calls it; None: it cannot be called, as in a replay
         timeout_s: longest call, seconds; None: the registry's limit
+        is_of_stranger: whether a client wrote the schema; see `JsonSchema`
 
     Raises:
         ValueError: the schema of its parameters is invalid; the error's text is one line
@@ -35,7 +36,14 @@ class ServerTool:
     is_async, closes_intent = True, False
     acceptance: tuple[str, ...] = ()
 
-    def __init__(self, definition: ToolDefinition, call: CallTool | None = None, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        definition: ToolDefinition,
+        call: CallTool | None = None,
+        timeout_s: float | None = None,
+        *,
+        is_of_stranger: bool = False,
+    ) -> None:
         self.identity = identity = ToolIdentity.of(definition)
         self.tool_id, self.policy_name, self.source, self.traits = (
             identity.tool_id,
@@ -47,7 +55,7 @@ class ServerTool:
         self.is_read_only, self.timeout_s = definition["read_only"], timeout_s
         self.description, self.parameters = definition["description"], definition["parameters"]
         self.spec = ToolSpec(self.tool_id, self.description, self.parameters)
-        self._schema, self._call = JsonSchema(self.parameters), call or _not_called
+        self._call, self._schema = call or _not_called, JsonSchema(self.parameters, is_of_stranger=is_of_stranger)
 
     def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns a copy of the arguments, or one line of text that says what is wrong with them."""

@@ -1,0 +1,144 @@
+"""A client whose schemas are to keep the process busy: while they are compiled, and while arguments are checked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kitchener import ClientTool
+from kitchener.actors.admission.brought_tools import checked_client_tools
+from kitchener.config import LimitsConfig
+from kitchener.errors import CallerError
+from kitchener.schemas.json_schema import MAX_STEPS, JsonSchema
+from kitchener.schemas.pattern_limits import MAX_BACKTRACKS, MAX_PATTERNS, match_steps
+from tests.serve.functions import calling, use_tools
+from tests.serve.requests import COMPLETIONS, serving
+
+LARGE = "(?i)[a-z]{4000}"
+"""Compiles to more than a megabyte, in some 20 ms."""
+EXPONENTIAL = "^((?=a)a+)+x"
+"""Tries exponentially many ways to match a text of the letter `a`."""
+EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+"""As a widespread library of clients writes it, with look-ahead."""
+NESTED_LOOK = "^(?:(?=.*c)a|a)+b"
+
+
+def fields(*patterns: str) -> dict[str, Any]:
+    """A schema with a text of each pattern."""
+    properties = {f"p{number}": {"type": "string", "pattern": each} for number, each in enumerate(patterns)}
+    return {"type": "object", "properties": properties}
+
+
+COSTLY_TO_COMPILE: dict[str, dict[str, Any]] = {
+    "one beyond the limit of bytes": fields("(?i)[a-z]{40000}"),
+    "many large patterns": fields(*(f"(?i)[a-z]{{600}}{number}" for number in range(20))),
+    "many small patterns": fields(*(f"^{number}$" for number in range(MAX_PATTERNS + 1))),
+    "names": {"type": "object", "patternProperties": {f"{LARGE}{number}": {} for number in range(20)}},
+    "within alternatives": {"type": "object", "anyOf": [fields(f"{LARGE}{number}") for number in range(20)]},
+}
+COSTLY_TO_CHECK: dict[str, tuple[dict[str, Any], Any]] = {
+    "exponential names": (
+        {"type": "object", "patternProperties": {f"{EXPONENTIAL}{number}": {} for number in range(40)}},
+        {"a" * 30 + str(number): 1 for number in range(40)},
+    ),
+    "exponential names by reference": (
+        {"type": "object", "propertyNames": {"$ref": "#/$defs/name"}, "$defs": {"name": {"pattern": EXPONENTIAL}}},
+        {"a" * 30 + str(number): 1 for number in range(1_000)},
+    ),
+    "look-ahead over a long text": (fields(NESTED_LOOK), {"p0": "a" * 16_000}),
+    "a long choice for each item": (
+        {"type": "object", "properties": {"p": {"type": "array", "items": {"enum": [f"a{n}" for n in range(5_000)]}}}},
+        {"p": [f"b{number}" for number in range(2_000)]},
+    ),
+    "many parts for each item": (
+        {"type": "object", "properties": {"p": {"type": "array", "items": {"allOf": [{"minLength": 0}] * 9_000}}}},
+        {"p": [f"b{number}" for number in range(5_000)]},
+    ),
+    "many parts for equal items": (
+        {"type": "object", "properties": {"p": {"items": {"allOf": [{"minimum": -number} for number in range(9_000)]}}}},
+        {"p": [1] * 5_000},
+    ),
+    "many patterns for many names": (
+        {"type": "object", "patternProperties": {f"^{number}$": {} for number in range(1_000)}},
+        {str(number): 1 for number in range(5_000)},
+    ),
+    "many required names for each item": (
+        {"type": "object", "properties": {"p": {"items": {"required": [f"n{number}" for number in range(5_000)]}}}},
+        {"p": [{"a": number} for number in range(1_000)]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY_TO_COMPILE)
+def test_patterns_that_are_costly_to_compile_are_refused(name: str) -> None:
+    with pytest.raises(CallerError, match=r"patterns|is not a"):
+        checked_client_tools([ClientTool("t", "", COSTLY_TO_COMPILE[name])], LimitsConfig(), ())
+
+
+def test_patterns_count_over_all_tools_of_a_message() -> None:
+    tools = [ClientTool(f"t{number}", "", fields("(?i)[a-z]{1000}")) for number in range(20)]  # each compiles it
+    with pytest.raises(CallerError, match="patterns that take much memory"):
+        checked_client_tools(tools, LimitsConfig(), ())
+
+
+def test_ordinary_patterns_of_many_tools_are_taken() -> None:
+    tools = [ClientTool(f"t{number}", "", fields(EMAIL, r"^\w{1,64}$", r"^\d{4}-\d\d-\d\d$")) for number in range(127)]
+    tools.append(ClientTool("name", "", fields(r"^[\p{L} ]{1,50}$")))
+    assert len(checked_client_tools(tools, LimitsConfig(), ()).tools) == 128
+
+
+@pytest.mark.parametrize("name", COSTLY_TO_CHECK)
+def test_a_value_that_is_costly_to_check_is_refused_unchecked(name: str) -> None:
+    schema, value = COSTLY_TO_CHECK[name]
+    problem = JsonSchema(schema, is_of_stranger=True).problem(value)
+    assert problem == f"the whole value: the schema has too many ways to read it; expected at most {MAX_STEPS:,} steps"
+
+
+def test_ordinary_schemas_are_checked_to_the_end() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"to": {"type": "array", "items": {"pattern": EMAIL}}, "text": {"pattern": "\\S"}},
+    }
+    checked = JsonSchema(schema, is_of_stranger=True)
+    people = [f"some.body{number}@mail.example.com" for number in range(200)]
+    assert checked.problem({"to": people, "text": "a" * 100_000}) is None
+    assert "does not fit" in str(checked.problem({"to": [*people, "nobody"], "text": "a"}))
+    assert "to/1" in str(checked.problem({"to": [people[0], "nobody"], "text": "a"}))
+
+
+def test_a_single_match_has_an_end() -> None:
+    found = JsonSchema(fields(EXPONENTIAL), is_of_stranger=True).problem({"p0": "a" * 60})
+    assert found is not None
+
+
+@given(st.sampled_from([EMAIL, EXPONENTIAL, "^a+$", NESTED_LOOK]), st.text(max_size=3_000), st.text(max_size=10))
+def test_a_longer_text_takes_no_fewer_steps(pattern: str, text: str, more: str) -> None:
+    assert match_steps(pattern, text) <= match_steps(pattern, text + more)
+    if pattern == "^a+$":
+        assert match_steps(pattern, text) < MAX_BACKTRACKS * (1 + len(text))
+
+
+class TestServer:
+    @pytest.mark.parametrize("field", ["tools", "response_format"])
+    async def test_a_request_with_costly_patterns_is_refused(self, tmp_path: Path, field: str) -> None:
+        schema = fields(*(f"{LARGE}{number}" for number in range(20)))
+        sent: dict[str, Any] = {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}},
+        }
+        async with serving(tmp_path / "root") as client:
+            body = {"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}], field: sent[field]}
+            asked = await client.ask("POST", COMPLETIONS, body)
+            assert (asked.status, client.provider.requests) == (400, [])
+
+    async def test_arguments_that_are_costly_to_check_are_told_to_the_model(self, tmp_path: Path) -> None:
+        schema, value = COSTLY_TO_CHECK["exponential names"]
+        async with serving(tmp_path / "root", calling(use_tools(("f", value)))) as client:
+            functions = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+            body = {"model": "ADMIN", "messages": [{"role": "user", "content": "What is the weather?"}], "tools": functions}
+            asked = await client.ask("POST", COMPLETIONS, body)
+            told = [each.content for request in client.provider.requests for each in request.messages if each.role == "tool"]
+            assert any("too many ways to read it" in each for each in told)
+            assert "tool_calls" not in asked.json["choices"][0]["message"]
