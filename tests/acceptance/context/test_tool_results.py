@@ -242,7 +242,7 @@ async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path:
     async with talking(tmp_path, **settings) as ada:
         await ada.say("and the code?")
         assert "4711" in ada.text()
-        assert not any(b"north" in path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
+        assert not any(b'"north"' in path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
     await replays(tmp_path, **settings)
     async with open_scripted(tmp_path, ScriptedProvider(model), tools=TOOLS, **settings) as runtime:
         await runtime.erase_subject("ada")
