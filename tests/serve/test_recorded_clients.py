@@ -22,6 +22,7 @@ KEY = "key-of-the-front-end-01234"
 SERVE = {
     "clients": {"front_end": {"key": "env:FRONT_END_KEY", "rights": ("chat", "act_for")}},
     "cache_key_names_session": True,
+    "text_interval_s": 0.0,  # the head of a stream is there at once, so that who stops a reply knows its session
 }
 
 

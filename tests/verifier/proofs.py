@@ -77,7 +77,7 @@ def bundle(proven: Proven, turn_id: str, path: Path, *more: str) -> Path:
 
 def unsigned_heads(proven: Proven, to: Path) -> Proven:
     """A copy of a root whose heads are not signed."""
-    shutil.copytree(proven.directory, to, ignore=shutil.ignore_patterns("*.checkpoint", "*.json"))
+    shutil.copytree(proven.directory, to, symlinks=True, ignore=shutil.ignore_patterns("*.checkpoint", "*.json"))
     return dataclasses.replace(proven, directory=to)
 
 

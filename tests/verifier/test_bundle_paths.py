@@ -23,7 +23,12 @@ from tests.verifier.kit import needs_node, node, python, refused
 from tests.verifier.proofs import Proven, bundle, fill, shown_rows, unsigned_heads
 
 pytestmark = needs_node
-FILES = {"HO2M:ADMIN": "HO2/ADMIN/ho2m", "HO1M:ADMIN": "HO1/ADMIN/ho1m", "SIGNALS": "HOT/memory/signals"}
+FILES = {
+    "HO2M:ADMIN": "HO2/ADMIN/ho2m",
+    "HO1M:ADMIN": "HO1/ADMIN/ho1m",
+    "SIGNALS": "HOT/memory/signals",
+    "OVERLAYS": "HOT/memory/overlays",
+}
 Change = Callable[[Bundle], object]
 
 
@@ -113,13 +118,13 @@ def test_what_is_left_out_without_a_trace_is_told_by_its_number(
     proven: Proven, attack: Callable[..., Path], good: Path
 ) -> None:
     content = orjson.loads(good.read_bytes())
-    gone = [row[0] for row in shown(content, "SIGNALS")][1]
-    kept = {row[0] for row in part(content, "SIGNALS")["rows"]} - {gone}
-    path = attack("signal", lambda content: with_rows(proven, content, "SIGNALS", kept))
+    gone = [row[0] for row in shown(content, "OVERLAYS")][-1]
+    kept = {row[0] for row in part(content, "OVERLAYS")["rows"]} - {gone}
+    path = attack("line", lambda content: with_rows(proven, content, "OVERLAYS", kept))
     assert refused([path], proven.signer.public_key) == []
     before, after = verify_bundle(good), verify_bundle(path)
     assert after.withheld_entries == before.withheld_entries + 1
-    assert (str(gone), str(gone)) in after.withheld["SIGNALS"]
+    assert (str(gone), str(gone)) in after.withheld["OVERLAYS"]
 
 
 def test_a_row_to_which_an_entry_refers_cannot_be_left_out(proven: Proven, attack: Callable[..., Path], good: Path) -> None:

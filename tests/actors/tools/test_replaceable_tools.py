@@ -220,7 +220,7 @@ async def test_a_running_turn_keeps_its_tools_and_the_next_one_has_the_new_ones(
     async with open_desk(tmp_path / "root", registry, provider) as (supervisor, ledgers):
         session_id = await supervisor.start_session()
         first = await supervisor.handle_turn("look", session_id=session_id)
-        assert first.response.count('"replaced"') == 2
+        assert first.response.count("\nreplaced\n") == 2
         await supervisor.handle_turn("and now?", session_id=session_id)
         entries = [entry async for entry in ledgers.ho2m.read(entry_type=("SOURCE_RECORDED", "TURN_STARTED"))]
     replies = [descriptions(each) for each in provider.requests if each.wo_type == "synthesize"]

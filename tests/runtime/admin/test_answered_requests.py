@@ -28,7 +28,7 @@ async def test_a_command_answers_and_the_running_process_makes_the_call(tmp_path
         assert [each["approval_id"] for each in listed.json] == [approval_id, theirs]
         done = await command(tmp_path, "approval", "approve", approval_id, "--by", "carol", "--root", root, "--json")
         assert done.code == 0, done.err
-        assert (done.json["response"], done.json["error"]) == ('done: "deleted a"', None)
+        assert (done.json["response"], done.json["error"]) == ("done: deleted a", None)
         assert desk.done == ["delete a"]
         again = await supervisor.approve(approval_id)
         assert again is not None
@@ -52,7 +52,7 @@ async def test_a_command_without_tools_answers_by_the_process_that_has_them(tmp_
     assert (alone.code, "tool 'delete' is not known to this process" in alone.err) == (2, True)
     async with listening(root, model(ONE), tools=desk.tools):
         beside = await command(tmp_path, "approval", "approve", approval_id, "--root", root)
-        assert (beside.code, beside.out) == (0, 'done: "deleted a"\n')
+        assert (beside.code, beside.out) == (0, "done: deleted a\n")
     assert desk.done == ["delete a"]
 
 
@@ -102,7 +102,7 @@ async def test_an_answer_whose_turn_takes_long_holds_up_no_other_request_and_out
         ended = anyio.Event()
 
         async def answer() -> None:
-            assert (await administer(config, slow)).response == 'done: "deleted a"'
+            assert (await administer(config, slow)).response == "done: deleted a"
             ended.set()
 
         with anyio.fail_after(30):

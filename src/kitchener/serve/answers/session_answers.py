@@ -60,7 +60,9 @@ class SpokenTurnAnswer(DescribedAnswer):
     """Who replied in an imported conversation; null: the assistant."""
     is_imported: bool
     is_resumed: bool
-    """Whether the turn went on after a person's answer about a tool."""
+    """Whether the turn went on after a person's answer about a tool, or with the output of a client's function."""
+    continues: str | None
+    """The turn whose calls of the client's functions this one went on with; null: it did not."""
 
 
 class SpokenTurnsAnswer(DescribedAnswer):
