@@ -32,6 +32,7 @@ from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
 from kitchener.serve.metrics.process_metrics import process_families
+from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
@@ -165,7 +166,8 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
         serve = config.serve
-        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=serve.client_gone == "cancel")
+        counts, cancels = ServerCounts(config.classes or ("ADMIN",)), serve.client_gone == "cancel"
+        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=cancels, counts=counts)
         server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
         tasks.start_soon(server.look_after)
         try:

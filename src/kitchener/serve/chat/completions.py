@@ -101,7 +101,8 @@ class ChatDoor:
         if name is None and key is not None:
             name = f"{BY_KEY}{key}"
         async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
-            turn = self._begin(self._asking(supervisor, subject_id, session_id, asked, functions, key), session_id, body)
+            ask = self._asking(supervisor, subject_id, session_id, asked, functions, key)
+            turn = self._begin(supervisor.agent_class, session_id, ask, body)
         heading = self._heading(body, session_id)
         if not body.stream:
             result = await until_gone(request.receive, turn.result, turn.leave)
@@ -133,10 +134,10 @@ class ChatDoor:
             client_tools=functions.tools,
         )
 
-    def _begin(self, ask: Asking, session_id: str, body: ChatBody) -> ServedTurn:
+    def _begin(self, agent_class: str, session_id: str, ask: Asking, body: ChatBody) -> ServedTurn:
         if body.stream:
-            return self._turns.begin(session_id, lambda listener: ask(listener=listener))
-        return self._turns.begin_whole(session_id, ask)
+            return self._turns.begin(agent_class, session_id, lambda listener: ask(listener=listener))
+        return self._turns.begin_whole(agent_class, session_id, ask)
 
     async def _going_on(
         self,
@@ -174,10 +175,10 @@ class ChatDoor:
         heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}
         result = None
         if body.stream:
-            turn = self._turns.begin(session_id, give)
+            turn = self._turns.begin(supervisor.agent_class, session_id, give)
             has_turn = await until_gone(request.receive, turn.wait_begun, turn.leave)
         else:
-            turn = self._turns.begin_whole(session_id, partial(give, None))
+            turn = self._turns.begin_whole(supervisor.agent_class, session_id, partial(give, None))
             result = await until_gone(request.receive, turn.result, turn.leave)
             has_turn = result is not None
         if not has_turn:

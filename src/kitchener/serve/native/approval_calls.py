@@ -105,7 +105,7 @@ class ApprovalCalls:
         return found
 
     async def _answered(self, request: Request, found: FoundSession, answer: Whole) -> ASGIApp:
-        turn = self._turns.begin_whole(found.session.session_id, answer)
+        turn = self._turns.begin_whole(found.supervisor.agent_class, found.session.session_id, answer)
         result = await until_gone(request.receive, turn.result, turn.leave)
         return json_response({"result": result_json(result) if result is not None else None})
 
