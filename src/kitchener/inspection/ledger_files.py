@@ -1,7 +1,7 @@
 """Finds the ledgers of a configuration, and reads them without a lock: agent classes, sessions, the newest turn."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -13,6 +13,7 @@ from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
+from kitchener.records.events import index_keys
 from kitchener.runtime.ledger_paths import (
     LedgerName,
     agent_of,
@@ -67,6 +68,23 @@ class LedgerPaths:
         async with open_reader(self.config, agent_class, name, sealer=self.sealer()) as reader:
             yield reader
 
+    @asynccontextmanager
+    async def reader_at(self, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
+        """A reader of a ledger at a path, a supervisor's or another; None where there is none yet. It takes no lock."""
+        if not _is_there(path):
+            yield None
+            return
+        index_dir = self.root / "index" if path.is_relative_to(self.root) else None
+        keys = index_keys if is_ho2m else None
+        async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=self.sealer()) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def kept_open(self) -> AsyncIterator["LedgerPaths"]:
+        """The same, whose readers stay open until the block ends: each ledger is opened and its new end verified only once."""
+        async with AsyncExitStack() as opened:
+            yield _KeptOpen(self.config, opened)
+
     def agent_classes(self) -> list[str]:
         """Every class that is configured or has a ledger, in order."""
         found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
@@ -114,6 +132,35 @@ class LedgerPaths:
             raise NotOnRecord(f"{LAST}: no {what}{whose} is on record yet; `kitchener chat` begins one")
         newest = max(found, key=lambda each: (each.timestamp, each.entity_id))
         return newest.entity_id if what == "turn" else payload_as(CommonPayload, newest.payload)["session_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptOpen(LedgerPaths):
+    """Paths of ledgers that stay open; one task uses them."""
+
+    opened: AsyncExitStack
+    readers: dict[Path, LedgerReader] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
+        """As `LedgerPaths.reader`."""
+        path = self.ledger(agent_class, name)
+        yield self.readers.get(path) or await self._keep(path, LedgerPaths.reader(self, agent_class, name))
+
+    @asynccontextmanager
+    async def reader_at(self, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
+        """As `LedgerPaths.reader_at`."""
+        yield self.readers.get(path) or await self._keep(path, LedgerPaths.reader_at(self, path, is_ho2m=is_ho2m))
+
+    async def _keep(self, path: Path, opening: AbstractAsyncContextManager[LedgerReader | None]) -> LedgerReader | None:
+        reader = await self.opened.enter_async_context(opening)
+        if reader is not None:
+            self.readers[path] = reader
+        return reader
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists()
 
 
 async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry | None:

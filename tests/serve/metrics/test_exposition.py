@@ -140,10 +140,8 @@ def failures_of(now: dict[str, float], name: str) -> dict[tuple[str, str], float
 
 async def test_failed_model_calls_are_counted_by_error_and_retries_apart(tmp_path: Path) -> None:
     """A call that is answered in the end has not failed; one that is not has failed once, however often it was tried."""
-    script = [ProviderError("scripted", "server_error", "down"), ProviderError("scripted", "timeout", "slow"), "Hello!"]
-    script += [ProviderError("scripted", "server_error", "down")] * 3
-    script += [ProviderError("scripted", "authentication", "wrong key")]
-    provider = ScriptedProvider(script)
+    down, slow = ProviderError("scripted", "server_error", "down"), ProviderError("scripted", "timeout", "slow")
+    provider = ScriptedProvider([down, slow, "Hello!", down, down, down, ProviderError("scripted", "authentication", "no")])
     provider.traits = ProviderTraits(model_id="scripted-1")  # one that is not built in
     lane = {"max_retries": 2, "backoff_initial_s": 0.001, "backoff_max_s": 0.001, "breaker_failures": 50}
     async with serving(tmp_path / "root", provider, lane=lane) as client:
