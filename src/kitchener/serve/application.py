@@ -66,8 +66,8 @@ class KitchenerServer:
         chat = ChatDoor(runtime, config, turns, clock, sessions, subjects)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         self.operations: Final = [
-            Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),
-            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ListedModelAnswer),
+            Served("GET", "/v1/models", "List the agents", chat.models, "chat", gives=ModelListAnswer),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, "chat", None, (model,), gives=ListedModelAnswer),
             Served(
                 "POST",
                 "/v1/chat/completions",
