@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.disk.scan import may_be_ledger
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.events import index_keys
@@ -27,10 +28,33 @@ from kitchener.sealing import Sealer
 
 DEFAULT_AGENT: Final = "ADMIN"
 """The agent class that is meant where none is named."""
+_NAMES: Final = frozenset(each.name for each in ledger_paths(RuntimeConfig(), DEFAULT_AGENT).values())
+"""The names that ledgers have where no setting names another."""
 _WINDOWS: Final = (64, 4_096)
 """Newest entries of a ledger that are searched for a turn, before all of them are."""
 LAST: Final = "last"
 """Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
+
+
+class FilesBelow(NamedTuple):
+    """The `*.jsonl` files below a directory."""
+
+    ledgers: list[Path]
+    others: list[Path]
+    """Files that somebody else put there, such as an export."""
+
+
+def ledgers_below(directory: Path) -> FilesBelow:
+    """The ledgers below a directory, in order.
+
+    A file with the name of a ledger counts as one whatever it holds, so that a damaged one is found. Any other counts if it
+    begins as one, or if segments or a signed head lie beside it.
+    """
+    found = FilesBelow([], [])
+    for path in sorted(directory.rglob("*.jsonl")):
+        is_ledger = path.name in _NAMES or may_be_ledger(path)
+        (found.ledgers if is_ledger else found.others).append(path)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +115,8 @@ class LedgerPaths:
         return sorted({*self.config.classes, *filter(is_agent_class, found)})
 
     def ledgers(self) -> Iterator[Path]:
-        """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
-        found = set(self.root.rglob("*.jsonl"))
+        """Every ledger file there is: those under the root, and those that the settings put elsewhere."""
+        found = set(ledgers_below(self.root).ledgers)
         for agent_class in ("ADMIN", *self.config.classes):
             found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if path.exists())

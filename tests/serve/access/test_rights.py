@@ -65,7 +65,7 @@ async def test_each_operation_is_for_its_right_alone(tmp_path: Path, keys: Mappi
         wrong = list[tuple[str, str, str]]()
         for (method, path), needed in operations(client).items():
             filled = path.format(**FILLED)
-            body = None if method == "GET" else {}
+            body: dict[str, object] | None = None if method == "GET" else {}
             for right in RIGHTS:
                 refused = is_refused(await with_key(client, right).ask(method, filled, body))
                 # Whoever has a subject is told so; a key that only operates has none.
