@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from kitchener.cli.app import invoke
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, ServeConfig
 from kitchener.runtime.loading import load_config
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = ROOT / "operations"
+COMMAND = re.compile(r"(doctor|replay|serve)\b|(config|session|memory|ledger|mcp|approval) [a-z-]+")
+"""A command and, where there are several of one noun, its verb."""
 CREDENTIALS = "/run/credentials/kitchener.service/"
 
 
@@ -90,6 +93,20 @@ def test_the_container_serves_the_port_of_the_settings_as_nobody_special() -> No
     (package,) = [line.removeprefix("ARG PACKAGE=") for line in lines if line.startswith("ARG PACKAGE=")]
     assert f"!{package}" in (OPERATIONS / "Dockerfile.dockerignore").read_text().splitlines(), "the builder is sent the wheel"
     assert f":{ServeConfig().port}/readyz" in next(line for line in lines if "urlopen" in line)
+
+
+def test_every_command_that_operators_are_told_to_run_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the page and in the alerts, with the options that they name."""
+    told = (ROOT / "docs/operations.md").read_text() + (OPERATIONS / "alerts.yaml").read_text()
+    found = re.findall(r"(?:\bkitchener|^run|&& run) ((?:[a-z][a-z-]* )*[a-z][a-z-]*)((?: --[a-z-]+)*)", told, re.MULTILINE)
+    commands = {(COMMAND.match(words), options) for words, options in found}
+    known = {(*matched[0].split(), *options.split()) for matched, options in commands if matched is not None}
+    assert {("config", "check"), ("ledger", "accept-head", "--reason"), ("approval", "list"), ("doctor", "--probe")} <= known
+    for each in sorted(known):
+        words, options = [word for word in each if word[0] != "-"], [word for word in each if word[0] == "-"]
+        assert invoke([*words, "--help"]) == 0, each
+        shown = capsys.readouterr().out
+        assert [option for option in options if option not in shown] == [], each
 
 
 def test_the_page_names_every_file() -> None:
