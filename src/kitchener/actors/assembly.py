@@ -11,7 +11,7 @@ from kitchener.actors.admission.admission import Admission, TurnLimiter
 from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.admission.idempotency import IdempotencyKeys
 from kitchener.actors.admission.outside_entries import OutsideEntries
-from kitchener.actors.approval.answering import Approvals
+from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from kitchener.actors.admission.idempotency import KeyOwner, KeyUse
 from kitchener.actors.admission.requests import RequestChecks
-from kitchener.actors.approval.answering import GivenAnswer
+from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.directory import SessionManager
