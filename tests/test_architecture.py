@@ -33,6 +33,7 @@ MANY_METHODS = {"HO2Supervisor"}
 
 SAME_MODULE_NAMES = {
     "approval": "the command group, and the settings",
+    "approvals": "what takes a person's answers, and the payloads of the entries about them",
     "spending": "the settings, the limits of the gateway, and the sums that commands show",
     "context": "the command group, and the payloads of its entries",
     "content": "the command group, and what takes the images and files of messages",
