@@ -9,8 +9,10 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import Admission, TurnLimiter
 from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.admission.content_checks import ContentChecks
 from kitchener.actors.admission.idempotency import IdempotencyKeys
 from kitchener.actors.admission.outside_entries import OutsideEntries
+from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.answering import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
@@ -129,6 +131,8 @@ class Components:
     """What shapes requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
+    checks: RequestChecks
+    content_checks: ContentChecks
     approvals: Approvals
     """Takes answers to tool calls that wait for a person."""
 
@@ -193,6 +197,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     )
     limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
     admission = Admission(config, limiter, text, content)
+    checks = RequestChecks(limits, by_model=config.verify_with_model, tools=tools, client_tools=config.client_tools)
     make_consolidator = host.kinds.consolidator
     consolidator = make_consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
     return Components(
@@ -210,6 +215,8 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         authority=authority,
         sources=sources,
         content=content,
+        checks=checks,
+        content_checks=ContentChecks(checks, content, ledgers),
         approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
     )
 
