@@ -9,8 +9,10 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import Admission, TurnLimiter
 from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.admission.content_checks import ContentChecks
 from kitchener.actors.admission.idempotency import IdempotencyKeys
 from kitchener.actors.admission.outside_entries import OutsideEntries
+from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
@@ -176,6 +178,8 @@ class Components:
     """What shapes requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
+    checks: RequestChecks
+    content_checks: ContentChecks
     approvals: Approvals
     """Takes answers to tool calls that wait for a person."""
 
@@ -195,6 +199,9 @@ def assemble(given: GivenParts) -> Components:
         given.context_items.bind(sessions.thread)
     services = _services(given, policy, sessions, authority)
     admission = Admission(given.config, limiter, text, services.content)
+    checks = RequestChecks(
+        limits, by_model=given.config.verify_with_model, tools=given.tools, client_tools=given.config.client_tools
+    )
     consolidator = _consolidator(given, services)
     turns = PresentTools(services, given.tools, policy.sources, is_recording=given.is_recording)
     return Components(
@@ -211,6 +218,8 @@ def assemble(given: GivenParts) -> Components:
         authority=authority,
         sources=policy.sources,
         content=services.content,
+        checks=checks,
+        content_checks=ContentChecks(checks, services.content, given.ledgers),
         approvals=Approvals(sessions, admission, given.ledgers, given.tools, is_recording=given.is_recording),
     )
 

@@ -14,7 +14,6 @@ import anyio
 from pydantic import BaseModel
 
 from kitchener.actors.admission.idempotency import KeyOwner, KeyUse
-from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
@@ -34,8 +33,9 @@ from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.lanes.calling_chain import CALLING_CHAIN, live_links
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ApprovalScope, Json
-from kitchener.records.parts import FilePart
-from kitchener.records.tools.client_tools import ClientOutput, ClientTool
+from kitchener.records.output_schema import OutputSchema
+from kitchener.records.parts import FilePart, ReadPart
+from kitchener.records.tools.client_tools import ClientOutput, ClientTool, ClientToolset
 from kitchener.records.turn import OutputT, TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener, as_asked
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
@@ -102,9 +102,8 @@ class HO2Supervisor:
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidations, self._approvals = parts.runner, parts.consolidations, parts.approvals
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
-        self._checks = RequestChecks(
-            self._host.limits, by_model=config.verify_with_model, tools=tools, client_tools=config.client_tools
-        )
+        self._checks, self.content = parts.checks, parts.content_checks
+        """`content` checks a message and what it brings before there is a session for it."""
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
@@ -185,11 +184,11 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
-        parts: Sequence[FilePart] = (),
+        parts: Sequence[FilePart | ReadPart] = (),
         speaker: str | None = None,
-        output: type[OutputT] | Mapping[str, object] | None = None,
+        output: type[OutputT] | Mapping[str, object] | OutputSchema | None = None,
         tool_choice: str = "auto",
-        client_tools: Sequence[ClientTool] = (),
+        client_tools: Sequence[ClientTool] | ClientToolset = (),
         listener: UpdateListener | None = None,
     ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
@@ -390,11 +389,11 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
-        parts: Sequence[FilePart] = (),
+        parts: Sequence[FilePart | ReadPart] = (),
         speaker: str | None = None,
-        output: type[BaseModel] | Mapping[str, object] | None = None,
+        output: type[BaseModel] | Mapping[str, object] | OutputSchema | None = None,
         tool_choice: str = "auto",
-        client_tools: Sequence[ClientTool] = (),
+        client_tools: Sequence[ClientTool] | ClientToolset = (),
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 

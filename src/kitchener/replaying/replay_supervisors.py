@@ -222,8 +222,8 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
         acceptance=opened(started.get("acceptance", ())) or (),
         speaker=opened(started.get("speaker")),
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
-        output=recorded_output(tape, turn),  # type: ignore[arg-type]  # with the recorded judgement of the caller's own model
+        output=recorded_output(tape, turn),  # with the recorded judgement of the caller's own model
         deadline=_DEADLINE_S,
         tool_choice=started.get("tool_choice", "auto"),
-        client_tools=client_tools or (),  # type: ignore[arg-type]  # as they were checked then
+        client_tools=client_tools or (),  # as they were checked then
     )
