@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,6 +252,13 @@ def test_functions_fit_on_a_screen() -> None:
         for function in functions(path)
     }
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
+
+
+def test_the_layers_are_drawn_as_they_are_enforced() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["type"] == "layers")
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert page.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0].splitlines() == layers
 
 
 def test_classes_have_few_methods() -> None:
