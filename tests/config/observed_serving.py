@@ -157,6 +157,12 @@ async def titled(root: Path, **serve: Any) -> Hashable:
         return len(await client.runtime.sessions())
 
 
+async def plain_models(root: Path, **serve: Any) -> Hashable:
+    """The answer of the model for titles."""
+    async with serving(root, serve=serve) as client:
+        return (await client.chat("A title for: hello", model="ADMIN-utility")).status
+
+
 async def left(root: Path, **serve: Any) -> Hashable:
     """The turn of a client that goes away."""
     gate = Gate("synthesize")

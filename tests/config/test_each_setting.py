@@ -149,6 +149,7 @@ SHOWN: Final[dict[str, Seen]] = {
     ),
     "serve.cache_key_names_session": Seen(False, True, with_settings(served.named_here, "cache_key_names_session")),
     "telemetry.traces": Seen(False, True, with_settings(told.logged, "traces")),
+    "serve.utility_calls": Seen("allow", "refuse", with_settings(served.plain_models, "utility_calls")),
     "serve.utility_prompts": Seen((), ("A title for:*",), with_settings(served.titled, "utility_prompts")),
     "serve.page": Seen(False, True, with_settings(served.paged, "page")),
     "serve.client_gone": Seen("detach", "cancel", with_settings(served.left, "client_gone")),

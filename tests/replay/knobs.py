@@ -79,6 +79,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.subject_headers": _SERVED,
     "serve.subject_token_header": _SERVED,
     "serve.cache_key_names_session": _SERVED,
+    "serve.utility_calls": _SERVED,
     "serve.utility_prompts": _SERVED,
     "serve.page": _SERVED,
     "serve.client_gone": _SERVED,

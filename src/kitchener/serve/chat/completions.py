@@ -69,7 +69,8 @@ class ChatDoor:
         """The agents that the caller reaches, and each as a plain model."""
         caller = caller_of(request)
         agents = [each for each in self._runtime.config.classes or ("ADMIN",) if caller.reaches(each)]
-        names = [name for each in agents for name in (each, f"{each}{UTILITY}")]
+        kinds = ("", UTILITY) if self._utility.is_offered else ("",)
+        names = [f"{each}{kind}" for each in agents for kind in kinds]
         return json_response({"object": "list", "data": [self._model(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
@@ -213,7 +214,7 @@ class ChatDoor:
 
     def _agent(self, caller: Caller, model: str) -> HO2Supervisor:
         """The agent that a model's name means. Raises RequestRefused if the caller has none of this name."""
-        agent_class = model.removesuffix(UTILITY)
+        agent_class = model.removesuffix(UTILITY) if self._utility.is_offered else model
         caller.check_agent(agent_class)
         known = self._runtime.config.classes or ("ADMIN",)
         if agent_class not in known:
