@@ -5,14 +5,11 @@ that searches the index. Knows nothing of what the sessions hold. Explained in `
 """
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kitchener.ids import SessionId
 from kitchener.ledger.ledger import LedgerGroup
 from kitchener.records import events
-
-_MAX_NAMES: Final = 4_096
-"""Names whose sessions are remembered, those used last."""
 
 
 class KnownSessions(NamedTuple):
@@ -29,10 +26,11 @@ class ExternalNames:
 
     Args:
         ledgers: where the starts of sessions are on record
+        max_names: names whose sessions are remembered, those used last
     """
 
-    def __init__(self, ledgers: LedgerGroup) -> None:
-        self._ledgers = ledgers
+    def __init__(self, ledgers: LedgerGroup, max_names: int) -> None:
+        self._ledgers, self._max_names = ledgers, max_names
         self._known: OrderedDict[tuple[str | None, str], KnownSessions] = OrderedDict()
         self._changes = 0
         """Counts what was started or dropped, so that a look-up that took longer is not remembered."""
@@ -55,7 +53,7 @@ class ExternalNames:
             if changes != self._changes or not self._ledgers.is_sole_writer:
                 return known.sessions
             self._known[name] = known
-            if len(self._known) > _MAX_NAMES:
+            if len(self._known) > self._max_names:
                 self._known.popitem(last=False)
         self._known.move_to_end(name)
         return known.sessions[-limit:]

@@ -183,7 +183,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
         turn.spent, turn.breaks = spent.get(turn.turn_id, turn.spent), breaks.get(turn.turn_id)
         turn.approvals = approvals.get(turn.turn_id, turn.approvals)
         if turn.result is None and turn.state != "imported":
-            _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
+            turn.waited_for = (await read_calls(paths, agent_class, history.entries, turn.turn_id)).waited_for
     return history
 
 
