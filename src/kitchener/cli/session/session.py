@@ -303,13 +303,15 @@ class _History:
             turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
         elif kind in _WORK_ORDER_STATES:
             self._take_work_order(turn, entry.entity_id, kind, payload)
+        elif events.completes_work_order(kind, payload):
+            self._take_work_order(turn, entry.entity_id, events.WO_COMPLETED, payload)
 
     def _take_work_order(self, turn: _TurnRow, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
         state = _WORK_ORDER_STATES[kind]
         # A turn that goes on after an approval ends the work order of the turn that asked.
         turn = turn if kind == events.WO_PLANNED else next((t for t in self.turns.values() if wo_id in t.work_orders), turn)
         known = turn.work_orders.setdefault(wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "cost": None})
-        known["state"] = state
+        known["state"] = "dispatched" if "tier_target" in payload else state
         known["wo_type"] = payload_as(WorkOrderPlannedPayload, payload).get("wo_type", known["wo_type"])
         known["cost"] = payload_as(WorkOrderCompletedPayload, payload).get("cost", known["cost"])
 
