@@ -131,8 +131,8 @@ class Components:
     """What shapes requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
-    checks: RequestChecks
     content_checks: ContentChecks
+    """Checks a message before there is a session for it, by the rules for all arguments."""
     approvals: Approvals
     """Takes answers to tool calls that wait for a person."""
 
@@ -197,9 +197,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
     )
     limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
     admission = Admission(config, limiter, text, content)
-    checks = RequestChecks(limits, by_model=config.verify_with_model, tools=tools, client_tools=config.client_tools)
-    make_consolidator = host.kinds.consolidator
-    consolidator = make_consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
+    consolidator = host.kinds.consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
     return Components(
         sessions=sessions,
         admission=admission,
@@ -215,8 +213,7 @@ def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documen
         authority=authority,
         sources=sources,
         content=content,
-        checks=checks,
-        content_checks=ContentChecks(checks, content, ledgers),
+        content_checks=ContentChecks(_checks(config, limits, tools), content, ledgers),
         approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
     )
 
@@ -243,6 +240,10 @@ def _authority(
     if ruleset.is_chat and not sources.shows_history:
         ruleset = replace(ruleset, prompt_layout="block")
     return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset, comparing=host.comparing)
+
+
+def _checks(config: HO2Config, limits: LimitsConfig, tools: ToolRegistry) -> RequestChecks:
+    return RequestChecks(limits, by_model=config.verify_with_model, tools=tools, client_tools=config.client_tools)
 
 
 def _content(config: HO2Config, host: SharedResources, reply: Constraints) -> ContentIntake:

@@ -100,7 +100,7 @@ class HO2Supervisor:
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
-        self._approvals, self._checks = parts.approvals, parts.checks
+        self._approvals, self._checks = parts.approvals, parts.content_checks.rules
         self.content = parts.content_checks
         """Checks a message and what it brings before there is a session for it."""
         self.erasure, self.outside = parts.erasure, parts.outside
