@@ -165,7 +165,7 @@ class TestServer:
             if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
                 continue
             root, answers = tmp_path / name, [value, {}]
-            async with serving(root, ScriptedProvider(lambda request, left=answers: left.pop(0))) as client:
+            async with serving(root, ScriptedProvider(answers)) as client:
                 asked = await asking(client, door, schema)
                 told = [each.messages[-1].content for each in client.provider.requests]
                 assert (asked.status, len(told), "too many ways to read it" in told[-1]) == (200, 2, True), name

@@ -150,8 +150,8 @@ class TestSchemas:
         settings = clients(schema_ms_per_minute=10, requests_per_minute=1_000_000)
         async with serving(tmp_path / "root", serve=settings) as client:
             ada, wrong = of(client, "ada"), {"type": "object", "title": tmp_path.name, "properties": {"a": {"type": "x"}}}
-            form = {"response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": wrong}}}
-            found = [await ada.chat("hello", **form) for _ in range(3)]
+            form = {"type": "json_schema", "json_schema": {"name": "f", "schema": wrong}}
+            found = [await ada.chat("hello", response_format=form) for _ in range(3)]
             assert [each.status for each in found] == [400] * 3
-            other = {"response_format": {"type": "json_schema", "json_schema": {"schema": {**wrong, "title": "other"}}}}
-            assert (await ada.chat("hello", **other)).status == 429
+            other = {"type": "json_schema", "json_schema": {"schema": {**wrong, "title": "other"}}}
+            assert (await ada.chat("hello", response_format=other)).status == 429
