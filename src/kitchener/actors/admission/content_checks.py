@@ -39,7 +39,7 @@ class ContentChecks:
     """
 
     def __init__(self, rules: RequestChecks, intake: ContentIntake, ledgers: LedgerGroup) -> None:
-        self.rules, self._intake, self._ledgers = rules, intake, ledgers
+        self._rules, self._intake, self._ledgers = rules, intake, ledgers
         self._compiling = anyio.Lock()
 
     async def checked(
@@ -69,10 +69,10 @@ class ContentChecks:
         Raises:
             CallerError: the turn would be refused; its subclasses say why. UnsupportedPart is one
         """
-        text = self.rules.message(message)
-        self.rules.size(text, self._ledgers.ho2m.config)
+        text = self._rules.message(message)
+        self._rules.size(text, self._ledgers.ho2m.config)
         given = (None, None, idempotency_key, True, None)
-        check = partial(self.rules.call, *given, (), parts, None, output, tool_choice, client_tools, time)
+        check = partial(self._rules.call, *given, (), parts, None, output, tool_choice, client_tools, time)
         if output is None and not client_tools:
             call = check()
         else:
