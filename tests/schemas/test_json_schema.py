@@ -94,7 +94,7 @@ class Asked(dict[str, Any]):
 
 def test_counting_goes_through_the_shorter_of_a_schema_and_an_object() -> None:
     """Regression: a schema of 2,000 names and a list of 40,000 small objects took two seconds to count."""
-    schema = {"items": {"properties": {f"p{number}": {} for number in range(2_000)}}}
+    schema: dict[str, Any] = {"items": {"properties": {f"p{number}": {} for number in range(2_000)}}}
     Asked.times = 0
     assert steps(schema, [Asked(p1=1, p7=2, q=3) for _ in range(300)]) == 1 + 300 * 3
     assert Asked.times < 10_000
