@@ -60,8 +60,8 @@ async def client_schemas(root: Path, **settings: Any) -> Hashable:
             here, found = client.with_headers(authorization=f"Bearer {KEY}"), list[int]()
             for number in range(2):
                 form = {"schema": {"type": "object", "title": f"{root} {number}"}}
-                wanted = {"response_format": {"type": "json_schema", "json_schema": form}}
-                found.append((await here.chat("hello", **wanted)).status)
+                wanted = {"type": "json_schema", "json_schema": form}
+                found.append((await here.chat("hello", response_format=wanted)).status)
     return tuple(found)
 
 

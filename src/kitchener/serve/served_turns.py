@@ -16,7 +16,7 @@ from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.access.callers import Place
+from kitchener.serve.access.callers import RequestPlace
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace
 
@@ -229,18 +229,23 @@ class ServedTurns:
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def begin(self, place: Place, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
+    def begin(self, place: RequestPlace, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
         """Begins a turn whose updates somebody reads. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
         return self._start(place, turn, lambda: turn.run_listened(begin))
 
-    def begin_whole(self, place: Place, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
+    def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
         """Begins a turn of which only the result is wanted. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
         return self._start(place, turn, lambda: turn.run_whole(begin))
 
     def begin_kept(
-        self, place: Place, agent_class: str, session_id: str, begin: Listened, read: Callable[[ServedTurn], Awaitable[None]]
+        self,
+        place: RequestPlace,
+        agent_class: str,
+        session_id: str,
+        begin: Listened,
+        read: Callable[[ServedTurn], Awaitable[None]],
     ) -> ServedTurn:
         """Begins a turn whose updates a task of the server reads to the end, whether or not the client stays.
 
@@ -289,7 +294,7 @@ class ServedTurns:
 
     def _start(
         self,
-        place: Place,
+        place: RequestPlace,
         turn: ServedTurn,
         work: Callable[[], Awaitable[None]],
         wait_read: Callable[[], Awaitable[object]] | None = None,
