@@ -16,7 +16,7 @@ _MOST: Final = 64
 """Questions of one call; reads of another kind get the thread between two calls."""
 
 
-class _Question(Generic[T]):
+class _WaitingRead(Generic[T]):
     """A question, and its answer once there is one."""
 
     __slots__ = ("answers", "error", "question", "woken")
@@ -49,7 +49,7 @@ class BatchedReads:
 
     def __init__(self, limiter: anyio.CapacityLimiter) -> None:
         self._limiter = limiter
-        self._waiting = deque[_Question[object]]()
+        self._waiting = deque[_WaitingRead[object]]()
         self._is_calling = False
 
     async def ask(self, question: Callable[[], T]) -> T:
@@ -57,8 +57,8 @@ class BatchedReads:
 
         Cancelled before the call begins, the question is not asked; after that, its answer is dropped.
         """
-        asked = _Question(question)
-        waits = cast("_Question[object]", asked)
+        asked = _WaitingRead(question)
+        waits = cast("_WaitingRead[object]", asked)
         self._waiting.append(waits)
         try:
             while asked.is_open:
@@ -78,7 +78,7 @@ class BatchedReads:
 
     async def _call(self) -> None:
         """Answers the questions that wait when the thread begins, and wakes their tasks and that of the next call."""
-        taken = list[_Question[object]]()
+        taken = list[_WaitingRead[object]]()
         self._is_calling = True
         try:
             await anyio.to_thread.run_sync(self._answer, taken, limiter=self._limiter)
@@ -88,7 +88,7 @@ class BatchedReads:
                 each.woken.set()
             self._wake_next()
 
-    def _answer(self, taken: list[_Question[object]]) -> None:
+    def _answer(self, taken: list[_WaitingRead[object]]) -> None:
         with suppress(IndexError):  # nothing waits any more; only popping says so, as tasks that are cancelled remove theirs
             while len(taken) < _MOST:
                 taken.append(self._waiting.popleft())
