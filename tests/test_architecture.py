@@ -39,6 +39,7 @@ SAME_MODULE_NAMES = {
     "embeddings": "the settings, the comparison of turns, and what `doctor` says of them",
     "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
     "events": "the types of entries, and entries read for context decisions",
+    "factory": "opens what settings name: providers of answers, and providers of vectors",
     "execution": "the executions of the executor, and the payloads of their entries",
     "gateway": "the command group, and the gateway",
     "index": "the index of a ledger on disk, and the lexical index of turns",

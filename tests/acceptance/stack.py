@@ -18,6 +18,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.errors import ProviderError
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
@@ -45,6 +46,23 @@ def echo(request: PromptRequest) -> Mapping[str, Any]:
     if request.wo_type == "verify":
         return {"decision": "accept", "reason": "echo"}
     return {"response_text": f"echo: {request.variables['user_message']}"}
+
+
+def failing_then_held(hold: "Hold") -> ScriptedProvider:
+    """A model whose first reply fails, and whose second one is held."""
+    failed: list[PromptRequest] = []
+
+    def model(request: PromptRequest) -> Mapping[str, Any]:
+        if request.wo_type == "synthesize" and not failed:
+            failed.append(request)
+            raise ProviderError("scripted", "timeout", "no answer within 120 s")
+        return echo(request)
+
+    async def gate(request: PromptRequest) -> None:
+        if failed:
+            await hold(request)
+
+    return ScriptedProvider(model, gate=gate)
 
 
 class Hold:

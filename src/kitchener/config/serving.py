@@ -64,7 +64,11 @@ class ServeClientConfig(Settings):
     """Largest body of a request with this key, bytes. A larger one is refused with 413. None: that of `[serve]`, which no key
     can go beyond."""
     max_requests: Positive = 64
-    """Requests at the same time. A further one is refused with 429."""
+    """Requests at the same time. A further one is refused with 429. Turns that go on without their request, in the background
+    or because the client went away, count until they end, for requests that begin a turn."""
+    schema_ms_per_minute: Annotated[int, Field(ge=10, le=60_000)] = 3_000
+    """Processor time for compiling schemas that are new to the server, of functions and of formats of replies, milliseconds a
+    minute. One tenth of it may be used at once. After that, a request with a new schema is refused with 429."""
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:

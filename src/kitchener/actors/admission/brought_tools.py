@@ -12,19 +12,22 @@ from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError, EntryRefused
 from kitchener.plain_names import quoted
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
-from kitchener.schemas.pattern_limits import pattern_problem
+from kitchener.schemas.compiled_schemas import CompileTime
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
 
 
-def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[str]) -> ClientToolset:
+def checked_client_tools(
+    tools: object, limits: LimitsConfig, known: Iterable[str], time: CompileTime | None = None
+) -> ClientToolset:
     """Returns the tools of a message as a set.
 
     Args:
         tools: as the caller gives them; a `ClientToolset`, which was checked when it was made, is returned as it is
         limits: how many there may be, and how large
         known: the names of the tools of the agent class and of the built-in ones
+        time: what compiling their schemas counts against; None: nothing
 
     Raises:
         CallerError: one is no `ClientTool`, has a name that is taken or cannot be one, or no schema of an object; or they are
@@ -47,7 +50,7 @@ def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[st
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, limits.max_client_tools_bytes)
+    return _compiled(checked, limits.max_client_tools_bytes, time)
 
 
 def _alike(name: str) -> str:
@@ -73,15 +76,13 @@ def _with_type(tool: ClientTool) -> ClientTool:
     return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
 
 
-def _compiled(tools: Sequence[ClientTool], max_bytes: int) -> ClientToolset:
+def _compiled(tools: Sequence[ClientTool], max_bytes: int, time: CompileTime | None) -> ClientToolset:
     """The set of these tools, whose schemas can be used; raises CallerError if one cannot, or if they are too large."""
     found = ClientToolset.of(tools)
     if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
         raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most max_client_tools_bytes = {max_bytes:,}")
-    if (problem := pattern_problem(each.parameters for each in tools)) is not None:  # each is compiled, while all others wait
-        raise CallerError(f"client_tools: parameters: {problem}")
     try:
-        found.runnable(is_trusted=False)
+        found.compiled(time)
     except ValueError as error:
         raise CallerError(str(error)) from None
     return found
