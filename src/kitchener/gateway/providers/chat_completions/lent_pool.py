@@ -72,11 +72,11 @@ class LentConnections:
         token: Any = current_token().native_token
         self._soon: Callable[[Callable[[], object]], object] = token.run_sync_soon
 
-    async def post(self, content: bytes) -> LentAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None) -> LentAnswer:
         """See `Connections`."""
         asked = _PostedRequest()
         try:
-            answer, first = await self.wait(_begun, self._own, content, asked)
+            answer, first = await self.wait(_begun, self._own, content, read_timeout_s, asked)
         except BaseException:
             asked.is_wanted = False
             self._portal.start_task_soon(asked.close)
@@ -140,9 +140,11 @@ class _PostedRequest:
             self.answer.close()
 
 
-async def _begun(own: OwnConnections, content: bytes, asked: _PostedRequest) -> tuple[OwnAnswer, BodyPiece]:
+async def _begun(
+    own: OwnConnections, content: bytes, read_timeout_s: float | None, asked: _PostedRequest
+) -> tuple[OwnAnswer, BodyPiece]:
     """Sends a body. Returns the answer and the first piece of its body."""
-    asked.answer = answer = await own.post(content)
+    asked.answer = answer = await own.post(content, read_timeout_s)
     try:
         first = await _piece(answer)
     except BaseException:
