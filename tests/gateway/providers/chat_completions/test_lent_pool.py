@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import cast
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from kitchener.gateway.providers.chat_completions.http_pool import OwnAnswer, OwnConnections
-from kitchener.gateway.providers.chat_completions.lent_pool import LentConnections
+from kitchener.gateway.providers.chat_completions.lent_pool import Lender, LentConnections
 
 
 class Answer:
@@ -39,7 +40,7 @@ class Late:
 
     async def post(self, content: bytes, read_timeout_s: float | None) -> OwnAnswer:
         self.begun.set()
-        with anyio.CancelScope(shield=True):
+        with suppress(anyio.get_cancelled_exc_class()):
             await anyio.to_thread.run_sync(self.may_end.wait)
         return cast(OwnAnswer, self.answer)
 
@@ -48,7 +49,7 @@ class Late:
 async def late() -> AsyncIterator[tuple[Late, LentConnections]]:
     own = Late()
     with start_blocking_portal("asyncio") as portal:
-        yield own, LentConnections(portal, cast(OwnConnections, own))
+        yield own, LentConnections(portal.call(Lender), cast(OwnConnections, own))
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
