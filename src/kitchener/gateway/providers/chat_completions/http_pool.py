@@ -97,14 +97,21 @@ class OwnAnswer:
 
     def close(self) -> None:
         """See `HttpAnswer`."""
-        self._connection.close()
+        _close(self._connection)
 
     def _release(self) -> None:
         transport = self._connection.transport
         if transport is not None and transport.get_write_buffer_size():  # it answered before it had read the request
-            self._connection.close()
+            _close(self._connection)
         else:
             self._connection.release()
+
+
+def _close(connection: Connection) -> None:
+    transport = connection.transport
+    if transport is not None and transport.get_write_buffer_size():
+        transport.abort()  # closing it would wait until the rest of the request is sent, which may be never
+    connection.close()
 
 
 class OwnConnections:
@@ -146,12 +153,12 @@ class OwnConnections:
             while message.code < 200 and message.code != HTTPStatus.SWITCHING_PROTOCOLS:  # such as 103 Early Hints
                 message, body = await protocol.read()
         except HttpProcessingError as error:
-            connection.close()
+            _close(connection)
             raise aiohttp.ClientResponseError(
                 self._request.request_info, (), status=error.code, message=error.message, headers=error.headers
             ) from error
         except BaseException:
-            connection.close()
+            _close(connection)
             raise
         return OwnAnswer(message, body, connection)
 
