@@ -52,6 +52,19 @@ async def client_crowded(root: Path, **settings: Any) -> Hashable:
         return await crowded(root, clients={"desk": {**CLIENT, **settings}})
 
 
+async def client_schemas(root: Path, **settings: Any) -> Hashable:
+    """Two requests of a client, each with a schema that is new."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        async with serving(root, serve={"clients": {"desk": {**CLIENT, **settings}}}) as client:
+            here, found = client.with_headers(authorization=f"Bearer {KEY}"), list[int]()
+            for number in range(2):
+                form = {"schema": {"type": "object", "title": f"{root} {number}"}}
+                wanted = {"type": "json_schema", "json_schema": form}
+                found.append((await here.chat("hello", response_format=wanted)).status)
+    return tuple(found)
+
+
 async def guessed(root: Path, **serve: Any) -> Hashable:
     """Wrong keys from what is, or is said to be, two addresses."""
     with pytest.MonkeyPatch.context() as patch:
@@ -145,6 +158,12 @@ async def titled(root: Path, **serve: Any) -> Hashable:
     async with serving(root, serve=serve) as client:
         await client.chat("A title for: hello")
         return len(await client.runtime.sessions())
+
+
+async def plain_models(root: Path, **serve: Any) -> Hashable:
+    """The answer of the model for titles."""
+    async with serving(root, serve=serve) as client:
+        return (await client.chat("A title for: hello", model="ADMIN-utility")).status
 
 
 async def left(root: Path, **serve: Any) -> Hashable:

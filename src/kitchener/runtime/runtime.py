@@ -26,7 +26,7 @@ from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.embeddings.opening import open_embeddings
+from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, SessionId, check_erasable, is_agent_class
 from kitchener.lanes.calling_chain import calling_chain

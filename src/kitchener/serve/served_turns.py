@@ -16,6 +16,7 @@ from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
+from kitchener.serve.access.callers import RequestPlace
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace
 
@@ -228,22 +229,28 @@ class ServedTurns:
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def begin(self, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
-        """Begins a turn whose updates somebody reads."""
+    def begin(self, place: RequestPlace, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
+        """Begins a turn whose updates somebody reads. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
-        return self._start(turn, lambda: turn.run_listened(begin))
+        return self._start(place, turn, lambda: turn.run_listened(begin))
 
-    def begin_whole(self, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
-        """Begins a turn of which only the result is wanted."""
+    def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
+        """Begins a turn of which only the result is wanted. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
-        return self._start(turn, lambda: turn.run_whole(begin))
+        return self._start(place, turn, lambda: turn.run_whole(begin))
 
     def begin_kept(
-        self, agent_class: str, session_id: str, begin: Listened, read: Callable[[ServedTurn], Awaitable[None]]
+        self,
+        place: RequestPlace,
+        agent_class: str,
+        session_id: str,
+        begin: Listened,
+        read: Callable[[ServedTurn], Awaitable[None]],
     ) -> ServedTurn:
         """Begins a turn whose updates a task of the server reads to the end, whether or not the client stays.
 
         Args:
+            place: of its request; the turn keeps it
             agent_class: whose turn it is
             session_id: its session
             begin: runs the turn
@@ -262,7 +269,7 @@ class ServedTurns:
             await turn.run_listened(begin)
 
         self._tasks.start_soon(read_all)
-        return self._start(turn, work, was_read.wait)
+        return self._start(place, turn, work, was_read.wait)
 
     def _turn(self, agent_class: str, session_id: str, *, is_kept: bool = False) -> ServedTurn:
         counts = self.counts.turns[agent_class]
@@ -286,8 +293,13 @@ class ServedTurns:
             await anyio.lowlevel.checkpoint()
 
     def _start(
-        self, turn: ServedTurn, work: Callable[[], Awaitable[None]], wait_read: Callable[[], Awaitable[object]] | None = None
+        self,
+        place: RequestPlace,
+        turn: ServedTurn,
+        work: Callable[[], Awaitable[None]],
+        wait_read: Callable[[], Awaitable[object]] | None = None,
     ) -> ServedTurn:
+        place.begin_turn()
         self._running.setdefault(turn.session_id, []).append(turn)
 
         async def run() -> None:
@@ -296,6 +308,7 @@ class ServedTurns:
                 if wait_read is not None:
                     await wait_read()
             finally:
+                place.end_turn()
                 turns = self._running[turn.session_id]
                 turns.remove(turn)
                 if not turns:
