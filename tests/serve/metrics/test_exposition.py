@@ -97,8 +97,9 @@ async def test_a_provider_that_is_not_called_is_told(tmp_path: Path) -> None:
 
 async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None:
     async with serving(tmp_path / "root", ScriptedProvider([RuntimeError("broken")] * 9)) as client:
-        assert (await client.chat("hello")).status == 200
-        assert (await client.chat("x" * 200_000)).status == 400
+        path = f"/v1/sessions/{(await client.ask('POST', '/v1/sessions', {})).json['session_id']}/messages"
+        assert (await client.ask("POST", path, {"message": "hello"}, idempotency_key="k")).status == 200
+        assert (await client.ask("POST", path, {"message": "another"}, idempotency_key="k")).status == 409
         now = await metrics(client)
         assert ends_of(now, "ADMIN") == {"completed": 0, "degraded": 1, "failed": 1, "stopped": 0}
 
