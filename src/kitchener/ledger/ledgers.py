@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import anyio.to_thread
+
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.ids import path_part
@@ -52,9 +54,13 @@ class Ledgers:
         return self._group.commit()
 
     async def update_index(self) -> None:
-        """Adds the durable entries of all members to their indexes; see `LedgerClient.update_index`."""
+        """Adds the durable entries to the indexes, so that a `LedgerReader` opened beside these ledgers scans little.
+
+        Without this, an index gets them in large parts, since a client has their positions in memory. A failed write of an index
+        slows reads only.
+        """
         for member in self._members:
-            await member.update_index()
+            await anyio.to_thread.run_sync(member.storage.index_flushed)
 
     def request_commit(self) -> None:
         """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
