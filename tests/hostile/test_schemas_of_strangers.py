@@ -126,6 +126,12 @@ def test_replies_of_older_turns_are_checked_as_they_were(version: int) -> None:
     assert contract.output_problem({"p0": "c"}) is not None
 
 
+def test_a_recorded_schema_beyond_the_limits_fits_nothing() -> None:
+    """A turn from before the limits may wait for an approval, and goes on after it."""
+    contract = PromptLibrary.load().contract("PRC-SYNTHESIZE-002").asking(COSTLY_TO_COMPILE["names"])
+    assert "patterns" in str(contract.output_problem({}))
+
+
 @given(st.sampled_from([EMAIL, EXPONENTIAL, "^a+$", NESTED_LOOK]), st.text(max_size=3_000), st.text(max_size=10))
 def test_a_longer_text_takes_no_fewer_steps(pattern: str, text: str, more: str) -> None:
     assert match_steps(pattern, text) <= match_steps(pattern, text + more)
