@@ -18,7 +18,7 @@ from kitchener.records.work_order import WorkOrder
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.stack import COST, QUESTION, Said, ScriptedExecutor, Stack, echo, fitting, read_all, synthesizes
+from tests.acceptance.stack import COST, QUESTION, Said, ScriptedExecutor, Stack, echo, fitting, read_all, synthesizes, types_of
 
 COMMAND = {**QUESTION, "speech_act": "command", "tool_request": {"tool_id": "list_packages", "arguments": {"prefix": "k"}}}
 
@@ -286,6 +286,25 @@ async def test_wo_chain_complete_event_logged(stack: Stack) -> None:
     assert len(chain["wo_chain_summary"]) == 2
     assert chain["cost_summary"] == result.cost_summary
     assert chain["cost_summary"]["input_tokens"] == 2 * COST.input_tokens
+
+
+async def test_a_turn_writes_an_entry_for_each_thing_that_happens(runtime: Runtime) -> None:
+    """Eight entries for two model calls: of each the plan, the answer and that it was accepted, between the turn's two ends.
+
+    What fewer of them say, they say as before: whose output was accepted, by which verdict, and what it cost.
+    """
+    ledgers, result = runtime.ledgers("ADMIN"), await runtime.supervisor("ADMIN").handle_turn("hello")
+    of_turn = [e for e in await read_all(ledgers.ho2m, session_id=result.session_id) if "turn_id" in e.payload]
+    calls = await read_all(ledgers.ho1m, session_id=result.session_id)
+    assert types_of(of_turn) == [
+        *(events.TURN_STARTED, events.WO_PLANNED, events.WO_COMPLETED, events.WO_PLANNED, events.WO_QUALITY_GATE),
+        events.TURN_COMPLETED,
+    ]
+    assert types_of(calls) == [events.LLM_CALL, events.LLM_CALL]
+    ends = [e.payload for e in of_turn if events.completes_work_order(e.entry_type, e.payload)]
+    assert [end["output_ref"] for end in ends] == [call.ref.as_mapping() for call in calls]
+    assert [(end["wo_id"], end["cost"]) for end in ends] == [(wo["wo_id"], wo["cost"]) for wo in result.wo_chain_summary]
+    assert all(end["output_hash"].startswith(("sha256:", "hmac-sha256:")) for end in ends)
 
 
 async def test_wo_quality_gate_event_logged(by_hand: OpenStack) -> None:

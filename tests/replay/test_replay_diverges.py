@@ -145,7 +145,7 @@ def tampered_objective(entry: dict[str, Any]) -> None:
 
 SIGNALS = Path("HOT/memory/signals.jsonl")
 FORGED: dict[str, tuple[Path, Callable[[dict[str, Any]], None], tuple[str, str, int]]] = {
-    "answer": (HO1M, tampered_answer, ("WO_QUALITY_GATE", "trace_hash", 4)),
+    "answer": (HO1M, tampered_answer, ("WO_QUALITY_GATE", "output_hash", 4)),
     "classification": (HO1M, tampered_label, ("WO_COMPLETED", "output_hash", 3)),
     "projection": (CONTEXT, tampered_visible, ("PROJECTION_COMPUTED", "visible", 2)),
     "objective": (HO2M, tampered_objective, ("INTENT_DECLARED", "objective", 1)),

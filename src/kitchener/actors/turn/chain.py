@@ -194,7 +194,7 @@ class WorkOrderChain:
         services, session = self._services, self._session
         # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
-        limits: ConstraintsMapping = {**services.constants.mapping_of(step.constraints), "timeout_ms": left_ms}
+        limits: ConstraintsMapping = {**services.constants.steps.mapping_of(step.constraints), "timeout_ms": left_ms}
         changes = room.limit(limits)
         wo = services.constants.blank(step.wo_type).replaced(
             wo_id=work_order_id(session.session_id, number),

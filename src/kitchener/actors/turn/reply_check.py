@@ -213,7 +213,7 @@ async def _ask_verifier(
         "acceptance": list(acceptance),
         "user_message": message,
     }
-    check = await chain.dispatch(Step("verify", inputs, services.constants.verify, parent=wo.wo_id))
+    check = await chain.dispatch(Step("verify", inputs, services.constants.steps.verify, parent=wo.wo_id))
     if isinstance(check, Reply):
         return check
     if check.state != "completed" or check.output_result is None:

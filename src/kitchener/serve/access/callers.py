@@ -65,7 +65,7 @@ class Caller:
     def unknown_agent(agent_class: str) -> RequestRefused:
         """The error about an agent class that there is not, or not for this key."""
         return RequestRefused(
-            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/models lists them"
+            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/me lists them"
         )
 
     def reaches(self, agent_class: str) -> bool:
