@@ -167,9 +167,8 @@ class TestServer:
     @pytest.mark.parametrize("door", ["chat", "responses", "native"])
     async def test_replies_that_are_costly_to_check_are_told_to_the_model(self, tmp_path: Path, door: str) -> None:
         """And the turn is replayed as it was."""
-        for name, (schema, value) in COSTLY_TO_CHECK.items():
-            if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
-                continue
+        short = {name: each for name, each in COSTLY_TO_CHECK.items() if len(json.dumps(each[0])) <= MAX_SCHEMA_CHARS}
+        for name, (schema, value) in short.items() if door == "chat" else [*short.items()][:1]:
             root = tmp_path / name
             async with serving(root, ScriptedProvider([value, {}])) as client:
                 asked = await asking(client, door, schema)
