@@ -140,8 +140,8 @@ class CompiledContract:
             return None
         try:  # kept where its memory is bounded, with those of all callers
             return stranger_schema(self.output_schema, self._schema_digest).problem(output)
-        except ValueError as error:
-            raise PromptError(f"{_OF_CALLER}: expected a JSON schema that stands by itself, found: {error}") from error
+        except ValueError as error:  # recorded before there were limits, and a turn goes on with it
+            return f"{_OF_CALLER}: expected a JSON schema that stands by itself, found: {error}"
 
     def render(self, variables: Mapping[str, object], turn_id: str, session_id: str = "") -> tuple[Message, ...]:
         """Returns the messages for these variables: system, chat messages of earlier turns, user. Equal arguments give equal
