@@ -181,6 +181,9 @@ the reason `client_tool`, and `TURN_COMPLETED` has the calls that wait (7: such 
 its signals have one entry, which names the turn (7: an entry each, with the turn in its sealed metadata). `input_refs` of
 `WO_PLANNED` name what the input holds besides the turn's message, and are left out where that is nothing (7: the message too).
 A model is shown the text of a tool as it is, with a line below it about a page or a cut (7: as JSON, in quotes and escapes).
+
+Version 9: a reply that takes too many steps to check against the schema that its caller asks for does not fit, with the
+matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

@@ -5,14 +5,12 @@ that searches the index. Knows nothing of what the sessions hold. Explained in `
 """
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kitchener.ids import SessionId
 from kitchener.ledger.ledger import LedgerGroup
 from kitchener.records import events
 
-_MAX_NAMES: Final = 4_096
-"""Names whose sessions are remembered, those used last."""
 OwnedName = tuple[str | None, str]
 """Whose name it is, and the name."""
 
@@ -31,10 +29,11 @@ class ExternalNames:
 
     Args:
         ledgers: where the starts of sessions are on record
+        max_names: names whose sessions are remembered, those used last
     """
 
-    def __init__(self, ledgers: LedgerGroup) -> None:
-        self._ledgers = ledgers
+    def __init__(self, ledgers: LedgerGroup, max_names: int) -> None:
+        self._ledgers, self._max_names = ledgers, max_names
         self._known: OrderedDict[OwnedName, KnownSessions] = OrderedDict()
         self._searches: dict[OwnedName, object] = {}
         """The last look-up that runs for each name. A start of a session of this name removes it: what it finds is not
@@ -55,7 +54,7 @@ class ExternalNames:
             if not is_current or not self._ledgers.is_sole_writer:
                 return known.sessions
             self._known[name] = known
-            if len(self._known) > _MAX_NAMES:
+            if len(self._known) > self._max_names:
                 self._known.popitem(last=False)
         self._known.move_to_end(name)
         return known.sessions[-limit:]
