@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from kitchener.actors.sessions.directory import SessionManager
 from kitchener.ledger import LedgerClient
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
@@ -106,3 +107,31 @@ async def test_a_history_is_the_same_from_memory_and_from_the_ledger(
             assert not await Histories().continues(session, ClaimedHistory.of(edited)), number
         if recorded:
             assert not await Histories().continues(session, ClaimedHistory.of([*recorded, SaidPair("more", "said")]))
+
+
+@pytest.mark.parametrize(("most", "is_kept"), [(6, True), (5, False), (0, False)])
+async def test_the_hashes_of_so_many_messages_are_kept_whatever_the_number_of_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_kept: bool
+) -> None:
+    """Beyond them, a session that has more turns than memory holds is read again, and only then."""
+    async with serving(tmp_path / "root", attention_window_turns=1) as client:
+        supervisor, histories, sessions = (
+            client.runtime.supervisor(),
+            Histories(most),
+            list[tuple[SessionManager, ClaimedHistory]](),
+        )
+        for _ in range(2):
+            session_id = await supervisor.start_session(subject_id="local")
+            said = [SaidPair(each, (await supervisor.handle_turn(each, session_id=session_id)).response) for each in "abc"]
+            sessions.append((await supervisor.session(session_id), ClaimedHistory.of(said)))
+        reads = Reads(monkeypatch)
+        for _ in range(2):
+            for session, claimed in sessions:
+                assert await histories.continues(session, claimed)
+        assert len(reads.taken()) == (2 if is_kept else 4)
+        session, claimed = sessions[-1]
+        assert await histories.continues(session, claimed)
+        assert reads.taken() == []  # what was used last is always kept
+        histories.forget()
+        assert await histories.continues(session, claimed)
+        assert len(reads.taken()) == 1

@@ -13,8 +13,8 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.serve.chat.chat_request import CONTINUE, SaidPair, as_sent, joined_rounds
 
 APPROVAL_WORDS: Final = ("approve", "deny")
-_MAX_KEPT: Final = 1_024
-"""Sessions whose hashes are kept in memory, those used last."""
+_MOST_KEPT: Final = 131_072
+"""Messages whose hashes are kept in memory, about 20 MB: those of 4,096 sessions of 32 messages."""
 
 
 class SpokenAnswer(NamedTuple):
@@ -95,10 +95,15 @@ _UNREAD: Final = KnownHistory(0, (), (), None)
 
 
 class Histories:
-    """The histories of the sessions that were used last."""
+    """The histories of the sessions that were used last.
 
-    def __init__(self) -> None:
+    Args:
+        most: messages that are kept; of the session that was used last, all
+    """
+
+    def __init__(self, most: int = _MOST_KEPT) -> None:
         self._kept: OrderedDict[str, KnownHistory] = OrderedDict()
+        self._most, self._messages = most, 0
 
     async def continues(self, session: SessionManager, claimed: ClaimedHistory) -> bool:
         """Whether a client that claims this history goes on with a session.
@@ -139,12 +144,14 @@ class Histories:
     def forget(self) -> None:
         """Drops everything: somebody was erased, and what was said must not stay in memory."""
         self._kept.clear()
+        self._messages = 0
 
     def _keep(self, session_id: str, history: KnownHistory) -> None:
+        self._messages += len(history.digests) - len(self._kept.get(session_id, _UNREAD).digests)
         self._kept[session_id] = history
         self._kept.move_to_end(session_id)
-        if len(self._kept) > _MAX_KEPT:
-            self._kept.popitem(last=False)
+        while len(self._kept) > 1 and (self._messages > self._most or len(self._kept) > self._most):
+            self._messages -= len(self._kept.popitem(last=False)[1].digests)
 
 
 async def _said(session: SessionManager) -> list[SaidPair]:
