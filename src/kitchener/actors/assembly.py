@@ -254,7 +254,7 @@ def _services(
         direct_call=given.direct_call,
         listeners=given.host.listeners,
         constants=constants,
-        content=_content(given, constants.synthesize),
+        content=_content(given, constants.steps.synthesize),
         record_source=CallersSources(given.ledgers, is_recording=given.is_recording).record,
         authority=authority,
         memory=_turn_memory(given),

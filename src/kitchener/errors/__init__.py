@@ -157,3 +157,13 @@ __all__ = [
     "UnknownSubject",
     "UnsupportedPart",
 ]
+
+
+def _name_as_imported() -> None:
+    """Lets a traceback name each error as programs import it."""
+    for name in __all__:
+        if isinstance(found := globals()[name], type):
+            found.__module__ = __name__
+
+
+_name_as_imported()

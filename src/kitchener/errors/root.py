@@ -89,7 +89,7 @@ class AdminRefused(KitchenerError):
     @property
     def error_class(self) -> type[KitchenerError]:
         """The class of the error there; `KitchenerError` if this version has no such class."""
-        known = {each.__name__: each for each in _tree(KitchenerError) if each.__module__.startswith(f"{__package__}.")}
+        known = {each.__name__: each for each in _tree(KitchenerError) if each.__module__ == __package__}
         return known.get(self.kind, KitchenerError)
 
 

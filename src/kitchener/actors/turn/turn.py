@@ -230,7 +230,7 @@ class Turn:
             **(self._authority.classify_inputs() if self._authority is not None else {}),
         }
         refs = [ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None]
-        wo = await self._chain.dispatch(Step("classify", inputs, constants.classify, input_refs=refs))
+        wo = await self._chain.dispatch(Step("classify", inputs, constants.steps.classify, input_refs=refs))
         if isinstance(wo, Reply):
             return wo
         if wo.state != "completed" or wo.output_result is None:
@@ -321,7 +321,7 @@ class Turn:
     async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
         """Step 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
-        wo = await self._chain.dispatch(Step("tool_call", arguments, self._services.constants.tool_call))
+        wo = await self._chain.dispatch(Step("tool_call", arguments, self._services.constants.steps.tool_call))
         if isinstance(wo, Reply):
             return wo
         if wo.state == "completed" and wo.output_result is not None:
@@ -346,6 +346,7 @@ class Turn:
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
+                await chain.accept(wo)
                 for failed in rejected:
                     await chain.supersede(failed, wo)
                 self._output = wo.output_result
@@ -366,7 +367,7 @@ class Turn:
         """The first attempt at a reply: what the model is given, and what it may use."""
         constants, call = self._services.constants, self._call
         has_stubs = self._authority is not None and self._authority.shows_stubs
-        constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
+        constraints = constants.steps.synthesis(plan, offers_items=plan.offers_items and has_stubs)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
@@ -377,7 +378,7 @@ class Turn:
             **constants.told_of_tools,
         }
         if call.client_tools is not None and plan.offers_tools:
-            constraints = constants.with_client_tools(constraints, call.client_tools.names)
+            constraints = constants.steps.with_client_tools(constraints, call.client_tools.names)
             inputs |= constants.told_of_client_tools
         is_chat = context.history is not None and context.projection_ref is not None
         return Step(
@@ -419,7 +420,7 @@ class Turn:
         return Reply(response, None, deferral.approval_ids, deferral.client_calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
-        """Closes what the turn leaves behind and writes `TURN_COMPLETED`. After that nothing aborts the turn."""
+        """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
         response, error, pending, client_calls = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
@@ -429,8 +430,7 @@ class Turn:
             await self._chain.abandon(wo_id, "turn_over")
         if (resumed_id := self._approval.resumed_id) is not None:
             await self._chain.abandon(resumed_id, "answered")
-        if self._services.constants.policy_version < 9:
-            await self._chain.record_totals(cost)
+        await self._chain.record_totals(cost)
         if authority is not None:
             is_waiting = pending or client_calls
             closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not is_waiting else None
