@@ -231,8 +231,6 @@ async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None
     }
     elsewhere = (
         events.PART_ATTACHED,
-        events.WO_DISPATCHED,
-        events.WO_CHAIN_COMPLETE,
         events.WO_RETIRED,
         events.WO_DEFERRED,
         events.APPROVAL_REQUESTED,

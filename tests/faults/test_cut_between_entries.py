@@ -168,7 +168,7 @@ async def test_every_work_order_of_a_turn_that_was_cut_off_is_closed(tmp_path: P
     root = tmp_path / "live"
     await said(root, "a train to Rome", "[switch] a hotel")
     begin, end = position(root, events.TURN_STARTED), position(root, events.TURN_COMPLETED)
-    assert end - begin > 6
+    assert end - begin > 8
     for number in range(begin, end):
         copy = tmp_path / str(number)
         died_after(root, copy, number)

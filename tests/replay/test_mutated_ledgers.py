@@ -98,7 +98,6 @@ GIVEN: Mapping[tuple[str, str], str] = {
     ("ATTEMPT_FAILED", "output_begun"): _PROVIDER,
     ("WO_PLANNED", "constraints.timeout_ms"): _TIME,
     ("WO_COMPLETED", "cost.elapsed_ms"): _TIME,
-    ("WO_QUALITY_GATE", "cost.elapsed_ms"): _TIME,
     ("WO_FAILED", "cost.elapsed_ms"): _TIME,
     ("TURN_COMPLETED", "direct_cost.elapsed_ms"): _TIME,
 }
