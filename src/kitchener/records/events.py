@@ -186,7 +186,8 @@ A model is shown the text of a tool as it is, with a line below it about a page 
 Version 9: a turn has an entry for each thing that happens. The verdict that accepts a reply completes its work order, with the
 cost and the output (8: `WO_COMPLETED` followed it). `WO_PLANNED` says to whom the work order is dispatched, unless the budget
 does not cover it (8: `WO_DISPATCHED` followed it). What the chain of a turn adds up to stands in `TURN_COMPLETED` alone (8: in
-`WO_CHAIN_COMPLETE` too).
+`WO_CHAIN_COMPLETE` too). A reply that takes too many steps to check against the schema that its caller asks for does not fit,
+with the matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {

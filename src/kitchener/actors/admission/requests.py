@@ -199,7 +199,7 @@ class RequestChecks:
 
     def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, time: CompileTime | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
-        known = [each["tool_id"] for each in self._tools.definitions()] if self._tools is not None else ()
+        known = self._tools.definitions() if self._tools is not None else ()
         found = checked_client_tools(tools, self._limits, known, time)
         if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
