@@ -26,7 +26,10 @@ class MemoryPayload(CommonPayload):
 
 
 class LoggedSignalPayload(MemoryPayload):
-    """`HO3_SIGNAL` of version 1: something recurring was seen once. A program that logs an event by itself writes it."""
+    """`HO3_SIGNAL` of version 1: something recurring was seen once. A program that logs an event by itself writes it.
+
+    It stays beside version 2, because programs read the line that `log_signal` writes for them: one event, by its own names.
+    """
 
     event_id: str
     signal_id: str
