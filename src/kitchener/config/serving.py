@@ -127,6 +127,9 @@ class ServeConfig(Settings):
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
     before."""
+    warnings_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Warnings of one kind a minute that are logged about what is no request at all. Of further ones, only their number is
+    logged, when the minute ends or the server stops."""
     trusted_proxies: tuple[IpAddress, ...] = ()
     """IP addresses of reverse proxies, such as `127.0.0.1`; no names, no networks. Their X-Forwarded-For tells the address
     that wrong keys count for. Nobody else is believed."""

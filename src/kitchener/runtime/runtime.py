@@ -259,6 +259,7 @@ class Runtime:
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
             "usage_by_model": self._shared.gateway.usage_by_model(),
+            "failures_by_model": self._shared.gateway.failures_by_model(),
             "open_circuits": self._shared.gateway.open_circuits(),
             "mcp_servers": self._shared.servers.statistics(),
         }

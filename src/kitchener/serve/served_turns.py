@@ -16,8 +16,8 @@ from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.access.callers import Place
-from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
+from kitchener.serve.access.callers import RequestPlace
+from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace
 
 _log = get_logger(__name__)
@@ -45,7 +45,7 @@ class ServedTurn:
     Args:
         session_id: its session
         capacity: updates that wait for a slow reader, beyond which the turn waits
-        counts: counts how it ends
+        counts: counts how it ends, for its agent class
         pace: when text that follows other text is handed out
         cancels: whether the turn is cancelled when its client goes away
         is_kept: whether a task of the server reads the updates, which stays when the client goes
@@ -55,7 +55,7 @@ class ServedTurn:
         self,
         session_id: str,
         capacity: int,
-        counts: ServerCounts,
+        counts: TurnCounts,
         pace: TextPace,
         *,
         cancels: bool,
@@ -201,7 +201,7 @@ class ServedTurn:
         self._counts.turn_s.add(anyio.current_time() - self._began)
         result = self._results[0] if self._results else None
         end: ServedEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"
-        self._counts.turns["degraded" if result is not None and result.degraded else end] += 1
+        self._counts.ends["degraded" if result is not None and result.degraded else end] += 1
 
 
 class ServedTurns:
@@ -212,11 +212,12 @@ class ServedTurns:
         capacity: updates that wait for a slow reader
         text_interval_s: how long text waits for text that follows, seconds
         cancels: whether a turn is cancelled when its client goes away
+        counts: counts the turns
     """
 
-    def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool) -> None:
+    def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool, counts: ServerCounts) -> None:
         self._tasks, self._capacity, self._cancels = tasks, capacity, cancels
-        self.counts = ServerCounts()
+        self.counts = counts
         """What came of the turns so far; the server counts its answers in it, too."""
         self._running: dict[str, list[ServedTurn]] = {}
         self._pace = TextPace(text_interval_s, self._running.__len__)
@@ -228,28 +229,34 @@ class ServedTurns:
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def begin(self, place: Place, session_id: str, begin: Listened) -> ServedTurn:
+    def begin(self, place: RequestPlace, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
         """Begins a turn whose updates somebody reads. It keeps the place of its request."""
-        turn = self._turn(session_id)
+        turn = self._turn(agent_class, session_id)
         return self._start(place, turn, lambda: turn.run_listened(begin))
 
-    def begin_whole(self, place: Place, session_id: str, begin: Whole) -> ServedTurn:
+    def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
         """Begins a turn of which only the result is wanted. It keeps the place of its request."""
-        turn = self._turn(session_id)
+        turn = self._turn(agent_class, session_id)
         return self._start(place, turn, lambda: turn.run_whole(begin))
 
     def begin_kept(
-        self, place: Place, session_id: str, begin: Listened, read: Callable[[ServedTurn], Awaitable[None]]
+        self,
+        place: RequestPlace,
+        agent_class: str,
+        session_id: str,
+        begin: Listened,
+        read: Callable[[ServedTurn], Awaitable[None]],
     ) -> ServedTurn:
         """Begins a turn whose updates a task of the server reads to the end, whether or not the client stays.
 
         Args:
             place: of its request; the turn keeps it
+            agent_class: whose turn it is
             session_id: its session
             begin: runs the turn
             read: takes the batches of the turn it is given, and raises nothing
         """
-        turn, was_read = self._turn(session_id, is_kept=True), anyio.Event()
+        turn, was_read = self._turn(agent_class, session_id, is_kept=True), anyio.Event()
 
         async def read_all() -> None:
             try:
@@ -264,8 +271,9 @@ class ServedTurns:
         self._tasks.start_soon(read_all)
         return self._start(place, turn, work, was_read.wait)
 
-    def _turn(self, session_id: str, *, is_kept: bool = False) -> ServedTurn:
-        return ServedTurn(session_id, self._capacity, self.counts, self._pace, cancels=self._cancels, is_kept=is_kept)
+    def _turn(self, agent_class: str, session_id: str, *, is_kept: bool = False) -> ServedTurn:
+        counts = self.counts.turns[agent_class]
+        return ServedTurn(session_id, self._capacity, counts, self._pace, cancels=self._cancels, is_kept=is_kept)
 
     def of_session(self, session_id: str) -> list[ServedTurn]:
         """The turns of a session that run or wait for it, oldest first."""
@@ -286,7 +294,7 @@ class ServedTurns:
 
     def _start(
         self,
-        place: Place,
+        place: RequestPlace,
         turn: ServedTurn,
         work: Callable[[], Awaitable[None]],
         wait_read: Callable[[], Awaitable[object]] | None = None,

@@ -4,6 +4,7 @@
 anywhere but an event loop.
 """
 
+import gc
 import hashlib
 import importlib
 import json
@@ -26,6 +27,8 @@ from typing import Final, Literal, NamedTuple
 import anyio
 import anyio.to_thread
 
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.policy_identity import policy_code
 from kitchener.errors import CallerError, OutcomeUnknown
 from kitchener.ids import SessionId
 from kitchener.ledger import LedgerReader, StoredEntry, compute_trace_hash, verify_file
@@ -188,7 +191,11 @@ def _in_fresh_process(plan: _CrashPlan, kills: int) -> CrashReport:
 
 
 def _main(plan: _CrashPlan, kills: int, writer: Connection) -> None:
-    importlib.import_module(f"anyio._backends._{plan.backend}")  # before the forks, which would each do it
+    # Before the forks, which would each do it: most of what a short life takes.
+    importlib.import_module(f"anyio._backends._{plan.backend}")
+    PromptLibrary.load()
+    policy_code()
+    gc.freeze()
     test = _CrashTest(plan)
     test.run(kills)
     writer.send(test.report)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kitchener.config import ServeClientConfig
 from kitchener.gateway.resilience import Rate
-from kitchener.serve.access.callers import Caller, Place
+from kitchener.serve.access.callers import Caller, RequestPlace
 from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
@@ -100,11 +100,11 @@ async def test_turns_that_fail_give_their_places_back(tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from(["request", "turn", "leave", "end"]), max_size=60))
 def test_places_are_those_of_requests_and_of_turns_that_outlive_them(steps: list[str]) -> None:
     caller = Caller("ada", ServeClientConfig(key="env:ADA_KEY", subject="ada", max_requests=3), Rate(1))
-    places, turns = dict[Place, bool](), list[Place]()  # whether the request runs
+    places, turns = dict[RequestPlace, bool](), list[RequestPlace]()  # whether the request runs
     for step in steps:
         running = [each for each, runs in places.items() if runs]
         if step == "request":
-            places[Place(caller)] = True
+            places[RequestPlace(caller)] = True
         elif step == "turn" and running:
             running[0].begin_turn()
             turns.append(running[0])
@@ -150,8 +150,8 @@ class TestSchemas:
         settings = clients(schema_ms_per_minute=10, requests_per_minute=1_000_000)
         async with serving(tmp_path / "root", serve=settings) as client:
             ada, wrong = of(client, "ada"), {"type": "object", "title": tmp_path.name, "properties": {"a": {"type": "x"}}}
-            form = {"response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": wrong}}}
-            found = [await ada.chat("hello", **form) for _ in range(3)]
+            form = {"type": "json_schema", "json_schema": {"name": "f", "schema": wrong}}
+            found = [await ada.chat("hello", response_format=form) for _ in range(3)]
             assert [each.status for each in found] == [400] * 3
-            other = {"response_format": {"type": "json_schema", "json_schema": {"schema": {**wrong, "title": "other"}}}}
-            assert (await ada.chat("hello", **other)).status == 429
+            other = {"type": "json_schema", "json_schema": {"schema": {**wrong, "title": "other"}}}
+            assert (await ada.chat("hello", response_format=other)).status == 429

@@ -33,13 +33,13 @@ class ContentChecks:
     """Checks messages to one agent class.
 
     Args:
-        checks: the rules for arguments
+        rules: those for all arguments
         intake: reads images and files, and knows which of them the model takes
         ledgers: those of the agent class, whose entries a message must fit into
     """
 
-    def __init__(self, checks: RequestChecks, intake: ContentIntake, ledgers: LedgerGroup) -> None:
-        self._checks, self._intake, self._ledgers = checks, intake, ledgers
+    def __init__(self, rules: RequestChecks, intake: ContentIntake, ledgers: LedgerGroup) -> None:
+        self._rules, self._intake, self._ledgers = rules, intake, ledgers
         self._compiling = anyio.Lock()
 
     async def checked(
@@ -69,10 +69,10 @@ class ContentChecks:
         Raises:
             CallerError: the turn would be refused; its subclasses say why. UnsupportedPart is one
         """
-        text = self._checks.message(message)
-        self._checks.size(text, self._ledgers.ho2m.config)
+        text = self._rules.message(message)
+        self._rules.size(text, self._ledgers.ho2m.config)
         given = (None, None, idempotency_key, True, None)
-        check = partial(self._checks.call, *given, (), parts, None, output, tool_choice, client_tools, time)
+        check = partial(self._rules.call, *given, (), parts, None, output, tool_choice, client_tools, time)
         if output is None and not client_tools:
             call = check()
         else:

@@ -65,7 +65,7 @@ class Caller:
     def unknown_agent(agent_class: str) -> RequestRefused:
         """The error about an agent class that there is not, or not for this key."""
         return RequestRefused(
-            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/models lists them"
+            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/me lists them"
         )
 
     def reaches(self, agent_class: str) -> bool:
@@ -92,7 +92,7 @@ class Caller:
             raise RequestRefused(400, "subject_invalid", str(error)) from None
         return named
 
-    def enter(self) -> "Place":
+    def enter(self) -> "RequestPlace":
         """Counts a request that begins, until its place is left.
 
         Raises:
@@ -110,10 +110,10 @@ class Caller:
                 429, "rate_limited", f"more than {limit} requests a minute (requests_per_minute)", retry_after_s=wait
             )
         self.rate.take(1, now)
-        return Place(self)
+        return RequestPlace(self)
 
 
-class Place:
+class RequestPlace:
     """The place of a request among those of its key. A turn that it began keeps the place until it ends.
 
     Args:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
 from kitchener.plain_names import quoted
-from kitchener.serve.access.callers import Caller, Callers, Place, anybody, is_loopback
+from kitchener.serve.access.callers import Caller, Callers, RequestPlace, anybody, is_loopback
 from kitchener.serve.access.request_names import only_value
 from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
@@ -119,7 +119,7 @@ class Guard:
         key = only_value(Headers(scope=scope), "authorization")
         return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
-    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", place: Place) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", place: RequestPlace) -> None:
         caller = place.caller
         try:
             # Files for everybody need no body, and a slow one must not take a place from those who have a key.
@@ -216,10 +216,10 @@ def caller_of(request: Request) -> Caller:
     return place_of(request).caller
 
 
-def place_of(request: Request) -> Place:
+def place_of(request: Request) -> RequestPlace:
     """The place of a request that has passed the guard."""
     found: Any = request.scope[_PLACE]
-    assert isinstance(found, Place)
+    assert isinstance(found, RequestPlace)
     return found
 
 

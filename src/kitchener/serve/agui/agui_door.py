@@ -87,7 +87,9 @@ class AguiDoor:
             session = await supervisor.session(session_id)
             if has_waiting(session, for_person=True) and not await self._has_run(supervisor, session_id, run_id):
                 return self._stream(supervisor, RunEvents(asked), session, None, asked)
-            turn = self._turns.begin(place_of(request), session_id, self._replying(supervisor, session, asked, content))
+            turn = self._turns.begin(
+                place_of(request), supervisor.agent_class, session_id, self._replying(supervisor, session, asked, content)
+            )
         # What is wrong with the request shows before the first event, and can still have a status of its own.
         await until_gone(request.receive, turn.wait_begun, turn.leave)
         return self._stream(supervisor, RunEvents(asked), session, turn, asked)
@@ -126,7 +128,7 @@ class AguiDoor:
                 return None
             then = self._replying(supervisor, session, asked, content)
         give, made = going_on(supervisor, asked.outputs, then), RunEvents(asked)
-        turn = self._turns.begin(place_of(request), session.session_id, give)
+        turn = self._turns.begin(place_of(request), supervisor.agent_class, session.session_id, give)
         if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
             return self._stream(supervisor, made, session, None, asked)
         return self._stream(supervisor, made, session, turn, asked)
@@ -146,7 +148,9 @@ class AguiDoor:
             return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
-        turn = self._turns.begin(place_of(request), session.session_id, partial(_answer_all, supervisor, given))
+        turn = self._turns.begin(
+            place_of(request), supervisor.agent_class, session.session_id, partial(_answer_all, supervisor, given)
+        )
         if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
             return self._stream(supervisor, made, session, None, asked)
         return self._stream(supervisor, made, session, turn, asked)

@@ -107,7 +107,7 @@ class ChatDoor:
             name = f"{BY_KEY}{key}"
         async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
             ask = self._asking(supervisor, subject_id, session_id, asked, content, key)
-            turn = self._begin(request, ask, session_id, body)
+            turn = self._begin(request, supervisor.agent_class, ask, session_id, body)
         heading = self._heading(body, session_id)
         if not body.stream:
             result = await until_gone(request.receive, turn.result, turn.leave)
@@ -136,10 +136,10 @@ class ChatDoor:
             **content._asdict(),
         )
 
-    def _begin(self, request: Request, ask: Asking, session_id: str, body: ChatBody) -> ServedTurn:
+    def _begin(self, request: Request, agent_class: str, ask: Asking, session_id: str, body: ChatBody) -> ServedTurn:
         if body.stream:
-            return self._turns.begin(place_of(request), session_id, lambda listener: ask(listener=listener))
-        return self._turns.begin_whole(place_of(request), session_id, ask)
+            return self._turns.begin(place_of(request), agent_class, session_id, lambda listener: ask(listener=listener))
+        return self._turns.begin_whole(place_of(request), agent_class, session_id, ask)
 
     async def _going_on(
         self,
@@ -177,10 +177,10 @@ class ChatDoor:
         heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}
         result = None
         if body.stream:
-            turn = self._turns.begin(place_of(request), session_id, give)
+            turn = self._turns.begin(place_of(request), supervisor.agent_class, session_id, give)
             has_turn = await until_gone(request.receive, turn.wait_begun, turn.leave)
         else:
-            turn = self._turns.begin_whole(place_of(request), session_id, partial(give, None))
+            turn = self._turns.begin_whole(place_of(request), supervisor.agent_class, session_id, partial(give, None))
             result = await until_gone(request.receive, turn.result, turn.leave)
             has_turn = result is not None
         if not has_turn:

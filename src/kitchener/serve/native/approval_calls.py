@@ -106,7 +106,7 @@ class ApprovalCalls:
 
     async def _answered(self, request: Request, found: FoundSession, answer: Whole) -> ASGIApp:
         place_of(request).check_turn()
-        turn = self._turns.begin_whole(place_of(request), found.session.session_id, answer)
+        turn = self._turns.begin_whole(place_of(request), found.supervisor.agent_class, found.session.session_id, answer)
         result = await until_gone(request.receive, turn.result, turn.leave)
         return json_response({"result": result_json(result) if result is not None else None})
 

@@ -119,11 +119,11 @@ class MessageCalls:
             **content._asdict(),
         )
         if not body.stream:
-            turn = self._turns.begin_whole(place, session_id, ask)
+            turn = self._turns.begin_whole(place, found.supervisor.agent_class, session_id, ask)
             result = await until_gone(request.receive, turn.result, turn.leave)
             assert result is not None
             return json_response(result_json(result))
-        turn = self._turns.begin(place, session_id, lambda listener: ask(listener=listener))
+        turn = self._turns.begin(place, found.supervisor.agent_class, session_id, lambda listener: ask(listener=listener))
         return EventStream(_events(turn), self._config, turn.leave, ready=turn.wait_begun)
 
 

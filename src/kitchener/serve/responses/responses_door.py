@@ -216,7 +216,7 @@ class ResponsesDoor:
         """Begins a turn, whose events the log gets."""
         log, before = ResponseLog(), self._access.runtime.ledgers(supervisor.agent_class).ho2m.position
         read = partial(self._write, log, body, supervisor, before)
-        log.turn = self._turns.begin_kept(place_of(request), session_id, listened, read)
+        log.turn = self._turns.begin_kept(place_of(request), supervisor.agent_class, session_id, listened, read)
         return log
 
     async def _write(
