@@ -1,7 +1,8 @@
 """An endpoint that speaks OpenAI's chat-completions format and answers at once, in a process of its own, on loopback.
 
 It reads of a request no more than its length and three words, so that the time of a measurement is the client's. Other
-benchmarks start it with `serving()`, or with `serving(delay_s)` where each answer shall begin so much later.
+benchmarks start it with `serving()`, or with `serving(delay_s)` where each answer shall begin so much later. With `apart_s` the
+events of a stream come one by one, as tokens of a model do.
 """
 
 import asyncio
@@ -83,8 +84,8 @@ class _Gate:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, delay_s: float, gate: _Gate) -> None:
-        self._delay_s, self._gate = delay_s, gate
+    def __init__(self, delay_s: float, gate: _Gate, apart_s: float) -> None:
+        self._delay_s, self._gate, self._apart_s = delay_s, gate, apart_s
 
     def connection_made(self, transport: Any) -> None:
         self.transport, self.buffer = transport, b""
@@ -99,29 +100,38 @@ class _Connection(asyncio.Protocol):
             body, self.buffer = self.buffer[end:size], self.buffer[size:]
             kind = "classify" if b'"response_format"' in body else "plain"  # a reply is text
             answer = _ANSWERS[kind][b'"stream":true' in body] if self._gate.opens() else _TOO_MANY
-            if self._delay_s:
+            if self._apart_s and b"\n\n" in answer:
+                self._write_events(answer)
+            elif self._delay_s:
                 asyncio.get_running_loop().call_later(self._delay_s, self.transport.write, answer)
             else:
                 self.transport.write(answer)
 
+    def _write_events(self, answer: bytes) -> None:
+        events = answer.removesuffix(b"\n\n").split(b"\n\n")
+        for number, event in enumerate(events):
+            at_s = self._delay_s + self._apart_s * number
+            asyncio.get_running_loop().call_later(at_s, self.transport.write, event + b"\n\n")
 
-async def _serve(delay_s: float, calls_per_s: float = 0.0) -> None:
+
+async def _serve(delay_s: float, calls_per_s: float = 0.0, apart_s: float = 0.0) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(_Connection, delay_s, _Gate(calls_per_s)), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(partial(_Connection, delay_s, _Gate(calls_per_s), apart_s), "127.0.0.1", 0, backlog=4096)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
 
 
 @asynccontextmanager
-async def serving(delay_s: float = 0.0, calls_per_s: float = 0.0) -> AsyncIterator[str]:
+async def serving(delay_s: float = 0.0, calls_per_s: float = 0.0, apart_s: float = 0.0) -> AsyncIterator[str]:
     """Starts the endpoint in another process for the block, and yields its `base_url`.
 
     Args:
         delay_s: how much later each answer begins
         calls_per_s: calls that it answers in a second; others get 429 with `Retry-After: 1`. 0: it answers all
+        apart_s: time between two events of a stream; 0: all are one write
     """
-    command = [sys.executable, __file__, str(delay_s), str(calls_per_s)]
+    command = [sys.executable, __file__, str(delay_s), str(calls_per_s), str(apart_s)]
     async with await anyio.open_process(command, stderr=None) as process:
         try:
             assert process.stdout is not None

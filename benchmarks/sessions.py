@@ -12,7 +12,8 @@ With `--memory` each turn reads its subject's long-term memory and logs its sign
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
 With `--wire` the model is an endpoint on loopback that answers at once (`benchmarks/instant_server.py`, a process of its own),
-called over HTTP as a real one would be. With `streamed`, each turn is a stream. `--url` names an endpoint that runs already.
+called over HTTP as a real one would be. With `streamed`, each turn is a stream; with `--apart-ms` its tokens come one by one.
+`--url` names an endpoint that runs already.
 
 With `--as-init` the settings are those that `kitchener init` writes: rules classify, long-term memory is on, context `enforce`.
 
@@ -189,7 +190,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         return await run(options)
     from benchmarks.instant_server import serving  # needs `python -m`
 
-    async with serving() as options.url:
+    async with serving(apart_s=options.apart_ms / 1e3) as options.url:
         return await run(options)
 
 
@@ -346,6 +347,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--recall", choices=scopes, help="recall_scope (default: with --memory subject, otherwise intent)")
     parser.add_argument("--classify", choices=("model", "rules", "off"), default="model", help="who classifies (default model)")
     parser.add_argument("--wire", choices=("whole", "streamed"), help="call the model over HTTP, on loopback")
+    parser.add_argument(
+        "--apart-ms", type=float, default=0.0, help="with --wire streamed: time between two tokens (default 0: one write)"
+    )
     parser.add_argument("--url", help="with --wire: base_url of an endpoint (default: one is started)")
     parser.add_argument("--as-init", action="store_true", help="the settings that `kitchener init` writes")
     parser.add_argument("--earlier", type=int, default=0, help="with --long: earlier sessions of the subject (default 0)")
