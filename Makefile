@@ -84,21 +84,22 @@ doors: $(DEV) .doors/clients/.stamp .doors/python/.stamp ## run the tests with M
 		tests/mcp/test_doors.py tests/serve/agui/test_official_client.py tests/serve/test_openai_javascript.py \
 		tests/serve/page/test_page_in_browser.py $(ARGS)
 
+# Installs what a folder's lock file names: $(call install_by_npm,FOLDER OF THE LOCK FILE,WHERE,WHAT,MEGABYTES)
+define install_by_npm
+@echo "Installing $(3) below $(2) ($(4) MB, once) ..."
+@rm -rf $(2) && mkdir $(2) && cp $(1)/package.json $(1)/package-lock.json $(2)
+@(cd $(2) && npm ci --ignore-scripts --no-audit --no-fund --loglevel error) \
+	|| { rm -rf $(2); echo "make doors: $(3) could not be installed; npm says why above" >&2; exit 1; }
+@touch $@
+endef
+
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	@for each in node npm; do command -v $$each >/dev/null || \
 		{ echo "make doors: $$each is not installed; install Node.js 20 or newer, with npm" >&2; exit 1; }; done
-	@echo "Installing the MCP servers 'everything' and 'filesystem' below .doors (40 MB, once) ..."
-	@rm -rf .doors && mkdir .doors && cp tests/mcp/doors/package.json tests/mcp/doors/package-lock.json .doors
-	@cd .doors && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
-		|| { rm -rf ../.doors; echo "make doors: the servers could not be installed; npm says why above" >&2; exit 1; }
-	@touch $@
+	$(call install_by_npm,tests/mcp/doors,.doors,the MCP servers 'everything' and 'filesystem',40)
 
 .doors/clients/.stamp: .doors/.stamp tests/serve/doors/package-lock.json
-	@echo "Installing the clients of tests/serve/doors below .doors/clients (80 MB, once) ..."
-	@rm -rf .doors/clients && mkdir .doors/clients && cp tests/serve/doors/package.json tests/serve/doors/package-lock.json .doors/clients
-	@cd .doors/clients && npm ci --ignore-scripts --no-audit --no-fund --loglevel error \
-		|| { rm -rf ../clients; echo "make doors: the clients could not be installed; npm says why above" >&2; exit 1; }
-	@touch $@
+	$(call install_by_npm,tests/serve/doors,.doors/clients,the clients of tests/serve/doors,80)
 
 # Chromium itself is the system's; only what drives it is installed here.
 .doors/python/.stamp: .doors/.stamp requirements/doors.txt | $(DEV)

@@ -26,8 +26,10 @@ from kitchener import HO3Memory
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory.reader import SIGNALS_FILE
-from kitchener.memory.signals import event_id
+from kitchener.memory.signals import events_of_turn
 from kitchener.memory.subject_cache import SIGNALS, signal_keys
+from kitchener.records import events
+from kitchener.records.entries import SignalPayload
 
 SIGNALS_OF_A_TURN = ("intent:question", "domain:travel", "task:planning", "outcome:success")
 TURNS_OF_A_SESSION, TURNS_OF_A_COMMIT = 5, 128
@@ -65,21 +67,19 @@ async def build(root: Path, size: Size, durability: Any) -> float:
 
 
 async def log_turn(ledger: LedgerClient, subject: int, turn: int) -> None:
-    """The entries that `HO3Memory.log_signal` writes, without its bookkeeping."""
+    """The entry that `HO3Memory.log_turn` writes, without its bookkeeping."""
     session_id = f"SES-{subject * 1_000 + turn // TURNS_OF_A_SESSION:08x}"
     turn_id = f"T-{session_id[4:]}-{turn % TURNS_OF_A_SESSION + 1:06d}"
-    for signal_id in SIGNALS_OF_A_TURN:
-        payload = {
-            "v": 1,
-            "namespace": f"ADMIN/subject-{subject}",
-            "subject_id": f"subject-{subject}",
-            "event_id": event_id(session_id, turn_id, signal_id, 1),
-            "signal_id": signal_id,
-            "session_id": session_id,
-            "timestamp": "2026-02-18T10:30:00.000000+00:00",
-            "metadata": {"turn_id": turn_id},
-        }
-        await ledger.write(LedgerEntry("HO3_SIGNAL", signal_id, payload))
+    payload: SignalPayload = {
+        "v": events.VERSIONS[events.HO3_SIGNAL],
+        "namespace": f"ADMIN/subject-{subject}",
+        "subject_id": f"subject-{subject}",
+        "session_id": session_id,
+        "turn_id": turn_id,
+        "timestamp": "2026-02-18T10:30:00.000000+00:00",
+        "signals": events_of_turn(session_id, turn_id, SIGNALS_OF_A_TURN),
+    }
+    await ledger.write(LedgerEntry(events.HO3_SIGNAL, turn_id, payload))
 
 
 def progress(share: float, what: str, *, end: bool = False) -> None:

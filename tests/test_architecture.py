@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,12 +34,14 @@ MANY_METHODS = {"HO2Supervisor"}
 
 SAME_MODULE_NAMES = {
     "approval": "the command group, and the settings",
+    "approvals": "what takes a person's answers, and the payloads of the entries about them",
     "spending": "the settings, the limits of the gateway, and the sums that commands show",
     "context": "the command group, and the payloads of its entries",
     "content": "the command group, and what takes the images and files of messages",
     "embeddings": "the settings, the comparison of turns, and what `doctor` says of them",
     "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
     "events": "the types of entries, and entries read for context decisions",
+    "factory": "opens what settings name: providers of answers, and providers of vectors",
     "execution": "the executions of the executor, and the payloads of their entries",
     "gateway": "the command group, and the gateway",
     "index": "the index of a ledger on disk, and the lexical index of turns",
@@ -63,9 +66,9 @@ PUBLIC_GROUPS = {
     "a tool, what it may learn about its call, and its question to a person": "tool ToolContext ConfirmationRequired",
     "an image or a file of a message": "ImagePart FilePart",
     "what a turn gives, what a session was, and its replay": "TurnResult TurnError Exchange SessionInfo replay_session",
-    "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolProgress ToolRan TurnCompleted"
-    " WorkOrderPlanned WorkOrderFinished",
-    "a tool that the caller runs": "ClientTool",
+    "the updates of a stream": "TurnUpdate TextDelta TextRetracted ToolStarted ToolProgress ToolRan ClientCallRequested"
+    " TurnCompleted WorkOrderPlanned WorkOrderFinished",
+    "a tool that the caller runs, and what it put out": "ClientTool ClientOutput",
     "an error to report: any, of settings, of a call, of a record": "KitchenerError ConfigError CallerError LedgerError",
     "an error that another session or a later message answers": "UnknownSession SessionEnded SessionBusy OutcomeUnknown",
     "an error of an answer to a call that waits: no such call, or too late": "UnknownApproval ApprovalAnswered ApprovalVoid",
@@ -191,7 +194,7 @@ def test_every_error_that_an_exported_name_says_it_raises_has_its_family_at_the_
 
 def test_an_application_meets_few_names() -> None:
     """Each more is one more to look up: what a single caller in a hundred needs is under its package."""
-    assert len(PUBLIC_NAMES) < 45
+    assert len(PUBLIC_NAMES) < 47
     assert sum(len(names.split()) for names in PUBLIC_GROUPS.values()) == len(PUBLIC_NAMES)
 
 
@@ -249,6 +252,13 @@ def test_functions_fit_on_a_screen() -> None:
         for function in functions(path)
     }
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
+
+
+def test_the_layers_are_drawn_as_they_are_enforced() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["type"] == "layers")
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert page.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0].splitlines() == layers
 
 
 def test_classes_have_few_methods() -> None:

@@ -24,9 +24,11 @@ from kitchener.errors import UnknownSession as UnknownSession
 from kitchener.memory import HO3Memory as HO3Memory
 from kitchener.records.parts import FilePart as FilePart
 from kitchener.records.parts import ImagePart as ImagePart
+from kitchener.records.tools.client_tools import ClientOutput as ClientOutput
 from kitchener.records.tools.client_tools import ClientTool as ClientTool
 from kitchener.records.tools.tool_context import ToolContext as ToolContext
 from kitchener.records.tools.tool_question import ConfirmationRequired as ConfirmationRequired
+from kitchener.records.turn import ClientCallRequested as ClientCallRequested
 from kitchener.records.turn import TextDelta as TextDelta
 from kitchener.records.turn import TextRetracted as TextRetracted
 from kitchener.records.turn import ToolProgress as ToolProgress

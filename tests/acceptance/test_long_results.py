@@ -7,9 +7,10 @@ import orjson
 import pytest
 
 from kitchener.actors.tools.registry import tool
+from kitchener.config import RuntimeConfig
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest, ToolUse
-from kitchener.records.turn import ToolRan
+from kitchener.records.turn import ToolRan, TurnResult
 from kitchener.replaying import read_prompts, replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
@@ -60,6 +61,15 @@ class Reader:
         return "".join(page["text"] for page in self.pages)
 
 
+async def check_record(result: TurnResult, config: RuntimeConfig) -> None:
+    """The turn replays, and its requests can be rebuilt word for word."""
+    report = await replay_session(result.session_id, config=config, tools=[read_file])
+    assert report.is_identical, report.text()
+    prompts = await read_prompts(result.turn_id, config=config)
+    assert prompts.problem is None
+    assert all(call.is_verified for call in prompts.calls)
+
+
 # Only this tool may give more than a page.
 ONE_TOOL = {**OFF, "tool_result_max_bytes": 5_000, "tool_limits": {"read_file": {"max_result_bytes": 65_536}}}
 
@@ -80,11 +90,7 @@ async def test_a_model_reads_a_long_result_page_by_page_in_any_context_mode(
     offered = [[spec.tool_id for spec in request.tools] for request in model.requests]
     assert offered[0] == ["read_file"]  # no word about pages before there are some
     assert offered[1:] == [["read_file", "read_context_item"]] * (len(offered) - 1)
-    report = await replay_session(result.session_id, config=scripted_config(tmp_path, **config), tools=[read_file])
-    assert report.is_identical, report.text()
-    prompts = await read_prompts(result.turn_id, config=scripted_config(tmp_path, **config))
-    assert prompts.problem is None
-    assert all(call.is_verified for call in prompts.calls)
+    await check_record(result, scripted_config(tmp_path, **config))
 
 
 async def test_an_object_is_read_as_the_text_of_its_json(scripted: OpenRuntime) -> None:
@@ -194,11 +200,7 @@ async def test_a_long_result_that_the_classification_asked_for_is_read_page_by_p
         ["read_file", "read_context_item"]
     ] * len(model.requests)
     assert model.pages[0]["text"][:60] in model.requests[0].messages[-1].content
-    report = await replay_session(result.session_id, config=scripted_config(tmp_path, **config), tools=[read_file])
-    assert report.is_identical, report.text()
-    prompts = await read_prompts(result.turn_id, config=scripted_config(tmp_path, **config))
-    assert prompts.problem is None
-    assert all(call.is_verified for call in prompts.calls)
+    await check_record(result, scripted_config(tmp_path, **config))
 
 
 async def test_a_short_result_that_the_classification_asked_for_is_shown_as_it_is(scripted: OpenRuntime) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -110,14 +111,16 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     [
         ("session list --agnt x", "Did you mean --agent? (kitchener session list --help)"),
         ("session lst", "(kitchener session --help)"),
-        ("session show", "SESSION is missing (kitchener session show --help)"),
-        ("run", "IN.jsonl is missing (kitchener run --help)"),
+        ("session show", "kitchener: the argument SESSION is missing (kitchener session show --help)"),
+        ("run", "kitchener: the argument IN.jsonl is missing (kitchener run --help)"),
+        ("session list extra 'one more'", "kitchener: unexpected: 'extra' 'one more' (kitchener session list --help)"),
+        ("context explain last --turn T-1", "kitchener: unexpected: 'last' (kitchener context explain --help)"),
         ("nope", "(kitchener --help)"),
     ],
 )
 def test_a_mistake_names_the_help_of_its_subcommand(cli: Cli, arguments: str, words: str) -> None:
-    outcome = cli(*arguments.split())
-    assert outcome.code == 2
+    outcome = cli(*shlex.split(arguments))
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
     assert outcome.err.endswith(f"{words}\n")
 
 

@@ -50,7 +50,7 @@ def test_divergence_exits_with_5(recorded: Cli, tmp_path: Path) -> None:
     (tmp_path / "kitchener.toml").write_text(SETTINGS + 'standing_rules = ["Be kind."]\n', encoding="utf-8")
     (theirs,) = sessions(recorded, "--agent", "RESIDENT:bo")
     outcome = recorded("replay", "--session", theirs)
-    assert outcome.code == 5
+    assert (outcome.code, outcome.err) == (5, "")
     text = outcome.out.splitlines()
     assert text[0].startswith(f"{theirs}  was recorded under another policy: from T-{theirs[4:]}-000001 on")
     assert text[1] == f"{theirs}  changed since: standing_rules of RESIDENT:bo"

@@ -1,5 +1,7 @@
 """What a user sees of the settings of `[serve]`: who is let in, as whom, how much of it, and what becomes of who goes away."""
 
+import io
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Hashable
@@ -16,6 +18,7 @@ from kitchener.errors import ConfigError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.runtime.ledger_paths import ledger_paths
 from kitchener.serve.application import open_listener
+from kitchener.serve.log_limit import limited
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.actors.waiting import settle
@@ -47,6 +50,19 @@ async def client_crowded(root: Path, **settings: Any) -> Hashable:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVED_KEY", KEY)
         return await crowded(root, clients={"desk": {**CLIENT, **settings}})
+
+
+async def client_schemas(root: Path, **settings: Any) -> Hashable:
+    """Two requests of a client, each with a schema that is new."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        async with serving(root, serve={"clients": {"desk": {**CLIENT, **settings}}}) as client:
+            here, found = client.with_headers(authorization=f"Bearer {KEY}"), list[int]()
+            for number in range(2):
+                form = {"schema": {"type": "object", "title": f"{root} {number}"}}
+                wanted = {"type": "json_schema", "json_schema": form}
+                found.append((await here.chat("hello", response_format=wanted)).status)
+    return tuple(found)
 
 
 async def guessed(root: Path, **serve: Any) -> Hashable:
@@ -142,6 +158,12 @@ async def titled(root: Path, **serve: Any) -> Hashable:
     async with serving(root, serve=serve) as client:
         await client.chat("A title for: hello")
         return len(await client.runtime.sessions())
+
+
+async def plain_models(root: Path, **serve: Any) -> Hashable:
+    """The answer of the model for titles."""
+    async with serving(root, serve=serve) as client:
+        return (await client.chat("A title for: hello", model="ADMIN-utility")).status
 
 
 async def left(root: Path, **serve: Any) -> Hashable:
@@ -267,6 +289,17 @@ async def listened(root: Path, key: str, value: Any) -> Hashable:
     except ConfigError as error:
         return error.key
     return str(host), port == value
+
+
+async def warned(root: Path, value: int) -> Hashable:
+    """How many of several warnings are logged."""
+    logger, journal = logging.Logger("clients"), io.StringIO()
+    logger.addHandler(logging.StreamHandler(journal))
+    async with limited(logger, ServeConfig(warnings_per_minute=value).warnings_per_minute):
+        for _ in range(4):
+            logger.warning("no request")
+        found = journal.getvalue()
+    return found
 
 
 async def waited_for(root: Path, **serve: Any) -> Hashable:

@@ -35,6 +35,7 @@ from tests.erasure.kit import (
     verified,
 )
 from tests.logs import captured_logs
+from tests.memory.kit import learned
 
 ADAS = "ADMIN/ada"
 
@@ -233,29 +234,8 @@ async def test_an_event_given_to_anothers_memory_takes_what_was_learned_there_wi
         bo = await converse(runtime, BO, TALK[0])
         given = [await memory.log_signal("domain:tea", session, namespace="team") for session in (ada, bo)]
         alone = [await memory.log_signal("domain:rice", bo, namespace="team")]
-        line = {
-            "artifact_type": "topic_affinity",
-            "labels": {"domain": [], "task": []},
-            "weight": 0.9,
-            "scope": "global",
-            "gate_snapshot": {"count": 2, "sessions": 2},
-            "model": "m",
-            "prompt_pack_version": "p@1",
-            "consolidation_event_ts": "2026-11-01T00:00:00+00:00",
-            "salience_weight": 0.9,
-            "decay_modifier": 0.9,
-            "window_start": "2026-10-01T00:00:00+00:00",
-            "window_end": "2026-11-01T00:00:00+00:00",
-        }
         for signal, sources in (("domain:tea", given), ("domain:rice", alone)):
-            said = {
-                "context_line": f"They like {signal}.",
-                "content": {"bias": f"They like {signal}.", "category": "topic_affinity"},
-            }
-            await memory.log_overlay(
-                {**line, **said, "signal_id": signal, "source_signal_ids": [signal], "source_event_ids": sources},
-                namespace="team",
-            )
+            await memory.log_overlay(learned(sources, signal, scope="global"), namespace="team")
         assert len(await memory.read_overlays(namespace="team")) == 2
         await runtime.erase_subject(ADA)
         assert [each.signal_id for each in await memory.read_overlays(namespace="team")] == ["domain:rice"]

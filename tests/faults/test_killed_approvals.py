@@ -8,67 +8,31 @@ from collections import Counter
 from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import tool
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
-from kitchener.testing import CrashRoot, ScriptedProvider, crash_test
-from tests.acceptance.stack import QUESTION, open_scripted
-from tests.cli.commands import read_lines
+from kitchener.testing import CrashRoot, crash_test
+from tests.acceptance.stack import open_scripted
+from tests.faults.waiting_turns import MESSAGES, answered, recorded, two_rounds
 
-MESSAGES = {"ada": ["one", "two"], "bo": ["three", "four"]}
 EFFECTS = "effects"
 
 
-def _answer(request: PromptRequest) -> Any:
-    """Two rounds: two effects that ask, then one that does not."""
-    if request.wo_type == "classify":
-        return QUESTION
-    rounds = sum(1 for message in request.messages if message.tool_uses)
-    name = str(request.variables["user_message"]).rpartition("It was asked for: ")[2]
-    asked = {
-        0: [ToolUse("u1", "change", {"what": f"{name} a"}), ToolUse("u2", "change", {"what": f"{name} b"})],
-        1: [ToolUse("u3", "add", {"what": f"{name} c"})],
-    }.get(rounds)
-    if asked is None:
-        return {"response_text": f"done with {name}"}
-    return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5), tool_uses=tuple(asked))
-
-
-class _Answering:
-    """A supervisor beside a person who allows the first call of each turn and denies the second, as often as it takes."""
-
-    def __init__(self, supervisor: HO2Supervisor) -> None:
-        self._supervisor = supervisor
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._supervisor, name)
-
-    async def handle_turn(self, message: str, **options: Any) -> TurnResult:
-        result = await self._supervisor.handle_turn(message, **options)
-        allowed, denied = result.pending_approval
-        first = await self._supervisor.approve(allowed)
-        done = await self._supervisor.deny(denied, "not this one")
-        assert done is not None
-        assert first is None or first == done  # it was answered before
-        return done
-
-
-class _AnsweringRuntime:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def supervisor(self, agent_class: str = "ADMIN") -> _Answering:
-        return _Answering(self._runtime.supervisor(agent_class))
+async def converse(supervisor: HO2Supervisor, message: str, **options: Any) -> TurnResult:
+    """Beside a person who allows the first call of each turn and denies the second, as often as it takes."""
+    result = await supervisor.handle_turn(message, **options)
+    allowed, denied = result.pending_approval
+    first = await supervisor.approve(allowed)
+    done = await supervisor.deny(denied, "not this one")
+    assert done is not None
+    assert first is None or first == done  # it was answered before
+    return done
 
 
 @asynccontextmanager
@@ -90,8 +54,8 @@ async def build(root: Path) -> AsyncIterator[Runtime]:
         """Adds something."""
         return effect(what)
 
-    async with open_scripted(root / "plane", ScriptedProvider(_answer), tools=[change, add]) as runtime:
-        yield cast(Runtime, _AnsweringRuntime(runtime))
+    async with open_scripted(root / "plane", two_rounds("change", "add"), tools=[change, add]) as runtime:
+        yield answered(runtime, converse)
 
 
 def check(found: CrashRoot) -> Iterable[str]:
@@ -100,20 +64,16 @@ def check(found: CrashRoot) -> Iterable[str]:
     done = Counter(json.loads(line) for line in path.read_text().splitlines()) if path.exists() else Counter[str]()
     yield from [f"effect {what!r} happened {count} times" for what, count in done.items() if count > 1]
     yield from [f"effect {what!r} was denied and happened" for what in done if what.endswith(" b")]
-    asked = _entries(found.root, "HO2", "ho2m.jsonl")
+    asked = recorded(found.root, "HO2", "ho2m.jsonl")
     yield from _lost_answers(asked, [*found.acknowledged.values()])
     for subject, number in found.acknowledged:
         name = MESSAGES[subject][number]
         yield from [f"effect {what!r} is missing" for what in (f"{name} a", f"{name} c") if what not in done]
     begun = {each["entity_id"] for each in asked if each["entry_type"] == events.TURN_STARTED}
-    doubtful = _doubtful_subjects(_entries(found.root, "HO1", "ho1m.jsonl"), begun)
+    doubtful = _doubtful_subjects(recorded(found.root, "HO1", "ho1m.jsonl"), begun)
     told = {subject for subject, _ in found.unknown}
     yield from [f"an effect for {each} began and did not end, and nobody was told" for each in doubtful - told]
     yield from [f"an effect for {each} was told as unknown, and none is" for each in told - doubtful]
-
-
-def _entries(root: Path, tier: str, name: str) -> list[Mapping[str, Any]]:
-    return [line["entry"] for line in read_lines(root / "plane" / tier / "ADMIN" / name) if "entry" in line]
 
 
 def _lost_answers(entries: Iterable[Mapping[str, Any]], turns: Iterable[str]) -> Iterable[str]:

@@ -6,12 +6,13 @@ from importlib import resources
 from typing import Any
 
 import orjson
+import pytest
 import trio
 import trio.testing
 
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway import LLMGateway
+from kitchener.errors import ConfigError, ProviderError, ProviderReason
+from kitchener.gateway import LLMGateway, build_providers
 from kitchener.records.prompt import Attempt, Message, PromptRequest, StreamItem
 from kitchener.testing import ScriptedProvider, prompt_request
 
@@ -28,6 +29,19 @@ def ask(
     if variables is not None:
         fields["variables"] = variables
     return prompt_request(text, within_s=within_s, **fields)
+
+
+def one(**settings: Any) -> RouterConfig:
+    """A router whose only further provider is `it`."""
+    return RouterConfig(providers={"it": ProviderConfig(**settings)})
+
+
+async def refusal_of(config: RouterConfig) -> ConfigError:
+    """Why the providers of a router cannot be opened."""
+    with pytest.raises(ConfigError) as caught:
+        async with build_providers(config):
+            pass
+    return caught.value
 
 
 def as_type(request: PromptRequest, wo_type: Any) -> PromptRequest:

@@ -70,3 +70,21 @@ async def test_offline_gives_text_an_object_or_a_tool_request() -> None:
     made = await OfflineProvider().complete(request._replace(output_schema=schema))
     assert made.structured == {"answer": "You are welcome."}
     assert (await OfflineProvider().complete(request)).text == "You are welcome."
+
+
+def test_a_schema_that_multiplies_is_not_filled_to_its_end() -> None:
+    """A client of a server with the built-in model may send one. Regression: twenty levels took seconds, forty had no end."""
+    known: dict[str, Any] = {
+        f"d{number}": {
+            "type": "object",
+            "required": ["a", "b"],
+            "properties": {name: {"$ref": f"#/$defs/d{number + 1}"} for name in ("a", "b")},
+        }
+        for number in range(60)
+    }
+    found = filled({"$ref": "#/$defs/d0", "$defs": {**known, "d60": {"type": "string"}}}, "x")
+    assert len(str(found)) < 1_000_000
+    arrays: dict[str, Any] = {"type": "string", "minLength": 10**15}
+    for _ in range(60):
+        arrays = {"type": "array", "minItems": 100, "items": arrays}
+    assert len(str(filled({"type": "object", "required": ["a"], "properties": {"a": arrays}}, "x"))) < 10_000_000

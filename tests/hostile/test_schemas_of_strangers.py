@@ -1,5 +1,6 @@
-"""A client whose schemas are to keep the process busy: while they are compiled, and while arguments are checked."""
+"""A client whose schemas are to keep the process busy: while they are compiled, and while arguments and replies are checked."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ from hypothesis import strategies as st
 
 from kitchener import ClientTool
 from kitchener.actors.admission.brought_tools import checked_client_tools
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError
+from kitchener.records.output_schema import MAX_SCHEMA_CHARS
 from kitchener.schemas.json_schema import MAX_STEPS, JsonSchema
 from kitchener.schemas.pattern_limits import MAX_BACKTRACKS, MAX_PATTERNS, match_steps
+from kitchener.testing import ScriptedProvider, replay_session
 from tests.serve.functions import calling, use_tools
-from tests.serve.requests import COMPLETIONS, serving
+from tests.serve.requests import COMPLETIONS, Asked, Client, serving
 
 LARGE = "(?i)[a-z]{4000}"
 """Compiles to more than a megabyte, in some 20 ms."""
@@ -113,11 +117,32 @@ def test_a_single_match_has_an_end() -> None:
     assert found is not None
 
 
+@pytest.mark.parametrize("version", [8, 9])
+def test_replies_of_older_turns_are_checked_as_they_were(version: int) -> None:
+    """A turn of version 8 accepted what takes many steps, and its replay has to."""
+    contract = PromptLibrary.load().contract("PRC-SYNTHESIZE-002").asking(fields(NESTED_LOOK), version)
+    assert (contract.output_problem({"p0": "a" * 3_000 + "b"}) is None) == (version == 8)
+    assert contract.output_problem({"p0": "ab"}) is None
+    assert contract.output_problem({"p0": "c"}) is not None
+
+
 @given(st.sampled_from([EMAIL, EXPONENTIAL, "^a+$", NESTED_LOOK]), st.text(max_size=3_000), st.text(max_size=10))
 def test_a_longer_text_takes_no_fewer_steps(pattern: str, text: str, more: str) -> None:
     assert match_steps(pattern, text) <= match_steps(pattern, text + more)
     if pattern == "^a+$":
         assert match_steps(pattern, text) < MAX_BACKTRACKS * (1 + len(text))
+
+
+async def asking(client: Client, door: str, schema: dict[str, Any]) -> Asked:
+    """The answer to a request for an object."""
+    if door == "chat":
+        wanted = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+        return await client.chat("hello", response_format=wanted)
+    if door == "responses":
+        wanted = {"format": {"type": "json_schema", "name": "f", "schema": schema}}
+        return await client.ask("POST", "/v1/responses", {"model": "ADMIN", "input": "hello", "text": wanted})
+    session_id = (await client.ask("POST", "/v1/sessions", {})).json["session_id"]
+    return await client.ask("POST", f"/v1/sessions/{session_id}/messages", {"message": "hello", "output_schema": schema})
 
 
 class TestServer:
@@ -132,6 +157,22 @@ class TestServer:
             body = {"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}], field: sent[field]}
             asked = await client.ask("POST", COMPLETIONS, body)
             assert (asked.status, client.provider.requests) == (400, [])
+
+    @pytest.mark.parametrize("door", ["chat", "responses", "native"])
+    async def test_replies_that_are_costly_to_check_are_told_to_the_model(self, tmp_path: Path, door: str) -> None:
+        """And the turn is replayed as it was."""
+        for name, (schema, value) in COSTLY_TO_CHECK.items():
+            if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+                continue
+            root = tmp_path / name
+            async with serving(root, ScriptedProvider([value, {}])) as client:
+                asked = await asking(client, door, schema)
+                told = [each.messages[-1].content for each in client.provider.requests]
+                assert (asked.status, len(told), "too many ways to read it" in told[-1]) == (200, 2, True), name
+                (session,) = await client.runtime.sessions("ADMIN")
+                config = client.runtime.config
+            report = await replay_session(session.session_id, config=config)
+            assert report.is_identical, report.text()
 
     async def test_arguments_that_are_costly_to_check_are_told_to_the_model(self, tmp_path: Path) -> None:
         schema, value = COSTLY_TO_CHECK["exponential names"]

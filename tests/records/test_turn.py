@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kitchener
 from kitchener.canonical import canonical_bytes
 from kitchener.records.ref import Ref
 from kitchener.records.tools.client_tools import ClientCall
@@ -115,8 +116,10 @@ def test_records_of_a_turn_do_not_change() -> None:
 
 
 def test_the_updates_of_a_stream_can_be_told_apart_by_their_class() -> None:
-    updates = [WorkOrderPlanned, WorkOrderFinished, ToolStarted, ToolProgress, ToolRan, TextDelta, TextRetracted, TurnCompleted]
-    assert set(get_args(TurnUpdate)) == {*updates, ClientCallRequested}
+    updates = set(get_args(TurnUpdate))
+    steps = {WorkOrderPlanned, WorkOrderFinished, ToolStarted, ToolProgress, ToolRan, ClientCallRequested}
+    assert updates == {*steps, TextDelta, TextRetracted, TurnCompleted}
+    assert {each.__name__ for each in updates} <= set(kitchener.__all__)
 
 
 def test_a_call_leaves_everything_open() -> None:

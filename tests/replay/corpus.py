@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import anyio
 
+from kitchener import ClientOutput, ClientTool
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import tool
 from kitchener.errors import ProviderError, TurnTimeout
 from kitchener.ledger import LedgerEntry
 from kitchener.records.parts import ImagePart
 from kitchener.records.prompt import PromptRequest
-from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.signing import make_key

@@ -11,6 +11,7 @@ and replies are items of their own under dates, with excerpts, speakers, images,
 rules; a reply was an object. `0.1.0-version-4` follows version 4: replies are text, and the past stands in chat messages.
 `0.1.0-version-5` follows version 5: days that a message names. `0.1.0-version-6` follows version 6:
 long results are read page by page. `0.1.0-version-7` follows version 7: a turn records things once.
+`0.1.0-version-8` follows version 8: tools of the caller, and one entry for all signals of a turn.
 """
 
 import argparse

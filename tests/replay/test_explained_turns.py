@@ -5,10 +5,33 @@ from pathlib import Path
 import pytest
 
 from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.prefix_breaks import read_breaks
+from kitchener.inspection.spending import Spending, read_spending
 from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.replaying import open_replays
 from kitchener.runtime.ledger_paths import settings_of
 from tests.replay import corpus
+
+_COMPARED = 12
+"""Turns of a session that are read one by one."""
+
+
+@pytest.mark.parametrize("agent_class", ["RESIDENT:recall", "RESIDENT:clerk"])
+async def test_what_is_read_of_one_turn_alone_is_what_its_whole_session_says(recorded_root: Path, agent_class: str) -> None:
+    """Why its prompt begins differently, what was called, and the turns that its tools ran."""
+    settings = settings_of(recorded_root / corpus.SETTINGS.name, None)
+    paths = LedgerPaths(settings)
+    async with open_replays(settings, agent_class) as replays:
+        tape = max([await replays.tape_of(each) for each in await replays.sessions()], key=lambda each: len(each.turns))
+    turns = [turn.turn_id for turn in tape.turns][:_COMPARED]
+    breaks = await read_breaks(paths, agent_class, tape.session_id)
+    spent = await read_spending(paths, agent_class, tape.session_id)
+    for view in [await read_turn(paths, agent_class, each) for each in turns]:
+        whole = spent.get(view.turn_id, Spending())
+        assert view.breaks == breaks.get(view.turn_id)
+        assert (view.spent.llm_calls, view.spent.nested_turns) == (whole.llm_calls, whole.nested_turns)
+    assert len(turns) > 3
+    assert any(breaks.values()), "some prompt of the session begins differently"
 
 
 @pytest.mark.parametrize("agent_class", ["RESIDENT:declare", "RESIDENT:recall", "RESIDENT:clerk"])

@@ -285,6 +285,7 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
         (5, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (6, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (7, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
+        (8, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
     ],
 )
 def test_a_golden_root_with_sources_rebuilds_every_request(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:

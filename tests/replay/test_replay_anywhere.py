@@ -2,7 +2,7 @@
 
 Programs are run and replayed in processes of their own. Two of these tests need more than a clone and are left out without it:
 
-    REPLAY_PYTHONS=/path/to/python3.12:/path/to/python3.13   other interpreters, each with kitchener's requirements installed
+    REPLAY_PYTHONS=/path/to/python3.12:/path/to/python3.13   other interpreters, each with kitchener's requirements and trio
     REPLAY_DIALOGUES=/path/to/dialogues.jsonl                a file for `kitchener run`, of any size
 """
 

@@ -199,6 +199,83 @@ def test_keys_whose_creation_is_killed_before_any_file_operation_are_whole_or_no
     assert number > 10
 
 
+def nameless(directory: Path) -> list[str]:
+    """The slots that hold a key to which no name leads."""
+    found, folder = list[str](), directory / "batches"
+    for path in folder.glob("*.keys") if folder.is_dir() else ():
+        for slot in range(-(-path.stat().st_size // SLOT_BYTES)):
+            text, link = path.read_bytes()[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES], f"batches/{path.name}:{slot}"
+            if text.strip(b"\0") and link not in [os.readlink(each) for each in directory.glob("*.key")]:
+                found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("then", ["given again", "left"])
+def test_a_key_that_a_crash_has_left_without_a_name_does_not_survive_its_destruction(tmp_path: Path, then: str) -> None:
+    """It was given: what was sealed with it elsewhere could still be read."""
+    Keyring(tmp_path / "elsewhere").get("ada")
+    content = Keyring(tmp_path / "elsewhere").key_file("ada")
+    assert content is not None
+    key, was_left = secret(Keyring(tmp_path / "elsewhere"), "ada"), 0
+    for number in range(1, 40):
+        directory, done = tmp_path / str(number), list[bool]()
+        with killed_before_call(number):
+            Keyring(directory).get("ada", content)
+            done.append(True)
+        was_left += bool(nameless(directory))
+        if then == "given again":
+            assert Keyring(directory).get("ada", content).kid == Keyring(tmp_path / "elsewhere").get("ada").kid
+        Keyring(directory).destroy("ada")
+        assert holding(directory, key) == []
+        assert not list(directory.rglob("*.naming"))
+        if done:
+            break
+    assert was_left >= 3, "before the directory is synced, before the name is made"
+
+
+def test_keys_that_a_crash_has_left_without_a_name_are_overwritten_when_the_next_ones_are_made(tmp_path: Path) -> None:
+    was_left = 0
+    for number in range(1, 40):
+        directory, done = tmp_path / str(number), list[bool]()
+        Keyring(directory).load(["before"])
+        with killed_before_call(number):
+            Keyring(directory).load(["ada", "bo", "cy"])
+            done.append(True)
+        was_left += bool(nameless(directory))
+        kids = {each: found.kid for each in ("before", "ada", "bo", "cy") if (found := Keyring(directory).find(each))}
+        Keyring(directory).load(["next"])
+        assert nameless(directory) == []
+        assert not list(directory.rglob("*.naming"))
+        assert kids == {each: Keyring(directory).get(each).kid for each in kids}
+        if done:
+            break
+    assert was_left >= 3
+
+
+def test_keys_whose_names_another_process_is_making_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, real = tmp_path / "keys", os.symlink
+    Keyring(directory).load(["before"])
+    kept = list[bytes]()
+
+    def made_meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(os, "symlink", real)
+        (batch,) = [each for each in (directory / "batches").glob("*.keys") if each.with_suffix(".naming").exists()]
+        before = batch.read_bytes()
+        Keyring(directory).load(["next"])
+        Keyring(directory).destroy("before")
+        assert batch.read_bytes() == before
+        kept.append(before)
+        real(*args)
+
+    monkeypatch.setattr(os, "symlink", made_meanwhile)
+    keyring = Keyring(directory)
+    keyring.load(["ada", "bo"])
+    assert kept
+    assert all(keyring.has(each) for each in ("ada", "bo"))
+    assert Keyring(directory).get("ada").kid == keyring.get("ada").kid
+    assert (nameless(directory), list(directory.rglob("*.naming"))) == ([], [])
+
+
 def copied(directory: Path, to: Path, how: str) -> None:
     if how == "rename":
         directory.rename(to)

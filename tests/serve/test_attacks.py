@@ -4,8 +4,9 @@ Over real connections, on asyncio only: the server's own library runs nowhere el
 """
 
 import asyncio
+import socket
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import cast
 
@@ -80,6 +81,22 @@ async def test_connections_that_send_nothing_give_way_to_those_that_ask(tmp_path
             assert await idle[0][0].read() == b""  # the one that had waited longest
         for _, writer in idle:
             writer.close()
+
+
+async def test_a_burst_of_idle_connections_does_not_close_one_whose_request_is_there(tmp_path: Path) -> None:
+    """All are taken before the first is read. Regression: the first, which asks, gave way to the last."""
+    settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}
+    async with listening(tmp_path / "root", serve=settings) as real:
+        address = ("127.0.0.1", port_of(real))
+        with ExitStack() as opened_here:  # the event loop, which is the server's too, sees none of them before all are there
+            first, *_, last = [opened_here.enter_context(socket.create_connection(address)) for _ in range(300)]
+            for asking in (first, last):
+                asking.sendall(http_clients.request("GET", "/healthz"))
+            for asking in (first, last):
+                asking.setblocking(False)
+                with anyio.fail_after(10):
+                    answer = await asyncio.get_running_loop().sock_recv(asking, 1_000)
+                assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_head_that_does_not_come_in_time_ends_its_connection_and_a_kept_one_may_ask_late(tmp_path: Path) -> None:

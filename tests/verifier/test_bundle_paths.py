@@ -20,7 +20,7 @@ from kitchener.signing import Signer, make_key
 from tests.ledger.support import segments_of
 from tests.verifier.bundle_changes import MOMENT, Bundle, part, row_of, shown
 from tests.verifier.kit import needs_node, node, python, refused
-from tests.verifier.proofs import Proven, bundle, fill, shown_rows, unsigned_heads
+from tests.verifier.proofs import Proven, shown_rows, unsigned_heads
 
 pytestmark = needs_node
 FILES = {
@@ -35,16 +35,6 @@ Change = Callable[[Bundle], object]
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
-    return fill(tmp_path_factory.mktemp("proven"))
-
-
-@pytest.fixture(scope="module")
-def good(proven: Proven) -> Path:
-    return bundle(proven, proven.turns[-1], proven.directory / "good.json")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.replay.test_replay_diverges import HO2M, forge
 from tests.replay.test_replay_signed import without_declaration
 from tests.verifier.bundle_changes import CHANGES, MOMENT, ZEROS, Bundle, part, row_of, unsign
 from tests.verifier.kit import needs_node, node, python, refused
-from tests.verifier.proofs import Proven, bundle, fill, types_in, unsigned_heads
+from tests.verifier.proofs import Proven, bundle, types_in, unsigned_heads
 
 pytestmark = needs_node
 
@@ -31,17 +31,6 @@ pytestmark = needs_node
 def anyio_backend() -> str:
     """A verdict is about files; that both event loops write the same ones is shown in `tests/replay`."""
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
-    return fill(tmp_path_factory.mktemp("proven"))
-
-
-@pytest.fixture(scope="module")
-def good(proven: Proven) -> Path:
-    """The bundle of a turn that was shown learned lines."""
-    return bundle(proven, proven.turns[-1], proven.directory / "good.json")
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,18 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import Admission, TurnLimiter
 from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.admission.content_checks import ContentChecks
 from kitchener.actors.admission.idempotency import IdempotencyKeys
 from kitchener.actors.admission.outside_entries import OutsideEntries
-from kitchener.actors.approval.answering import Approvals
+from kitchener.actors.admission.requests import RequestChecks
+from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
 from kitchener.actors.authority.comparing import Comparing
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.consolidation.consolidator import Consolidator
+from kitchener.actors.consolidation.triggers import ConsolidationTriggers
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity
@@ -33,7 +36,7 @@ from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServ
 from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.actors.work.quality import QualityGate
-from kitchener.clock import Clock, SystemClock
+from kitchener.clock import Clock
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
@@ -107,6 +110,55 @@ class SharedResources:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenParts:
+    """What one supervisor is given. `HO2Supervisor` documents its arguments, which these are."""
+
+    agent_class: str
+    executor: HO1ExecutorProtocol
+    ledgers: LedgerGroup
+    budgeter: TokenBudgeter
+    config: HO2Config
+    memory: LongTermMemory | None
+    attention: AttentionRetriever | None
+    degraded_call: DegradedCall | None
+    direct_call: DirectCall | None
+    tools: ToolRegistry
+    context_items: ContextItems | None
+    clock: Clock
+    ids: IdSource | None
+    host: SharedResources
+
+    @property
+    def used_memory(self) -> LongTermMemory | None:
+        """The memory; None: there is none, or the settings switch it off."""
+        return self.memory if self.config.ho3_enabled else None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether what shapes requests is recorded. A replay passes it, and does not."""
+        return self.host.sources is None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What decides in an agent class, and what shapes its requests."""
+
+    ruleset_hash: str
+    version: int
+    sources: RequestSources
+
+    @classmethod
+    def of(cls, given: GivenParts) -> "Policy":
+        """That of the settings; a replay passes the recorded one with the shared resources."""
+        memory_config = given.used_memory.config if given.used_memory is not None else None
+        return cls(
+            given.host.ruleset_hash or policy_identity(given.config, memory_config),
+            given.host.policy_version,
+            given.host.sources or RequestSources.read(given.config, memory_config, given.tools),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Components:
     """The components of one supervisor."""
 
@@ -117,10 +169,7 @@ class Components:
     intents: IntentCalls
     attention: AttentionRetriever
     runner: TurnRunner
-    consolidator: Consolidator | None
-    """Runs consolidations; None if long-term memory is off."""
-    background: BackgroundJobs | None
-    """Runs automatic consolidations; None if `consolidation` is "manual"."""
+    consolidations: ConsolidationTriggers
     erasure: ErasureGuard
     outside: OutsideEntries
     authority: ContextAuthority | None
@@ -129,141 +178,134 @@ class Components:
     """What shapes requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
+    checks: RequestChecks
+    content_checks: ContentChecks
     approvals: Approvals
     """Takes answers to tool calls that wait for a person."""
 
 
-def assemble(  # noqa: PLR0913 - the arguments of `HO2Supervisor`, which documents them
-    *,
-    agent_class: str,
-    ho1_executor: HO1ExecutorProtocol,
-    ledgers: LedgerGroup,
-    token_budgeter: TokenBudgeter,
-    config: HO2Config,
-    ho3_memory: LongTermMemory | None,
-    attention: AttentionRetriever | None,
-    degraded_call: DegradedCall | None,
-    direct_call: DirectCall | None,
-    tools: ToolRegistry | None,
-    context_items: ContextItems | None,
-    clock: Clock | None,
-    ids: IdSource | None,
-    host: SharedResources,
-) -> Components:
+def assemble(given: GivenParts) -> Components:
     """Builds the components of a supervisor.
 
     Raises:
-        CallerError: commits of `ledgers` leave out the memory's ledgers, or automatic consolidations have no runtime
+        CallerError: commits of the ledgers leave out the memory's ledgers, or automatic consolidations have no runtime
     """
-    clock, limits, tools = clock or SystemClock(), host.limits, tools or ToolRegistry()
-    memory = ho3_memory if config.ho3_enabled else None
-    ruleset_hash, sources = _policy(config, memory, tools, host)
-    authority = _authority(config, ledgers, host, ruleset_hash, sources)
-    sessions = SessionDirectory(
-        agent_class=agent_class,
-        ledgers=ledgers,
-        config=config,
-        clock=clock,
-        ids=ids or RandomIds(config.session_id_digits),
-        max_active=limits.max_active_sessions,
-        text=(text := host.active_text or ActiveText(limits.max_active_chars)),
-        authority=authority,
-        memory=memory,
-    )
-    constants = TurnConstants(config, tools, sources, ruleset_hash, host.policy_version)
-    content = _content(config, host, constants.synthesize)
-    if context_items is not None:
-        context_items.bind(sessions.thread)
-    services = TurnServices(
-        config=config,
-        ledgers=ledgers,
-        executor=ho1_executor,
-        budgeter=token_budgeter,
-        attention=attention or _attention(agent_class, config, sessions, sources, host.policy_version),
-        quality=QualityGate(config),
-        clock=clock,
-        degraded_call=degraded_call,
-        direct_call=direct_call,
-        listeners=host.listeners,
-        constants=constants,
-        content=content,
-        record_source=CallersSources(ledgers, is_recording=host.sources is None).record,
-        authority=authority,
-        memory=_turn_memory(agent_class, config, ledgers, memory, host) if memory is not None else None,
-    )
+    host, limits, policy = given.host, given.host.limits, Policy.of(given)
+    text = host.active_text or ActiveText(limits.max_active_chars)
     limiter = host.limiter or TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
-    admission = Admission(config, limiter, text, content)
-    make_consolidator = host.kinds.consolidator
-    consolidator = make_consolidator(agent_class, services, memory, limits.abort_grace_s) if memory is not None else None
+    authority = _authority(given, policy)
+    sessions = _sessions(given, authority, text)
+    if given.context_items is not None:
+        given.context_items.bind(sessions.thread)
+    services = _services(given, policy, sessions, authority)
+    admission = Admission(given.config, limiter, text, services.content)
+    checks = RequestChecks(
+        limits, by_model=given.config.verify_with_model, tools=given.tools, client_tools=given.config.client_tools
+    )
+    consolidator = _consolidator(given, services)
+    turns = PresentTools(services, given.tools, policy.sources, is_recording=given.is_recording)
     return Components(
         sessions=sessions,
         admission=admission,
         limiter=limiter,
-        keys=IdempotencyKeys(agent_class, ledgers),
+        keys=IdempotencyKeys(given.agent_class, given.ledgers),
         intents=IntentCalls(sessions, admission, authority),
         attention=services.attention,
-        runner=host.kinds.runner(_present_tools(services, tools, sources, host), sessions, limiter, limits.abort_grace_s),
-        consolidator=consolidator,
-        background=_background(config, host),
+        runner=host.kinds.runner(turns, sessions, limiter, limits.abort_grace_s),
+        consolidations=ConsolidationTriggers(given.agent_class, consolidator, _background(given)),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
         outside=OutsideEntries(sessions, admission, authority),
         authority=authority,
-        sources=sources,
-        content=content,
-        approvals=Approvals(sessions, admission, ledgers, tools, is_recording=host.sources is None),
+        sources=policy.sources,
+        content=services.content,
+        checks=checks,
+        content_checks=ContentChecks(checks, services.content, given.ledgers),
+        approvals=Approvals(sessions, admission, given.ledgers, given.tools, is_recording=given.is_recording),
     )
 
 
-def _policy(
-    config: HO2Config, memory: LongTermMemory | None, tools: ToolRegistry, host: SharedResources
-) -> tuple[str, RequestSources]:
-    """Returns the identity of the policy, and what shapes requests."""
-    memory_config = memory.config if memory is not None else None
-    sources = host.sources or RequestSources.read(config, memory_config, tools)
-    return host.ruleset_hash or policy_identity(config, memory_config), sources
+def _sessions(given: GivenParts, authority: ContextAuthority | None, text: ActiveText) -> SessionDirectory:
+    return SessionDirectory(
+        agent_class=given.agent_class,
+        ledgers=given.ledgers,
+        config=given.config,
+        clock=given.clock,
+        ids=given.ids or RandomIds(given.config.session_id_digits),
+        max_active=given.host.limits.max_active_sessions,
+        text=text,
+        authority=authority,
+        memory=given.used_memory,
+    )
 
 
-def _present_tools(services: TurnServices, tools: ToolRegistry, sources: RequestSources, host: SharedResources) -> PresentTools:
-    return PresentTools(services, tools, sources, is_recording=host.sources is None)
+def _services(
+    given: GivenParts, policy: Policy, sessions: SessionDirectory, authority: ContextAuthority | None
+) -> TurnServices:
+    constants = TurnConstants(given.config, given.tools, policy.sources, policy.ruleset_hash, policy.version)
+    return TurnServices(
+        config=given.config,
+        ledgers=given.ledgers,
+        executor=given.executor,
+        budgeter=given.budgeter,
+        attention=given.attention or _attention(given, policy, sessions),
+        quality=QualityGate(given.config),
+        clock=given.clock,
+        degraded_call=given.degraded_call,
+        direct_call=given.direct_call,
+        listeners=given.host.listeners,
+        constants=constants,
+        content=_content(given, constants.steps.synthesize),
+        record_source=CallersSources(given.ledgers, is_recording=given.is_recording).record,
+        authority=authority,
+        memory=_turn_memory(given),
+    )
 
 
-def _authority(
-    config: HO2Config, ledgers: LedgerGroup, host: SharedResources, ruleset_hash: str, sources: RequestSources
-) -> ContextAuthority | None:
+def _authority(given: GivenParts, policy: Policy) -> ContextAuthority | None:
+    config, host = given.config, given.host
     if config.context_mode == "off":
         return None
-    ruleset = ruleset_of(config, ruleset_hash, host.policy_version)
-    if ruleset.is_chat and not sources.shows_history:
+    ruleset = ruleset_of(config, policy.ruleset_hash, policy.version)
+    if ruleset.is_chat and not policy.sources.shows_history:
         ruleset = replace(ruleset, prompt_layout="block")
-    return ContextAuthority(config, ledgers, host.signer, ruleset=ruleset, comparing=host.comparing)
+    return ContextAuthority(config, given.ledgers, host.signer, ruleset=ruleset, comparing=host.comparing)
 
 
-def _content(config: HO2Config, host: SharedResources, reply: Constraints) -> ContentIntake:
+def _content(given: GivenParts, reply: Constraints) -> ContentIntake:
     """Takes images and files that the provider takes to which a reply goes first."""
+    host = given.host
     media_types = partial(host.media_types, reply.provider_id, reply.model_id, reply.domain_tags)
-    return ContentIntake(config, host.limits, host.store, media_types)
+    return ContentIntake(given.config, host.limits, host.store, media_types)
 
 
-def _attention(
-    agent_class: str, config: HO2Config, sessions: SessionDirectory, sources: RequestSources, policy_version: int
-) -> AttentionRetriever:
-    template = resolve_template(sources.templates, agent_class)
-    is_chat = policy_version > 5 and config.prompt_layout == "chat" and sources.shows_history
+def _attention(given: GivenParts, policy: Policy, sessions: SessionDirectory) -> AttentionRetriever:
+    config, sources = given.config, policy.sources
+    template = resolve_template(sources.templates, given.agent_class)
+    is_chat = policy.version > 5 and config.prompt_layout == "chat" and sources.shows_history
     return AttentionRetriever(SessionContext(sessions, config, is_chat=is_chat), config, template, is_chat=is_chat)
 
 
-def _turn_memory(
-    agent_class: str, config: HO2Config, ledgers: LedgerGroup, memory: LongTermMemory, host: SharedResources
-) -> TurnMemory:
+def _turn_memory(given: GivenParts) -> TurnMemory | None:
+    memory, ledgers, agent_class = given.used_memory, given.ledgers, given.agent_class
+    if memory is None:
+        return None
     if not ledgers.covers(memory.ledgers):
         raise CallerError(
             f"the ledgers of {agent_class!r} are committed without those of its memory: Ledgers(…, also=memory.ledgers)"
         )
     kinds = frozenset((*SIGNAL_KINDS, *memory.config.custom_kinds))
-    return host.kinds.turn_memory(memory, ledgers, agent_class, config, kinds)
+    return given.host.kinds.turn_memory(memory, ledgers, agent_class, given.config, kinds)
 
 
-def _background(config: HO2Config, host: SharedResources) -> BackgroundJobs | None:
-    if config.consolidation == "auto" and host.background is None:
+def _consolidator(given: GivenParts, services: TurnServices) -> Consolidator | None:
+    if given.used_memory is None:
+        return None
+    make = given.host.kinds.consolidator
+    return make(given.agent_class, services, given.used_memory, given.host.limits.abort_grace_s)
+
+
+def _background(given: GivenParts) -> BackgroundJobs | None:
+    background, mode = given.host.background, given.config.consolidation
+    if mode == "auto" and background is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')
-    return None if config.consolidation == "manual" else host.background
+    return None if mode == "manual" else background

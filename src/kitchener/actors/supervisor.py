@@ -14,9 +14,8 @@ import anyio
 from pydantic import BaseModel
 
 from kitchener.actors.admission.idempotency import KeyOwner, KeyUse
-from kitchener.actors.admission.requests import RequestChecks
-from kitchener.actors.approval.answering import GivenAnswer
-from kitchener.actors.assembly import SharedResources, assemble
+from kitchener.actors.approval.approvals import GivenAnswer
+from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.item_tool import ContextItems
@@ -27,15 +26,16 @@ from kitchener.actors.turn.turn import TurnOutcome
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import raises_cut_off
-from kitchener.clock import Clock
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config
 from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.lanes.calling_chain import CALLING_CHAIN, live_links
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ApprovalScope, Json
-from kitchener.records.parts import FilePart
-from kitchener.records.tools.client_tools import ClientOutput, ClientTool
+from kitchener.records.output_schema import OutputSchema
+from kitchener.records.parts import FilePart, ReadPart
+from kitchener.records.tools.client_tools import ClientOutput, ClientTool, ClientToolset
 from kitchener.records.turn import OutputT, TurnCall, TurnCompleted, TurnResult, TurnUpdate, UpdateListener, as_asked
 from kitchener.records.work_order import DirectCall, HO1ExecutorProtocol, WorkOrder
 
@@ -80,30 +80,30 @@ class HO2Supervisor:
     ) -> None:
         self._host = host or SharedResources()
         parts = assemble(
-            agent_class=agent_class,
-            ho1_executor=ho1_executor,
-            ledgers=ledgers,
-            token_budgeter=token_budgeter,
-            config=config,
-            ho3_memory=ho3_memory,
-            attention=attention,
-            degraded_call=degraded_call,
-            direct_call=direct_call,
-            tools=tools,
-            context_items=context_items,
-            clock=clock,
-            ids=ids,
-            host=self._host,
+            GivenParts(
+                agent_class=agent_class,
+                executor=ho1_executor,
+                ledgers=ledgers,
+                budgeter=token_budgeter,
+                config=config,
+                memory=ho3_memory,
+                attention=attention,
+                degraded_call=degraded_call,
+                direct_call=direct_call,
+                tools=tools or ToolRegistry(),
+                context_items=context_items,
+                clock=clock or SystemClock(),
+                ids=ids,
+                host=self._host,
+            )
         )
         self.agent_class, self.config, self.attention = agent_class, config, parts.attention
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
-        self._runner, self._consolidator, self._background = parts.runner, parts.consolidator, parts.background
+        self._runner, self._consolidations, self._approvals = parts.runner, parts.consolidations, parts.approvals
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
-        self._approvals = parts.approvals
-        self._checks = RequestChecks(
-            self._host.limits, by_model=config.verify_with_model, tools=tools, client_tools=config.client_tools
-        )
+        self._checks, self.content = parts.checks, parts.content_checks
+        """`content` checks a message and what it brings before there is a session for it."""
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
@@ -184,11 +184,11 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
-        parts: Sequence[FilePart] = (),
+        parts: Sequence[FilePart | ReadPart] = (),
         speaker: str | None = None,
-        output: type[OutputT] | Mapping[str, object] | None = None,
+        output: type[OutputT] | Mapping[str, object] | OutputSchema | None = None,
         tool_choice: str = "auto",
-        client_tools: Sequence[ClientTool] = (),
+        client_tools: Sequence[ClientTool] | ClientToolset = (),
         listener: UpdateListener | None = None,
     ) -> TurnResult[OutputT]:
         """Returns the reply to a message after its record is durable.
@@ -223,7 +223,7 @@ class HO2Supervisor:
             given = (session_id, subject_id, idempotency_key, memory, deadline, acceptance)
             call = self._checks.call(*given, parts, speaker, output, tool_choice, client_tools)
             outcome = await self.handle_call(message, call, listener)
-        self._consolidate_after(outcome)
+        self._consolidations.start(outcome.gates)
         return as_asked(outcome.result, call.output)
 
     async def approve(
@@ -315,13 +315,7 @@ class HO2Supervisor:
         """
         by_namespace = self._checks.consolidation(signal_ids, namespace)
         await self._ready()
-        if self._consolidator is None:
-            raise CallerError(f"agent class {self.agent_class!r} has no long-term memory; set ho3_enabled")
-        with raises_cut_off("the consolidation"):
-            runs = [
-                await self._consolidator.run(signals, namespace=each, gate_ts=gate_ts) for each, signals in by_namespace.items()
-            ]
-        return [wo for done in runs for wo in done]
+        return await self._consolidations.run(by_namespace, gate_ts)
 
     async def recover(self) -> None:
         """Ends the consolidations that a crash left open, and records what shapes requests and who signs projections.
@@ -329,8 +323,7 @@ class HO2Supervisor:
         A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
         """
         await self._sources.record(self._ledgers.ho2m)
-        if self._consolidator is not None:
-            await self._consolidator.recover()
+        await self._consolidations.recover()
         if self._authority is not None:
             await self._authority.declare_signer()
 
@@ -396,11 +389,11 @@ class HO2Supervisor:
         memory: bool = True,
         deadline: float | None = None,
         acceptance: Sequence[str] = (),
-        parts: Sequence[FilePart] = (),
+        parts: Sequence[FilePart | ReadPart] = (),
         speaker: str | None = None,
-        output: type[BaseModel] | Mapping[str, object] | None = None,
+        output: type[BaseModel] | Mapping[str, object] | OutputSchema | None = None,
         tool_choice: str = "auto",
-        client_tools: Sequence[ClientTool] = (),
+        client_tools: Sequence[ClientTool] | ClientToolset = (),
     ) -> AsyncIterator[TurnUpdate]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
@@ -415,7 +408,7 @@ class HO2Supervisor:
         async def run(tell: UpdateListener) -> None:
             outcome = await self.handle_call(message, call, tell)
             await tell(TurnCompleted(as_asked(outcome.result, call.output)))
-            self._consolidate_after(outcome)
+            self._consolidations.start(outcome.gates)
 
         async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:
             async for update in updates:
@@ -482,15 +475,8 @@ class HO2Supervisor:
     def _result_after(self, outcome: TurnOutcome | None) -> TurnResult | None:
         """The result of a turn that went on, for the caller; None: it waits for further answers."""
         if outcome is not None:
-            self._consolidate_after(outcome)
+            self._consolidations.start(outcome.gates)
         return outcome.result if outcome is not None else None
-
-    def _consolidate_after(self, outcome: TurnOutcome) -> None:
-        """Starts the consolidation of the turn's open gates in the background, after the reply was delivered."""
-        gates = outcome.gates
-        if gates is not None and gates.signal_ids and self._background is not None and self._consolidator is not None:
-            run = partial(self._consolidator.run, gates.signal_ids, is_asked_for=False)
-            self._background.start(partial(run, namespace=gates.namespace, gate_ts=gates.gate_ts))
 
     async def _ready(self) -> None:
         if not self._host.is_open:

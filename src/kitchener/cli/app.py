@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.cli.terminal.log_lines import show_logs
@@ -136,7 +136,9 @@ def _usage(error: CycloptsError) -> str:
     argument = error.argument
     if isinstance(error, MissingArgumentError) and argument is not None and argument.field_info.is_positional:
         is_option_too = argument.name.startswith("-")
-        text = f"{argument.field_info.name.upper() if is_option_too else argument.name} is missing"
+        text = f"the argument {argument.field_info.name.upper() if is_option_too else argument.name} is missing"
+    elif isinstance(error, UnusedCliTokensError):
+        text = f"unexpected: {' '.join(map(repr, error.unused_tokens or ()))}"
     return f"{text} (kitchener {''.join(f'{each} ' for each in error.command_chain or ())}--help)"
 
 

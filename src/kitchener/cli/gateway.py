@@ -198,7 +198,7 @@ def _reroute(recorded: RouterConfig, other: LoadedConfig, agent_class: str, call
 
 @dataclass(slots=True)
 class RerouteReport:
-    """All calls, held against the other router."""
+    """All calls, compared with what the other router would do."""
 
     agent_class: str
     session_id: str | None

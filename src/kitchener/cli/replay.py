@@ -14,6 +14,7 @@ from kitchener.actors.tools.named_tools import load_tools
 from kitchener.cli.exits import DIVERGED, OK
 from kitchener.cli.options import JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
+from kitchener.cli.terminal.log_lines import nothing_logged
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
@@ -164,7 +165,8 @@ async def _worked(
             sessions = [session] if session is not None else await work.sessions()
             async with progress_bar(f"sessions of {agent_class}", len(sessions)) as done:
                 for each in sessions:
-                    report = await work.do(each)
+                    with nothing_logged():
+                        report = await work.do(each)
                     done.add()
                     if not is_json:
                         print_text(work.text(report))

@@ -29,7 +29,7 @@ class EmbeddingsConfig(Settings):
     scored: Annotated[int, Field(ge=1, le=1_000)] = 64
     """Most similar texts that gain anything. Their scores are on record in each projection."""
     deadline_s: Seconds = 0.5
-    """Longest wait of a turn for vectors, seconds. What has none by then is ranked by its words alone."""
+    """Longest wait of a turn for vectors, seconds. A text without one is then ranked by its words alone."""
     pause_s: Seconds = 30.0
     """How long nobody is asked for vectors after a failure, seconds."""
     batch: Annotated[int, Field(ge=1, le=2_048)] = 32

@@ -21,7 +21,8 @@ class LimitsConfig(Settings):
     max_waiting_turns: Positive = 10_000
     """Turns that may wait to run, in a fair order of subjects. A further turn is refused at once with `Overloaded`."""
     max_active_sessions: Positive = 20_000
-    """Sessions kept in memory. Beyond it, those idle for longest are passivated: they return from the ledger when needed."""
+    """Sessions kept in memory, and names of chat clients' conversations with the ids of their sessions. Beyond it, those idle
+    for longest are passivated: they return from the ledger when needed."""
     max_active_chars: Positive = 134_217_728
     """Text that the active sessions of all agent classes hold, characters. Beyond it, those idle for longest are passivated.
     A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""

@@ -64,7 +64,11 @@ class ServeClientConfig(Settings):
     """Largest body of a request with this key, bytes. A larger one is refused with 413. None: that of `[serve]`, which no key
     can go beyond."""
     max_requests: Positive = 64
-    """Requests at the same time. A further one is refused with 429."""
+    """Requests at the same time. A further one is refused with 429. Turns that go on without their request, in the background
+    or because the client went away, count until they end, for requests that begin a turn."""
+    schema_ms_per_minute: Annotated[int, Field(ge=10, le=60_000)] = 3_000
+    """Processor time for compiling schemas that are new to the server, of functions and of formats of replies, milliseconds a
+    minute. One tenth of it may be used at once. After that, a request with a new schema is refused with 429."""
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:
@@ -103,6 +107,9 @@ class ServeConfig(Settings):
     """The header with the signed subject of a request, for keys with a `subject_secret`."""
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
+    utility_calls: Literal["allow", "refuse"] = "allow"
+    """What becomes of requests for titles, tags and suggestions. `allow`: each is one plain model call that is not recorded.
+    `refuse`: they are refused, there is no model `<agent>-utility`, and all that the server asks a model is on record."""
     utility_prompts: tuple[Name, ...] = (
         "### Task:\n*<chat_history>\n*</chat_history>*",
         "Provide a concise, 5-word-or-less title for the conversation*",
@@ -110,7 +117,8 @@ class ServeConfig(Settings):
     )
     """Patterns of prompts by which chat clients ask for titles, tags and suggestions, where no header says so; by default
     those of Open WebUI and LibreChat. A conversation that begins with such a message is one plain model call and no turn.
-    Each `*` stands for any text. Empty: only headers and the model's name tell."""
+    Each `*` stands for any text. Empty: a prompt alone makes no such call, so headers and the model's name tell;
+    `utility_calls` refuses those, too."""
     page: bool = True
     """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
@@ -119,6 +127,9 @@ class ServeConfig(Settings):
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
     before."""
+    warnings_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Warnings of one kind a minute that are logged about what is no request at all. Of further ones, only their number is
+    logged, when the minute ends or the server stops."""
     trusted_proxies: tuple[IpAddress, ...] = ()
     """IP addresses of reverse proxies, such as `127.0.0.1`; no names, no networks. Their X-Forwarded-For tells the address
     that wrong keys count for. Nobody else is believed."""

@@ -13,7 +13,7 @@ import anyio
 
 from kitchener.cancellation import is_own_failure
 from kitchener.config import ProviderConfig
-from kitchener.errors import ProviderError
+from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
@@ -61,6 +61,16 @@ class ProviderUsage:
 
 
 @dataclass(slots=True)
+class FailureCounts:
+    """How often attempts of a model failed for one reason, since the gateway began."""
+
+    calls: int = 0
+    """Calls that ended without an answer, of which this was the last attempt, or which could not begin one."""
+    retries: int = 0
+    """Attempts after which their call went on, at the same provider or at a fallback."""
+
+
+@dataclass(slots=True)
 class GuardedProvider:
     """One provider with its pace and its circuit breaker. Its id is the name of its lane."""
 
@@ -80,6 +90,12 @@ class GuardedProvider:
     """Whether its circuit has opened since it last answered. Logged where it changes."""
     used: dict[str, ProviderUsage] = field(default_factory=dict)
     """By model. Nothing is counted of a built-in provider, which charges nothing."""
+    failures: dict[str, dict[ProviderReason, FailureCounts]] = field(default_factory=dict)
+    """By model and reason."""
+
+    def failures_of(self, model_name: str, reason: ProviderReason) -> FailureCounts:
+        """The counts of a model and a reason, to be changed."""
+        return self.failures.setdefault(model_name, {}).setdefault(reason, FailureCounts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +192,7 @@ class Attempts:
         self.output_begun = self.has_shown = self.has_begun = False
         self.outlet = None
         self._failures: list[str] = []
-        self._last: tuple[str, ProviderError] | None = None
+        self._last: tuple[PlannedAttempt, ProviderError] | None = None
         self._take_next()
 
     @property
@@ -323,12 +339,12 @@ class Attempts:
         is_late = self._rules.now() >= self._request.deadline
         if not self.has_begun:
             if is_late or error.reason == "forbidden" or not self.has_fallback():
-                raise self._final(error) from error.__cause__
+                raise self._give_up(error) from error.__cause__
             self._take_next()
             return
         self.has_begun = False
         self._failures.append(f"{self.number} {target.provider_id} {error.reason}")
-        self._last = target.provider_id, error
+        self._last = self._way, error
         await self._on_attempt(
             Attempt(
                 "failed",
@@ -343,15 +359,15 @@ class Attempts:
             )
         )
         if is_late or not error.is_retryable or (self.output_begun and not self._request.restart_streams):
-            raise self._final(error) from error
+            raise self._give_up(error) from error
         pause_s = self._pause_before_retry(error)
-        if pause_s is not None:
-            if pause_s:
-                await anyio.sleep(pause_s)
-        elif self.has_fallback():
+        if pause_s is None and not self.has_fallback():
+            raise self._give_up(error) from error
+        target.failures_of(self._way.model_name, error.reason).retries += 1
+        if pause_s is None:
             self._take_next()
-        else:
-            raise self._final(error) from error
+        elif pause_s:
+            await anyio.sleep(pause_s)
 
     def _pause_before_retry(self, error: ProviderError) -> float | None:
         """Seconds to wait before a retry at the same provider; None: do not retry it."""
@@ -394,17 +410,18 @@ class Attempts:
     def _told_to_slow_down(self) -> ProviderError:
         return ProviderError(self.target.provider_id, "rate_limited", "it refuses calls for their rate")
 
-    def _final(self, error: ProviderError) -> ProviderError:
-        """Returns the error of the whole call."""
-        # A provider's own errors may name another id than the configured one.
-        provider_id, cause, detail = self.target.provider_id, error, error.detail
+    def _give_up(self, error: ProviderError) -> ProviderError:
+        """Counts the call as failed, and returns its error."""
+        way, cause, detail = self._way, error, error.detail
         if error.reason == "breaker_open" and self._last is not None:
-            provider_id, cause = self._last
+            way, cause = self._last
             detail = f"{cause.detail}; then {self.target.provider_id!r}: {error.detail}"
         if len(self._failures) > 1 or (self._failures and (self._last is None or error is not self._last[1])):
             detail = f"{detail} (attempts: {', '.join(self._failures)})"
+        way.target.failures_of(way.model_name, cause.reason).calls += 1
+        # A provider's own errors may name another id than the configured one.
         return ProviderError(
-            provider_id,
+            way.target.provider_id,
             cause.reason,
             detail,
             status=cause.status,

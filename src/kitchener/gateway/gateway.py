@@ -17,8 +17,15 @@ import anyio
 from kitchener.cancellation import is_own_failure
 from kitchener.clock import loop_clock
 from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
-from kitchener.errors import ProviderError
-from kitchener.gateway.attempts import Attempts, CallSettings, GuardedProvider, PlannedAttempt, ProviderUsage
+from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway.attempts import (
+    Attempts,
+    CallSettings,
+    FailureCounts,
+    GuardedProvider,
+    PlannedAttempt,
+    ProviderUsage,
+)
 from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
@@ -156,6 +163,17 @@ class LLMGateway:
         """The same by provider and model."""
         targets = self._rules.targets.items()
         return {name: {model: replace(each) for model, each in target.used.items()} for name, target in targets if target.used}
+
+    def failures_by_model(self) -> dict[str, dict[str, dict[ProviderReason, FailureCounts]]]:
+        """How many calls failed since the gateway began, by provider, model and reason. Built-in providers are left out.
+
+        Calls that a full queue refused are in `statistics`, and those whose asker has gone are no failures.
+        """
+        return {
+            name: {model: {why: replace(each) for why, each in of.items()} for model, of in target.failures.items()}
+            for name, target in self._rules.targets.items()
+            if target.failures and not target.traits.built_in
+        }
 
     def open_circuits(self) -> dict[str, bool]:
         """Whether the circuit of each provider is open, so that it is not called."""

@@ -1,18 +1,20 @@
 """Finds the ledgers of a configuration, and reads them without a lock: agent classes, sessions, the newest turn."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger.disk.scan import may_be_ledger
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
+from kitchener.records.events import index_keys
 from kitchener.runtime.ledger_paths import (
     LedgerName,
     agent_of,
@@ -26,10 +28,33 @@ from kitchener.sealing import Sealer
 
 DEFAULT_AGENT: Final = "ADMIN"
 """The agent class that is meant where none is named."""
+_NAMES: Final = frozenset(each.name for each in ledger_paths(RuntimeConfig(), DEFAULT_AGENT).values())
+"""The names that ledgers have where no setting names another."""
 _WINDOWS: Final = (64, 4_096)
 """Newest entries of a ledger that are searched for a turn, before all of them are."""
 LAST: Final = "last"
 """Stands for the newest session or turn of `--agent`, or of all agent classes, wherever a command expects an id of one."""
+
+
+class FilesBelow(NamedTuple):
+    """The `*.jsonl` files below a directory."""
+
+    ledgers: list[Path]
+    others: list[Path]
+    """Files that somebody else put there, such as an export."""
+
+
+def ledgers_below(directory: Path) -> FilesBelow:
+    """The ledgers below a directory, in order.
+
+    A file with the name of a ledger counts as one whatever it holds, so that a damaged one is found. Any other counts if it
+    begins as one, or if segments or a signed head lie beside it.
+    """
+    found = FilesBelow([], [])
+    for path in sorted(directory.rglob("*.jsonl")):
+        is_ledger = path.name in _NAMES or may_be_ledger(path)
+        (found.ledgers if is_ledger else found.others).append(path)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +92,31 @@ class LedgerPaths:
         async with open_reader(self.config, agent_class, name, sealer=self.sealer()) as reader:
             yield reader
 
+    @asynccontextmanager
+    async def reader_at(self, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
+        """A reader of a ledger at a path, a supervisor's or another; None where there is none yet. It takes no lock."""
+        if not _is_there(path):
+            yield None
+            return
+        index_dir = self.root / "index" if path.is_relative_to(self.root) else None
+        keys = index_keys if is_ho2m else None
+        async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=self.sealer()) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def kept_open(self) -> AsyncIterator["LedgerPaths"]:
+        """The same, whose readers stay open until the block ends: each ledger is opened and its new end verified only once."""
+        async with AsyncExitStack() as opened:
+            yield _KeptOpen(self.config, opened)
+
     def agent_classes(self) -> list[str]:
         """Every class that is configured or has a ledger, in order."""
         found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
         return sorted({*self.config.classes, *filter(is_agent_class, found)})
 
     def ledgers(self) -> Iterator[Path]:
-        """Every ledger file there is: all `*.jsonl` under the root, and those that the settings put elsewhere."""
-        found = set(self.root.rglob("*.jsonl"))
+        """Every ledger file there is: those under the root, and those that the settings put elsewhere."""
+        found = set(ledgers_below(self.root).ledgers)
         for agent_class in ("ADMIN", *self.config.classes):
             found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if path.exists())
@@ -114,6 +156,35 @@ class LedgerPaths:
             raise NotOnRecord(f"{LAST}: no {what}{whose} is on record yet; `kitchener chat` begins one")
         newest = max(found, key=lambda each: (each.timestamp, each.entity_id))
         return newest.entity_id if what == "turn" else payload_as(CommonPayload, newest.payload)["session_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptOpen(LedgerPaths):
+    """Paths of ledgers that stay open; one task uses them."""
+
+    opened: AsyncExitStack
+    readers: dict[Path, LedgerReader] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
+        """As `LedgerPaths.reader`."""
+        path = self.ledger(agent_class, name)
+        yield self.readers.get(path) or await self._keep(path, LedgerPaths.reader(self, agent_class, name))
+
+    @asynccontextmanager
+    async def reader_at(self, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
+        """As `LedgerPaths.reader_at`."""
+        yield self.readers.get(path) or await self._keep(path, LedgerPaths.reader_at(self, path, is_ho2m=is_ho2m))
+
+    async def _keep(self, path: Path, opening: AbstractAsyncContextManager[LedgerReader | None]) -> LedgerReader | None:
+        reader = await self.opened.enter_async_context(opening)
+        if reader is not None:
+            self.readers[path] = reader
+        return reader
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists()
 
 
 async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry | None:

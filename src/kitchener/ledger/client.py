@@ -222,6 +222,14 @@ class LedgerClient(LedgerReads):
             raise self._refusal()
         await self._group.commit()
 
+    async def update_index(self) -> None:
+        """Adds the durable entries to the index, so that a `LedgerReader` beside this client opens without reading them all.
+
+        Without this, the index gets them in large parts, since this client has their positions in memory. A failed write of the
+        index slows reads only.
+        """
+        await self._in_thread(self.storage.index_flushed)
+
     def request_commit(self) -> None:
         """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
         if not self._stopped:

@@ -51,6 +51,11 @@ class Ledgers:
         """Returns when everything written so far to any of the ledgers is durable; see `LedgerClient.commit`."""
         return self._group.commit()
 
+    async def update_index(self) -> None:
+        """Adds the durable entries of all members to their indexes; see `LedgerClient.update_index`."""
+        for member in self._members:
+            await member.update_index()
+
     def request_commit(self) -> None:
         """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
         self._group.request()

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import anyio
 
 from kitchener.errors import CallerError, LedgerClosed, LedgerError
+from kitchener.ledger.batched_reads import BatchedReads
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import NO_END, IndexKeys, Mark, StoredEntry
 from kitchener.ledger.index.query import EntrySearch, Query
@@ -130,6 +131,7 @@ class LedgerReads(ABC):
         self._index_keys = index_keys
         self._is_closed = False
         self._reads = anyio.CapacityLimiter(1)
+        self._short = BatchedReads(self._reads)
 
     @abstractmethod
     def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot | None]:
@@ -210,17 +212,20 @@ class LedgerReads(ABC):
 
     async def verify(self, from_seq: int = 1) -> VerifyReport:
         """Recomputes every hash and number of the durable entries (`LedgerReader`: whole commits), from entry `from_seq` on."""
-        return await self._seen(nothing_read(self.path), lambda seen: seen.verify(from_seq))
+        return await self._in_thread(self._question(nothing_read(self.path), lambda seen: seen.verify(from_seq)))
 
     async def _seen(self, nothing: T, question: Callable[[Snapshot], T]) -> T:
-        """The answer to a question about the entries that a read sees now; `nothing` where the ledger has no entry."""
+        """The answer to a short question about the entries that a read sees now; `nothing` where the ledger has no entry."""
+        return await self._short.ask(partial(self._unless_closed, self._question(nothing, question)))
+
+    def _question(self, nothing: T, question: Callable[[Snapshot], T]) -> Callable[[], T]:
         view = self._view()
 
         def answer() -> T:
             snapshot = view()
             return nothing if snapshot is None else question(snapshot)
 
-        return await self._in_thread(answer)
+        return answer
 
     async def _in_thread(self, action: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(partial(self._unless_closed, action), limiter=self._reads)

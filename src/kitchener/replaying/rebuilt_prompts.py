@@ -34,9 +34,9 @@ from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.routes import AnyRoute
 from kitchener.replaying.recorded.sources import read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger
+from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays, replays_now
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
-from kitchener.replaying.turn_again import run_turn
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 from kitchener.runtime.sealed_root import why_unreadable
 from kitchener.runtime.tools.connected_servers import PREFIX as SERVER_PREFIX
@@ -259,7 +259,7 @@ class _Rebuild:
             else:
                 tape.begin(turn)
                 clock.put_to(turn.start["turn_ts"])
-                supervisor = replays.supervisor_for(tape, ledgers, clock, replays.memory_for(tape, clock), gateway)
+                supervisor = replays.supervisors.of(tape, ledgers, clock, replays.memory_for(tape, clock), gateway)
                 await run_turn(supervisor, tape, turn)
         except Diverged as stop:
             return gateway.asked, stop.divergence.text() if turn.is_replayable else None
@@ -271,7 +271,7 @@ class _Rebuild:
         self, nothing: TurnPrompts, replays: Replays, turn: TurnTape, asked: Sequence[PromptRequest], stopped: str | None
     ) -> TurnPrompts:
         answered = {(each.entity_id, each.payload["call"]): each for each in nothing.missing}
-        hashed = replays.hashed_by(replays.ledgers_for(self._tape))
+        hashed = replays.supervisors.hashed_by(replays.ledgers_for(self._tape))
         calls: list[RecordedPrompt] = []
         for request in asked:
             entry = answered.get((request.wo_id, request.call))

@@ -20,9 +20,9 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, S
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock, RecordedMemory
+from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays
 from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, item_name, policy_version_of
-from kitchener.replaying.turn_again import run_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Rerun:
         self._clock.put_to(turn.start["turn_ts"])
         if self._supervisor is None:
             ledgers = self._replays.ledgers_for(tape)
-            self._supervisor = self._replays.supervisor_for(tape, ledgers, self._clock, self._memory, self._gateway)
+            self._supervisor = self._replays.supervisors.of(tape, ledgers, self._clock, self._memory, self._gateway)
         session = await self._supervisor.session(tape.session_id)
         session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
         await run_turn(self._supervisor, tape, turn)

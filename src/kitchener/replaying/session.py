@@ -13,23 +13,14 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from kitchener.actors.assembly import SharedResources
 from kitchener.actors.authority.authority import recall_scope_of
-from kitchener.actors.executor.direct_call import GatewayDirectCall
-from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.executor.reply_contract import direct_contract_of
-from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
-from kitchener.actors.tools.toolsets import chosen_digest, toolset_of
-from kitchener.actors.turn_memory import LongTermMemory
-from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
-from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import anonymous_subject, memory_namespace
 from kitchener.lanes.calling_chain import called_by
 from kitchener.ledger import StoredEntry
@@ -38,35 +29,26 @@ from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
-from kitchener.records.prompt import PromptGateway, PromptRequest
+from kitchener.records.prompt import PromptGateway
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
-    RecordedDirectCall,
-    RecordedExecutor,
-    RecordedGateway,
     RecordedLearning,
     RecordedMemory,
-    RecordedScores,
-    RecordedTools,
 )
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded.routes import Routes
 from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs, recorded_server_tools
-from kitchener.replaying.recorded.versions import of_version, without_memory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
+from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, offers_any, policy_version_of, providers_of
-from kitchener.replaying.turn_again import DEADLINE_S, run_turn
+from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of
 from kitchener.runtime.agent import tools_of
 from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
 
 _ANONYMOUS: Final = anonymous_subject("")
-_NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": DEADLINE_S, "consolidation_deadline_s": DEADLINE_S}
-"""Settings of a replay: no consolidation starts by itself, and the speed of the replay decides nothing."""
 
 
 async def replay_session(
@@ -113,9 +95,8 @@ class Replays:
     ) -> None:
         self.recorded, self.settings, self.agent_class = recorded, settings, recorded.agent.agent_class
         self._tools, self._unnamed_tools, self.prompts = tools, unnamed_tools, prompts
-        self._identities: dict[bool, str] = {}
-        """The identity of the policy, with and without long-term memory."""
         self.sources = PresentSources(recorded.agent, tools, sources)
+        self.supervisors = ReplaySupervisors(recorded.agent, settings, prompts, tools, unnamed_tools, self.sources)
         self._signers: RecordedSigners | None = None
 
     async def sessions(self) -> list[str]:
@@ -187,7 +168,7 @@ class Replays:
         signals, overlays = (self._ledger(name, tape) for name in (SIGNALS, OVERLAYS))
         about = each.about
         memory = RecordedLearning(signals, overlays, self.recorded.memory, clock, about)
-        supervisor = self.supervisor_for(tape, ledgers, clock, memory, gateway)
+        supervisor = self.supervisors.of(tape, ledgers, clock, memory, gateway)
         await supervisor.run_consolidation([about["signal_id"]], namespace=about["namespace"], gate_ts=about["gate_ts"])
 
     async def consolidation_tape(self, session_id: str) -> ConsolidationTape:
@@ -275,95 +256,6 @@ class Replays:
             return None
         return kind(readers[SIGNALS], readers[OVERLAYS], config, clock, tape)
 
-    def supervisor_for(
-        self,
-        tape: Tape,
-        ledgers: ReplayLedgers,
-        clock: RecordedClock,
-        memory: LongTermMemory | None,
-        gateway: PromptGateway | None = None,
-    ) -> HO2Supervisor:
-        """A supervisor that runs the session's turns, with doubles in place of models, tools and memory.
-
-        Args:
-            tape: the session
-            ledgers, clock, memory: made for it
-            gateway: the gateway; None: one that answers only recorded requests
-        """
-        agent = self.recorded.agent.model_copy(update=_NO_LIMIT)
-        version = policy_version_of(tape)
-        agent = of_version(agent, version)
-        # Once, a configured class that named no tools had all of them. What was offered is on record.
-        tools = RecordedTools(self._unnamed_tools if offers_any(tape, self._unnamed_tools.tool_ids) else self._tools, tape)
-        if tape.turn is not None:
-            tools.begin(tape.turn)
-        tape.on_begin = tools.begin
-        provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
-        routes = Routes(self.settings.router, providers_of(tape.turns))
-        gateway = gateway or RecordedGateway(tape, ledgers.ho1m, provider, routes)
-        direct_call = GatewayDirectCall(
-            ledgers=ledgers,
-            gateway=gateway,
-            prompts=self.prompts,
-            clock=clock,
-            config=agent,
-            contract_id=direct_contract_of(agent, version),
-        )
-        executor = HO1Executor(
-            ledgers=ledgers,
-            gateway=gateway,
-            prompts=self.prompts,
-            tools=tools,
-            clock=clock,
-            config=agent,
-            policy_version=version,
-        )
-        return HO2Supervisor(
-            agent_class=self.agent_class,
-            ho1_executor=RecordedExecutor(executor, ledgers.ho1m, tape),
-            ledgers=ledgers,
-            token_budgeter=TokenBudgeter(),
-            config=agent if memory is not None else without_memory(agent, version),
-            ho3_memory=memory,
-            direct_call=RecordedDirectCall(direct_call, tape),
-            tools=tools,
-            clock=clock,
-            host=SharedResources(
-                limits=self.settings.limits,
-                ruleset_hash=self.ruleset_hash(memory),
-                sources=self.sources.of(memory),
-                policy_version=version,
-                media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
-                comparing=RecordedScores(tape),
-            ),
-        )
-
-    def ruleset_hash(self, memory: LongTermMemory | None) -> str:
-        """The identity of the current policy. Its files are read once."""
-        is_used = memory is not None
-        if is_used not in self._identities:
-            self._identities[is_used] = policy_identity(self.recorded.agent, memory.config if memory is not None else None)
-        return self._identities[is_used]
-
-    def hashed_by(self, ledgers: ReplayLedgers) -> Callable[[PromptRequest], str]:
-        """What computes the `request_hash` of a request, as the recorded ledgers do."""
-
-        def request_hash(request: PromptRequest) -> str:
-            data = (
-                self.prompts.contract(request.contract_id)
-                .asking(request.output_schema)
-                .request_bytes(
-                    request.messages,
-                    tools_digest=chosen_digest(toolset_of(request.tools).digest, request.tool_choice),
-                    model_id=request.model_id,
-                    temperature=request.temperature,
-                    max_tokens=request.max_tokens,
-                )
-            )
-            return ledgers.ho1m.content_digest(request.subject_id, data)
-
-        return request_hash
-
 
 @asynccontextmanager
 async def open_replays(
@@ -415,7 +307,7 @@ class _Replay:
         self._clock = RecordedClock()
         self._ledgers = replays.ledgers_for(tape)
         self._memory = replays.memory_for(tape, self._clock)
-        self._ruleset_hash = replays.ruleset_hash(self._memory)
+        self._ruleset_hash = replays.supervisors.ruleset_hash(self._memory)
         self._supervisor: HO2Supervisor | None = None
         self._policy: PolicyChange | None = None
         self._changes: tuple[SourceChange, ...] = ()
@@ -480,7 +372,7 @@ class _Replay:
         tape.finish()
 
     def _fresh(self) -> HO2Supervisor:
-        self._supervisor = self._replays.supervisor_for(self._tape, self._ledgers, self._clock, self._memory)
+        self._supervisor = self._replays.supervisors.of(self._tape, self._ledgers, self._clock, self._memory)
         return self._supervisor
 
     async def _note_changes(self, turn: TurnTape) -> None:

@@ -43,6 +43,7 @@ from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
+from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder
 from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.loading import check_is_configured
@@ -133,18 +134,7 @@ class Agent:
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = _resources_of(shared, self.background, self.ready, kinds)
         prompts = _prompts_of(config)
-        executor = HO1Executor(
-            ledgers=self.ledgers,
-            gateway=shared.models,
-            prompts=prompts,
-            tools=tools,
-            clock=injected.clock,
-            config=config,
-            limits=limits,
-            listeners=host.listeners,
-            content=shared.content,
-        )
-        self.mailbox = _mailbox_of(executor, config.agent_class, limits)
+        self.mailbox = _mailbox_of(self._executor(prompts, host.listeners), config.agent_class, limits)
         self.supervisor = HO2Supervisor(
             agent_class=config.agent_class,
             ho1_executor=HostedExecutor(self.mailbox),
@@ -153,15 +143,7 @@ class Agent:
             config=config,
             ho3_memory=self._memory,
             degraded_call=injected.degraded_call,
-            direct_call=GatewayDirectCall(
-                ledgers=self.ledgers,
-                gateway=shared.models,
-                prompts=prompts,
-                clock=injected.clock,
-                config=config,
-                limits=limits,
-                contract_id=direct_contract_of(config),
-            ),
+            direct_call=self._direct_call(prompts),
             tools=tools,
             context_items=items,
             clock=injected.clock,
@@ -171,6 +153,30 @@ class Agent:
         shared.servers.let_wait(tools, wanted)
         self._host = host
         self._opening, self._closing = _OpeningAttempt(), anyio.Event()
+
+    def _executor(self, prompts: PromptLibrary, listeners: dict[str, UpdateListener]) -> HO1Executor:
+        return HO1Executor(
+            ledgers=self.ledgers,
+            gateway=self._shared.models,
+            prompts=prompts,
+            tools=self.tools,
+            clock=self._shared.injected.clock,
+            config=self._config,
+            limits=self._shared.config.limits,
+            listeners=listeners,
+            content=self._shared.content,
+        )
+
+    def _direct_call(self, prompts: PromptLibrary) -> GatewayDirectCall:
+        return GatewayDirectCall(
+            ledgers=self.ledgers,
+            gateway=self._shared.models,
+            prompts=prompts,
+            clock=self._shared.injected.clock,
+            config=self._config,
+            limits=self._shared.config.limits,
+            contract_id=direct_contract_of(self._config),
+        )
 
     @property
     def is_open(self) -> bool:

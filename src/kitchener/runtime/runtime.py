@@ -26,7 +26,7 @@ from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.embeddings.opening import open_embeddings
+from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
 from kitchener.ids import AGENT_CLASS_FORM, IdSource, SessionId, check_erasable, is_agent_class
 from kitchener.lanes.calling_chain import calling_chain
@@ -259,6 +259,7 @@ class Runtime:
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
             "usage_by_model": self._shared.gateway.usage_by_model(),
+            "failures_by_model": self._shared.gateway.failures_by_model(),
             "open_circuits": self._shared.gateway.open_circuits(),
             "mcp_servers": self._shared.servers.statistics(),
         }

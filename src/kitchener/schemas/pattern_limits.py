@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 import jsonschema_rs
+import orjson
 
 MAX_PATTERNS: Final = 1_024
 """Most patterns of the schemas of one message; one that is several times in a schema counts once. Each takes up to 0.5 ms."""
@@ -21,6 +22,11 @@ MAX_BACKTRACKS: Final = 1_000
 """Most ways that a match tries where a pattern needs that; after them it does not match."""
 
 MATCH_OPTIONS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS, size_limit=LARGE_BYTES)
+_SCHEMA_BYTES: Final = 64
+"""Compiled bytes of a schema for each character of it, without its patterns."""
+_SMALL_MEMORY: Final = 65_536
+"""Bytes that a small pattern takes with what it needs while it is matched."""
+_LARGE_MEMORY: Final = 8 * 1_048_576
 _SMALL: Final = jsonschema_rs.FancyRegexOptions(size_limit=SMALL_BYTES)
 _LINEAR: Final = jsonschema_rs.RegexOptions(size_limit=LARGE_BYTES)
 _LINEAR_STEPS: Final = 8
@@ -40,6 +46,16 @@ def pattern_problem(schemas: Iterable[object]) -> str | None:
         if large > MAX_LARGE_PATTERNS:
             return f"more than {MAX_LARGE_PATTERNS} patterns that take much memory or are none, such as {each[:80]!r}"
     return None
+
+
+def compiled_bytes(schemas: Iterable[object]) -> int:
+    """Returns about how much memory these schemas take when they are compiled, bytes; rather too much than too little."""
+    total = 0
+    for schema in schemas:
+        found = dict.fromkeys(_patterns(schema))
+        large = sum(not _is_small(each) for each in found)
+        total += _SCHEMA_BYTES * len(orjson.dumps(schema)) + _SMALL_MEMORY * (len(found) - large) + _LARGE_MEMORY * large
+    return total
 
 
 def match_steps(pattern: str, text: str) -> int:

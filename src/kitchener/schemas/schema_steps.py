@@ -19,6 +19,8 @@ _EACH_ITEM: Final = ("items", "prefixItems", "additionalItems", "unevaluatedItem
 
 UNCOUNTED: Final = 2**63
 """Stands for a number of steps that takes too long to count."""
+_LONGER: Final = 4
+"""How many times longer than an object the names of a schema have to be before they are not gone through."""
 _MAX_MATCHES: Final = 100_000
 """Matches of patterns with the names of one object whose steps are counted one by one."""
 
@@ -52,6 +54,7 @@ def steps(
             None: it never ends
     """
     known: dict[tuple[int, int], int] = {}
+    positions: dict[int, dict[str, int]] = {}
     open_pairs: list[tuple[Pair, Iterator[Pair], list[int]]] = []
     total = [0]
 
@@ -64,7 +67,7 @@ def steps(
         open_pairs.append(
             (
                 pair,
-                _below(schema, *pair, counts_names=own_steps is not None),
+                _below(schema, *pair, positions, counts_names=own_steps is not None),
                 [1 if own_steps is None else 1 + own_steps(*pair)],
             )
         )
@@ -107,8 +110,13 @@ def steps_of_strangers(schema: object, value: object) -> int:
     return found + sum(len(each) for each in lists if isinstance(each, list))
 
 
-def _below(root: Mapping[str, object], schema: object, value: object, *, counts_names: bool) -> Iterator[Pair]:
-    """The pairs that are checked in order to check a pair; those of names only where they may be costly."""
+def _below(
+    root: Mapping[str, object], schema: object, value: object, positions: dict[int, dict[str, int]], *, counts_names: bool
+) -> Iterator[Pair]:
+    """The pairs that are checked in order to check a pair; those of names only where they may be costly.
+
+    `positions` keeps the order of the names in large schemas.
+    """
     if not isinstance(schema, Mapping):
         return
     for key in _REFERENCES:
@@ -118,7 +126,7 @@ def _below(root: Mapping[str, object], schema: object, value: object, *, counts_
         yield one, value
     if isinstance(value, Mapping):
         named = _by_name(schema, "properties")
-        yield from ((named[name], value[name]) for name in named if name in value)
+        yield from ((named[name], value[name]) for name in _shared(named, value, positions))
         yield from product(_by_name(schema, "patternProperties").values(), value.values())
         yield from product(_listed(schema, _EACH_MEMBER), value.values())
         if counts_names:
@@ -126,6 +134,19 @@ def _below(root: Mapping[str, object], schema: object, value: object, *, counts_
         yield from ((one, value) for key in _NAMED_FOR_SAME_VALUE for one in _by_name(schema, key).values())
     elif isinstance(value, list):
         yield from product(_listed(schema, _EACH_ITEM), value)
+
+
+def _shared(named: Mapping[str, object], value: Mapping[str, object], positions: dict[int, dict[str, int]]) -> Iterable[str]:
+    """The names that a schema and an object share, in the schema's order. Takes time for the shorter one only."""
+    if len(named) <= _LONGER * len(value):
+        return (name for name in named if name in value)
+    found = [name for name in value if name in named]
+    if len(found) > 1:
+        order = positions.get(id(named))
+        if order is None:
+            order = positions[id(named)] = {name: number for number, name in enumerate(named)}
+        found.sort(key=order.__getitem__)
+    return found
 
 
 def _listed(schema: Mapping[str, object], keys: Iterable[str]) -> Iterator[object]:

@@ -21,6 +21,7 @@ import orjson
 
 from kitchener.errors import SealingError
 from kitchener.plain_names import shown_path
+from kitchener.sealing.batch_mark import BATCH_SUFFIX, finish_left, marked
 from kitchener.sealing.subject_key import KEY_BYTES, decoded, encoded
 from kitchener.small_files import NOT_REGULAR, read_regular, sync_directory, write_private
 
@@ -72,6 +73,7 @@ class KeyFiles:
         self._prefix = f"{directory}{os.sep}"
         self._batches = directory / _BATCHES
         self._settled_ns: int | None = None
+        self._has_finished_left = False
 
     def path(self, digest: str) -> str:
         """The name of a key."""
@@ -95,7 +97,7 @@ class KeyFiles:
         return found
 
     def add(self, wanted: Mapping[str, StoredKey | None]) -> dict[str, StoredKey]:
-        """Makes keys of subjects that have none. Their names may not be on disk yet; see `settle`.
+        """Makes keys of subjects that have none, and their names, durably.
 
         Args:
             wanted: at most `KEYS_IN_BATCH` keys by digest; None: a new one
@@ -106,15 +108,20 @@ class KeyFiles:
         Raises:
             SealingError: no key can be made
         """
-        batch, keys = f"{os.urandom(_KID_BYTES).hex()}.keys", _with_new_ones(wanted)
-        with os_errors(self._batches / batch):
+        batch, keys = self._batches / f"{os.urandom(_KID_BYTES).hex()}{BATCH_SUFFIX}", _with_new_ones(wanted)
+        slots = b"".join([_slot(digest, key) for digest, key in keys.items()])
+        with os_errors(batch):
             self._make_directories()
-            write_private(self._batches / batch, b"".join([_slot(digest, key) for digest, key in keys.items()]))
-            sync_directory(self._batches)  # so no name can be on disk without its batch
-        unused, problem = self._name(batch, list(keys))
-        if unused:
-            with os_errors(self._batches / batch):
-                _clear(self._batches / batch, list(unused.values()))
+            if not self._has_finished_left:
+                with suppress(OSError):  # `destroy` says what is wrong
+                    self._finish_left()
+            with marked(batch):
+                write_private(batch, slots)
+                sync_directory(self._batches)  # so no name can be on disk without its batch, and no batch without its mark
+                unused, problem = self._name(batch.name, list(keys))
+                if unused:
+                    _clear(batch, list(unused.values()))
+                self.settle()  # so no mark can be gone without the names
         if problem is not None and len(unused) == len(keys):
             raise _translated(problem, self.path(next(iter(keys)))) from problem
         return {digest: key for digest, key in keys.items() if digest not in unused}
@@ -160,6 +167,28 @@ class KeyFiles:
                 self._destroy_slot(path, place, digest)
             if self._directory.is_dir():
                 sync_directory(self._directory)
+            # The key may stand in a batch of which a crash has left it without a name: one that was given, and given again.
+            self._finish_left()
+
+    def _finish_left(self) -> None:
+        """Overwrites the keys to which a crash has left no name. Nothing can have been encrypted with them here."""
+        finish_left(self._batches, self._clear_nameless)
+        self._has_finished_left = True
+
+    def _clear_nameless(self, batch: Path) -> None:
+        with suppress(FileNotFoundError):  # it was not written, or went with its last key
+            found = read_regular(batch, _MAX_BATCH_BYTES, follows_links=False)
+            slots = range((len(found) + _SLOT_BYTES - 1) // _SLOT_BYTES)
+            texts = [found[each * _SLOT_BYTES : (each + 1) * _SLOT_BYTES] for each in slots]
+            _clear(batch, [each for each in slots if texts[each].strip(b"\0") and not self._has_name(batch, each, texts[each])])
+
+    def _has_name(self, batch: Path, slot: int, text: bytes) -> bool:
+        """Whether the name of the subject in a slot leads to this slot."""
+        try:
+            digest = json.loads(text)["subject"]
+            return os.readlink(self.path(str(digest))) == f"{_BATCHES}/{batch.name}:{slot}"
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # it was not written to its end
+            return False
 
     def _destroy_slot(self, path: str, place: re.Match[str] | None, digest: str) -> None:
         if place is None:

@@ -32,6 +32,7 @@ from kitchener.serve.chat.session_finder import SessionFinder
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
 from kitchener.serve.metrics.process_metrics import process_families
+from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
@@ -65,8 +66,8 @@ class KitchenerServer:
         chat = ChatDoor(runtime, config, turns, clock, sessions, subjects)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         self.operations: Final = [
-            Served("GET", "/v1/models", "List the agents", chat.models, gives=ModelListAnswer),
-            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, None, None, (model,), gives=ListedModelAnswer),
+            Served("GET", "/v1/models", "List the agents", chat.models, "chat", gives=ModelListAnswer),
+            Served("GET", "/v1/models/{model}", "Show an agent", chat.model, "chat", None, (model,), gives=ListedModelAnswer),
             Served(
                 "POST",
                 "/v1/chat/completions",
@@ -165,7 +166,8 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
         serve = config.serve
-        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=serve.client_gone == "cancel")
+        counts, cancels = ServerCounts(config.classes or ("ADMIN",)), serve.client_gone == "cancel"
+        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=cancels, counts=counts)
         server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
         tasks.start_soon(server.look_after)
         try:

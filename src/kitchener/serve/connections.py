@@ -2,12 +2,14 @@
 
 What is written within one step of the event loop becomes one write: a call of the system costs more than most of what is
 written. A connection whose request does not arrive in time is closed, and where too many are open, the one that has waited
-longest gives way. A body in tiny chunks is refused: it would take seconds of the processor for each megabyte. On asyncio,
-because uvicorn runs nowhere else. Explained in `docs/server.md`.
+longest without a request gives way. A body in tiny chunks is refused: it would take seconds of the processor for each
+megabyte. On asyncio, because uvicorn runs nowhere else. Explained in `docs/server.md`.
 """
 
 import asyncio  # noqa: TID251  see above
 import importlib
+import select
+from itertools import islice
 from typing import Final, cast
 
 import h11
@@ -24,6 +26,8 @@ _BYTES_A_LINE: Final = 64
 _OTHER_FILES: Final = 512
 """Open files that are kept for ledgers, providers and MCP servers."""
 _FEWEST: Final = 16
+_LOOKED_AT: Final = 16
+"""Most connections to look at before one of them is closed for a new one."""
 _TINY_CHUNKS: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -138,10 +142,10 @@ class _ClientConnection(H11Protocol):
         self._bytes = self._lines = 0
         super().connection_made(cast(asyncio.Transport, self._joined))
         if len(self.connections) >= self._most and self._waiting:
-            oldest = next(iter(self._waiting))
-            oldest.connections.discard(oldest)
-            oldest.stop_waiting()
-            oldest.transport.close()
+            idlest = self._idlest()
+            idlest.connections.discard(idlest)
+            idlest.stop_waiting()
+            idlest.transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -184,6 +188,26 @@ class _ClientConnection(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _idlest(self) -> "_ClientConnection":
+        """The connection that has waited longest, unless what its client sent was not read yet.
+
+        Those that come in one step of the event loop are all taken before the first one is read. In a burst of idle
+        connections, the one that came first and asks for something would be closed.
+        """
+        for each in list(islice(self._waiting, _LOOKED_AT)):
+            if not each._has_unread():
+                return each
+            self._waiting[each] = self._waiting.pop(each)
+        return next(iter(self._waiting))
+
+    def _has_unread(self) -> bool:
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        if descriptor < 0 or not hasattr(select, "poll"):  # only POSIX has it
+            return False
+        asked = select.poll()
+        asked.register(descriptor, select.POLLIN)
+        return bool(asked.poll(0))
 
     def _await_head(self) -> None:
         self._waiting[self] = None

@@ -104,7 +104,7 @@ async def listen(
     async with on_signal(lambda _: told.set()), anyio.create_task_group() as tasks:
         tasks.start_soon(end)
         ready()
-        with limited(logging.getLogger("uvicorn.error")):
+        async with limited(logging.getLogger("uvicorn.error"), config.serve.warnings_per_minute):
             await running.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
     return drained[0]

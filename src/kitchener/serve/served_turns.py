@@ -16,7 +16,8 @@ from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
+from kitchener.serve.access.callers import RequestPlace
+from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace
 
 _log = get_logger(__name__)
@@ -44,7 +45,7 @@ class ServedTurn:
     Args:
         session_id: its session
         capacity: updates that wait for a slow reader, beyond which the turn waits
-        counts: counts how it ends
+        counts: counts how it ends, for its agent class
         pace: when text that follows other text is handed out
         cancels: whether the turn is cancelled when its client goes away
         is_kept: whether a task of the server reads the updates, which stays when the client goes
@@ -54,7 +55,7 @@ class ServedTurn:
         self,
         session_id: str,
         capacity: int,
-        counts: ServerCounts,
+        counts: TurnCounts,
         pace: TextPace,
         *,
         cancels: bool,
@@ -200,7 +201,7 @@ class ServedTurn:
         self._counts.turn_s.add(anyio.current_time() - self._began)
         result = self._results[0] if self._results else None
         end: ServedEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"
-        self._counts.turns["degraded" if result is not None and result.degraded else end] += 1
+        self._counts.ends["degraded" if result is not None and result.degraded else end] += 1
 
 
 class ServedTurns:
@@ -211,11 +212,12 @@ class ServedTurns:
         capacity: updates that wait for a slow reader
         text_interval_s: how long text waits for text that follows, seconds
         cancels: whether a turn is cancelled when its client goes away
+        counts: counts the turns
     """
 
-    def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool) -> None:
+    def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool, counts: ServerCounts) -> None:
         self._tasks, self._capacity, self._cancels = tasks, capacity, cancels
-        self.counts = ServerCounts()
+        self.counts = counts
         """What came of the turns so far; the server counts its answers in it, too."""
         self._running: dict[str, list[ServedTurn]] = {}
         self._pace = TextPace(text_interval_s, self._running.__len__)
@@ -227,25 +229,34 @@ class ServedTurns:
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def begin(self, session_id: str, begin: Listened) -> ServedTurn:
-        """Begins a turn whose updates somebody reads."""
-        turn = self._turn(session_id)
-        return self._start(turn, lambda: turn.run_listened(begin))
+    def begin(self, place: RequestPlace, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
+        """Begins a turn whose updates somebody reads. It keeps the place of its request."""
+        turn = self._turn(agent_class, session_id)
+        return self._start(place, turn, lambda: turn.run_listened(begin))
 
-    def begin_whole(self, session_id: str, begin: Whole) -> ServedTurn:
-        """Begins a turn of which only the result is wanted."""
-        turn = self._turn(session_id)
-        return self._start(turn, lambda: turn.run_whole(begin))
+    def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
+        """Begins a turn of which only the result is wanted. It keeps the place of its request."""
+        turn = self._turn(agent_class, session_id)
+        return self._start(place, turn, lambda: turn.run_whole(begin))
 
-    def begin_kept(self, session_id: str, begin: Listened, read: Callable[[ServedTurn], Awaitable[None]]) -> ServedTurn:
+    def begin_kept(
+        self,
+        place: RequestPlace,
+        agent_class: str,
+        session_id: str,
+        begin: Listened,
+        read: Callable[[ServedTurn], Awaitable[None]],
+    ) -> ServedTurn:
         """Begins a turn whose updates a task of the server reads to the end, whether or not the client stays.
 
         Args:
+            place: of its request; the turn keeps it
+            agent_class: whose turn it is
             session_id: its session
             begin: runs the turn
             read: takes the batches of the turn it is given, and raises nothing
         """
-        turn, was_read = self._turn(session_id, is_kept=True), anyio.Event()
+        turn, was_read = self._turn(agent_class, session_id, is_kept=True), anyio.Event()
 
         async def read_all() -> None:
             try:
@@ -258,10 +269,11 @@ class ServedTurns:
             await turn.run_listened(begin)
 
         self._tasks.start_soon(read_all)
-        return self._start(turn, work, was_read.wait)
+        return self._start(place, turn, work, was_read.wait)
 
-    def _turn(self, session_id: str, *, is_kept: bool = False) -> ServedTurn:
-        return ServedTurn(session_id, self._capacity, self.counts, self._pace, cancels=self._cancels, is_kept=is_kept)
+    def _turn(self, agent_class: str, session_id: str, *, is_kept: bool = False) -> ServedTurn:
+        counts = self.counts.turns[agent_class]
+        return ServedTurn(session_id, self._capacity, counts, self._pace, cancels=self._cancels, is_kept=is_kept)
 
     def of_session(self, session_id: str) -> list[ServedTurn]:
         """The turns of a session that run or wait for it, oldest first."""
@@ -281,8 +293,13 @@ class ServedTurns:
             await anyio.lowlevel.checkpoint()
 
     def _start(
-        self, turn: ServedTurn, work: Callable[[], Awaitable[None]], wait_read: Callable[[], Awaitable[object]] | None = None
+        self,
+        place: RequestPlace,
+        turn: ServedTurn,
+        work: Callable[[], Awaitable[None]],
+        wait_read: Callable[[], Awaitable[object]] | None = None,
     ) -> ServedTurn:
+        place.begin_turn()
         self._running.setdefault(turn.session_id, []).append(turn)
 
         async def run() -> None:
@@ -291,6 +308,7 @@ class ServedTurns:
                 if wait_read is not None:
                     await wait_read()
             finally:
+                place.end_turn()
                 turns = self._running[turn.session_id]
                 turns.remove(turn)
                 if not turns:

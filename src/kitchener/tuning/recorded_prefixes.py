@@ -1,13 +1,13 @@
 """Reads what the prompts of a session's replies began with, for `prompt_prefixes.py`. Takes no lock and writes nothing."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kitchener.actors.sources import SourcesSealed
 from kitchener.context import ProjectionLists, read_chain
-from kitchener.ledger import LedgerReader
+from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ConstraintsMapping,
@@ -25,6 +25,11 @@ from kitchener.tuning.prompt_prefixes import PromptPrefix, TurnPrefix
 
 _OF_INTENT: Final = ("REACHABLE_FROM_INTENT",)
 _PERSONA: Final = ("instructions", "standing_rules")
+_COMPARED: Final = 2
+"""A break is between two turns."""
+
+ShownProjection = tuple[ProjectionPayload, ProjectionLists]
+"""A projection that a model was shown, with its lists."""
 
 
 @dataclass(slots=True)
@@ -53,7 +58,10 @@ async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: 
     if "ho2m" not in readers or "ho1m" not in readers:
         return []
     ho2m = readers["ho2m"]
-    turns, calls = await _planned(ho2m, session_id), await _first_calls(readers["ho1m"], session_id)
+    planned = ho2m.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.WO_PLANNED))
+    turns = _planned([entry async for entry in planned])
+    answers = readers["ho1m"].read(session_id=session_id, entry_type=events.LLM_CALL)
+    calls = _first_calls([entry async for entry in answers])
     shown = await _projections(readers["context"], session_id) if "context" in readers else {}
     sources: dict[str, RecordedSources | None] = {}
     found = []
@@ -63,19 +71,61 @@ async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: 
             continue
         if turn.config_hash not in sources:
             sources[turn.config_hash] = await _sources(ho2m, turn.config_hash)
-        prefix = _of_sources(turn, call, sources[turn.config_hash])
-        if turn_id in shown:
-            prefix = _with_projection(prefix, *shown[turn_id])
-        usage = call["usage"]
-        found.append(TurnPrefix(turn_id, prefix, usage["input_tokens"], usage.get("cached_tokens")))
+        found.append(_prefix(turn_id, turn, call, sources[turn.config_hash], shown.get(turn_id)))
     return found
 
 
-async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _PlannedReply]:
+async def read_last_prefixes(
+    ho2m: LedgerReader,
+    session: Iterable[StoredEntry],
+    turn_id: str,
+    calls_of: Callable[[str], Awaitable[Iterable[StoredEntry]]],
+    projection_of: Callable[[str], ShownProjection | None],
+) -> list[TurnPrefix]:
+    """Returns the last two of what `read_prefixes` returns of a session up to a turn, and reads nothing of the others.
+
+    Args:
+        ho2m: the supervisor's ledger
+        session: the entries of the session in it
+        turn_id: the turn
+        calls_of: reads the entries of HO1m about a turn
+        projection_of: the projection that the model was shown in a turn; None: there is none
+
+    Returns:
+        that of the turn before and that of the turn; (): no model answered the turn's request
+    """
+    turns, found = _planned(session), list[TurnPrefix]()
+    order = list(turns)
+    for each in reversed(order[: order.index(turn_id) + 1] if turn_id in turns else ()):
+        call = _first_calls(await calls_of(each)).get(turns[each].wo_id)
+        if call is not None:
+            sources = await _sources(ho2m, turns[each].config_hash)
+            found.insert(0, _prefix(each, turns[each], call, sources, projection_of(each)))
+        if len(found) == _COMPARED or not found:
+            break
+    return found
+
+
+def _prefix(
+    turn_id: str,
+    turn: _PlannedReply,
+    call: ModelCallPayload,
+    sources: RecordedSources | None,
+    shown: ShownProjection | None,
+) -> TurnPrefix:
+    prefix, usage = _of_sources(turn, call, sources), call["usage"]
+    if shown is not None:
+        prefix = _with_projection(prefix, *shown)
+    return TurnPrefix(turn_id, prefix, usage["input_tokens"], usage.get("cached_tokens"))
+
+
+def _planned(session: Iterable[StoredEntry]) -> dict[str, _PlannedReply]:
     turns: dict[str, _PlannedReply] = {}
-    async for entry in ho2m.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.WO_PLANNED)):
+    for entry in session:
         if entry.entry_type == events.TURN_STARTED:
             turns[entry.entity_id] = _PlannedReply(payload_as(TurnStartedPayload, entry.payload).get("config_hash", ""))
+            continue
+        if entry.entry_type != events.WO_PLANNED:
             continue
         planned = payload_as(WorkOrderPlannedPayload, entry.payload)
         turn = turns.get(planned.get("turn_id", ""))
@@ -85,21 +135,23 @@ async def _planned(ho2m: LedgerReader, session_id: str) -> dict[str, _PlannedRep
     return turns
 
 
-async def _first_calls(ho1m: LedgerReader, session_id: str) -> dict[str, ModelCallPayload]:
+def _first_calls(calls: Iterable[StoredEntry]) -> dict[str, ModelCallPayload]:
     """The first answered call of each work order."""
     found: dict[str, ModelCallPayload] = {}
-    async for entry in ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
+    for entry in calls:
+        if entry.entry_type != events.LLM_CALL:
+            continue
         call = payload_as(ModelCallPayload, entry.payload)
         if call["call"] == 1:
             found.setdefault(entry.entity_id, call)
     return found
 
 
-async def _projections(context: LedgerReader, session_id: str) -> dict[str, tuple[ProjectionPayload, ProjectionLists]]:
+async def _projections(context: LedgerReader, session_id: str) -> dict[str, ShownProjection]:
     """The projections that models were shown, by turn."""
     payloads: dict[Ref, Mapping[str, object]] = {}
     known: dict[Ref, ProjectionLists] = {}
-    found: dict[str, tuple[ProjectionPayload, ProjectionLists]] = {}
+    found: dict[str, ShownProjection] = {}
     async for entry in context.read(session_id=session_id, entry_type=events.PROJECTION_COMPUTED):
         payloads[entry.ref] = entry.payload
         payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))

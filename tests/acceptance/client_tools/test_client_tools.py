@@ -5,12 +5,11 @@ from typing import Any, Final
 
 import pytest
 
+from kitchener import ClientCallRequested, ClientOutput, ClientTool
 from kitchener.errors import ApprovalAnswered, CallerError, IdempotencyConflict, UnknownApproval
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
-from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import (
-    ClientCallRequested,
     TextDelta,
     TextRetracted,
     ToolRan,
@@ -391,8 +390,8 @@ BAD: Final[list[tuple[Any, str]]] = [
     ([ClientTool(7)], "1 to 64 letters"),  # type: ignore[arg-type]
     ([ClientTool("delete")], "'delete' has the name of tool 'delete' of the agent class"),
     ([ClientTool("Delete")], "'Delete' has the name of tool 'delete' of the agent class"),
-    ([ClientTool("read_context_item")], "has the name of tool 'read_context_item'"),
-    ([ClientTool("read-context-item")], "has the name of tool 'read_context_item'"),
+    ([ClientTool("read_context_item")], "has the name of the built-in tool 'read_context_item': expected another name"),
+    ([ClientTool("read-context-item")], "has the name of the built-in tool 'read_context_item': expected another name"),
     ([WEATHER, ClientTool("get-Weather")], "'get-Weather' has the name of client tool 'get_weather' of the same message"),
     ([ClientTool("x", None)], "client tool 'x': description = None"),  # type: ignore[arg-type]
     ([ClientTool("x", "\ud800")], "client tool 'x': definition"),

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
+from kitchener import ClientOutput, ClientTool
 from kitchener.errors import CallerError, SubjectErased
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.records import events
-from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.replaying import open_what_if, read_prompts
 from kitchener.runtime.portable.exporter import export_session
 from kitchener.runtime.portable.importer import import_session

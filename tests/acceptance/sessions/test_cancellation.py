@@ -12,7 +12,7 @@ import pytest
 from kitchener import tool
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.errors import CallerError, ProviderError, TurnTimeout
+from kitchener.errors import CallerError, TurnTimeout
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
@@ -27,6 +27,7 @@ from tests.acceptance.stack import (
     ScriptedExecutor,
     check_lives,
     echo,
+    failing_then_held,
     fitting,
     open_scripted,
     outcome,
@@ -172,23 +173,11 @@ async def test_a_turn_past_its_deadline_is_aborted(scripted: OpenRuntime) -> Non
 @in_stopped_time
 async def test_a_turn_past_its_deadline_names_the_last_failed_attempt(tmp_path: Path) -> None:
     hold = Hold("slow")
-    failed: list[PromptRequest] = []
-
-    def model(request: PromptRequest) -> Any:
-        if request.wo_type == "synthesize" and not failed:
-            failed.append(request)
-            raise ProviderError("scripted", "timeout", "no answer within 120 s")
-        return echo(request)
-
-    async def gate(request: PromptRequest) -> None:
-        if failed:
-            await hold(request)
-
     limits = ProviderConfig(kind="offline", backoff_initial_s=1e-6)
     config = scripted_config(tmp_path, turn_deadline_s=7).model_copy(
         update={"router": RouterConfig(default_provider="scripted", providers={"scripted": limits})}
     )
-    providers = {"scripted": ScriptedProvider(model, gate=gate)}
+    providers = {"scripted": failing_then_held(hold)}
     async with open_runtime(config, providers=providers) as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(pass_time_after, hold.arrived["slow"].is_set, 7)
         with pytest.raises(TurnTimeout) as caught:

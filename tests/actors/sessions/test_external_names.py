@@ -48,8 +48,8 @@ class Starts:
         return found
 
 
-def names_of(starts: Starts) -> ExternalNames:
-    return ExternalNames(cast(LedgerGroup, starts))
+def names_of(starts: Starts, max_names: int = 100) -> ExternalNames:
+    return ExternalNames(cast(LedgerGroup, starts), max_names)
 
 
 async def on_record(runtime: Runtime, name: str, owner: str | None, limit: int) -> tuple[str, ...]:
@@ -121,6 +121,45 @@ async def test_a_session_that_begins_during_a_look_up_is_found_by_the_next() -> 
     assert await names.sessions("chat", "ada", 2) == ("SES-1",)
 
 
+async def test_conversations_that_begin_together_are_each_looked_up_once() -> None:
+    """A start of another name says nothing of this one. Each of a hundred clients was looked up again at its second message."""
+    starts = Starts()
+    names, found = names_of(starts), dict[int, tuple[str, ...]]()
+    starts.goes_on = anyio.Event()
+
+    async def look_up(number: int) -> None:
+        assert await names.sessions(f"chat {number}", "ada", 2) == ()
+        starts.begin(f"SES-{number}", f"chat {number}")
+        names.started(SessionId(f"SES-{number}"), f"chat {number}", "ada")
+        await anyio.lowlevel.checkpoint()
+        found[number] = await names.sessions(f"chat {number}", "ada", 2)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(look_up, number)
+        await anyio.wait_all_tasks_blocked()
+        starts.goes_on.set()
+    assert found == {number: (f"SES-{number}",) for number in range(20)}
+    assert starts.reads == 20
+
+
+async def test_what_others_write_during_a_look_up_is_found_by_the_next() -> None:
+    starts = Starts()
+    names = names_of(starts)
+    starts.goes_on = anyio.Event()
+
+    async def look_up() -> None:
+        assert await names.sessions("chat", "ada", 2) == ()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look_up)
+        await anyio.wait_all_tasks_blocked()
+        starts.begin("SES-1")
+        names.forget("ada")
+        starts.goes_on.set()
+    assert await names.sessions("chat", "ada", 2) == ("SES-1",)
+
+
 @pytest.mark.parametrize("owner", ["ada", None])
 async def test_what_others_write_is_found_once_they_say_so(owner: str | None) -> None:
     starts = Starts()
@@ -142,10 +181,10 @@ async def test_where_others_may_write_nothing_is_remembered() -> None:
 
 async def test_the_names_that_were_used_last_are_remembered_and_no_more() -> None:
     starts = Starts()
-    names = names_of(starts)
-    for number in range(4_097):
+    names = names_of(starts, max_names=16)
+    for number in range(17):
         await names.sessions(f"chat {number}", "ada", 1)
         await names.sessions("chat 0", "ada", 1)
-    assert starts.reads == 4_097
+    assert starts.reads == 17
     await names.sessions("chat 1", "ada", 1)
-    assert starts.reads == 4_098
+    assert starts.reads == 18

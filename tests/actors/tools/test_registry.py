@@ -30,19 +30,8 @@ from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
+from tests.actors.tools.calls import a_call
 from tests.actors.waiting import in_stopped_time, pass_time
-
-
-def a_call(deadline_in: float = 60.0) -> ToolContext:
-    """A call whose deadline lies so many seconds ahead."""
-    return ToolContext(
-        idempotency_key="TK-1",
-        session_id="SES-0000000a",
-        subject_id="ada",
-        turn_id="T-0000000a-000001",
-        wo_id="WO-SES-0000000a-001",
-        deadline=anyio.current_time() + deadline_in,
-    )
 
 
 class Unit(StrEnum):

@@ -24,7 +24,7 @@ from kitchener.records.prompt import PromptRequest, ToolSpec, ToolUse
 from kitchener.records.tools.runnable_tool import ToolIdentity, ToolQuestion, ToolSource, ToolTraits
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, places
-from tests.actors.tools.test_registry import a_call
+from tests.actors.tools.calls import a_call
 
 FILES = ToolSource("mcp:files")
 WEB = ToolSource("mcp:web")

@@ -9,19 +9,8 @@ from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
-from kitchener.records.tools.tool_context import ToolContext
+from tests.actors.tools.calls import a_call
 from tests.actors.waiting import in_virtual_time
-
-
-def a_call(deadline_in: float = 1_000.0) -> ToolContext:
-    return ToolContext(
-        idempotency_key="TK-1",
-        session_id="SES-0000000a",
-        subject_id="ada",
-        turn_id="T-0000000a-000001",
-        wo_id="WO-SES-0000000a-001",
-        deadline=anyio.current_time() + deadline_in,
-    )
 
 
 class Work:

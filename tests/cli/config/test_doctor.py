@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import pytest
 from anyio.from_thread import start_blocking_portal
 
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
@@ -54,6 +55,20 @@ def test_a_provider_that_a_runtime_cannot_open_fails(cli: Cli) -> None:
     (found,) = [each for each in outcome.json["findings"] if each["what"] == "provider it"]
     assert (outcome.code, found["state"]) == (1, "fail")
     assert "nosuch" in found["detail"]
+
+
+def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: `doctor` said what was wrong and not of what."""
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret-word@127.0.0.1:1080")
+    monkeypatch.delenv("HTTP_PROXY")
+    Path("kitchener.toml").write_text(_settings("http://model.example"), encoding="utf-8")
+    for command, code in (("doctor", 1), ("chat", 2)):
+        outcome = cli(command, stdin=b"hello")
+        told = outcome.out + outcome.err
+        assert outcome.code == code
+        assert "environment: ALL_PROXY: is a SOCKS proxy, which cannot be used: set it to an HTTP proxy" in told
+        assert "list model.example in NO_PROXY" in told
+        assert "secret-word" not in told
 
 
 def _embeddings(settings: str) -> None:

@@ -1,17 +1,13 @@
 """A turn that failed is shown with the attempts at its model that failed, wherever a command shows it (docs/turn.md)."""
 
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from kitchener import TurnTimeout
-from kitchener.errors import ProviderError
-from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
-from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import Hold, echo
+from tests.acceptance.stack import Hold, failing_then_held
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import turn
 
@@ -31,20 +27,8 @@ backoff_initial_s = 1e-6
 
 async def run_into_its_deadline(settings: Path) -> str:
     """A turn whose reply fails once and is then never given. Returns its session."""
-    failed: list[PromptRequest] = []
     hold = Hold("slow")
-
-    def model(request: PromptRequest) -> Any:
-        if request.wo_type == "synthesize" and not failed:
-            failed.append(request)
-            raise ProviderError("scripted", "timeout", "no answer within 120 s")
-        return echo(request)
-
-    async def gate(request: PromptRequest) -> None:
-        if failed:
-            await hold(request)
-
-    async with open_runtime(settings, providers={"scripted": ScriptedProvider(model, gate=gate)}) as runtime:
+    async with open_runtime(settings, providers={"scripted": failing_then_held(hold)}) as runtime:
         supervisor = runtime.supervisor()
         session_id = await supervisor.start_session()
         with anyio.fail_after(30), pytest.raises(TurnTimeout) as caught:

@@ -37,6 +37,46 @@ def test_verify_checks_every_ledger_under_the_root(filled: Cli, tmp_path: Path) 
     assert f"ok       {tmp_path / HO2M}: {len(lines)} entries, head {lines[-1]['chain_hash']}, " in text
 
 
+def test_verify_names_files_that_are_no_ledgers_and_finds_no_damage_in_them(filled: Cli, tmp_path: Path) -> None:
+    """An export beside the ledgers, in the root or deep in it."""
+    strays = [tmp_path / ".kitchener/export.jsonl", tmp_path / ".kitchener/HO2/ADMIN/chats.jsonl"]
+    for each in strays:
+        each.write_text('{"conversation": "a", "message": "hello"}\n')
+    outcome, text = filled("ledger", "verify", "--json"), filled("ledger", "verify")
+    assert (outcome.code, outcome.json["ok"], text.code) == (0, True, 0)
+    assert outcome.json["skipped"] == sorted(map(str, strays))
+    assert not {str(each) for each in strays} & {each["path"] for each in outcome.json["ledgers"]}
+    assert [line for line in text.out.splitlines() if line.startswith("skipped")] == [
+        f"skipped  {each}: no ledger, because it does not begin as one" for each in sorted(strays)
+    ]
+    assert filled("audit", "leaks").code == 0
+    alone = tmp_path / "exports"
+    alone.mkdir()
+    (alone / "chats.jsonl").write_text("{}\n")
+    only = filled("ledger", "verify", alone)
+    assert (only.code, only.out.splitlines()[0].split()[0]) == (1, "skipped")
+
+
+@pytest.mark.parametrize("name", ["ho2m.jsonl", "renamed.jsonl"])
+def test_a_ledger_with_another_first_byte_is_damaged_and_not_skipped(filled: Cli, tmp_path: Path, name: str) -> None:
+    """By its name, or by the signed head beside it."""
+    path = (tmp_path / HO2M).with_name(name)
+    path.write_bytes(b"x" + (tmp_path / HO2M).read_bytes()[1:])
+    if name != HO2M.name:
+        path.with_name(f"{name}.checkpoint").write_text("{}")
+    outcome = filled("ledger", "verify", "--json")
+    assert (outcome.code, outcome.json["skipped"]) == (6, [])
+    assert [each["path"] for each in outcome.json["ledgers"] if not each["ok"]] == [str(path)]
+
+
+def test_a_copied_ledger_is_verified_whatever_its_name(filled: Cli, tmp_path: Path) -> None:
+    copy, lines = tmp_path / ".kitchener/copy.jsonl", (tmp_path / HO2M).read_bytes()
+    copy.write_bytes(lines)
+    assert str(copy) in [each["path"] for each in filled("ledger", "verify", "--json").json["ledgers"]]
+    copy.write_bytes(lines.replace(b"TURN_STARTED", b"TURN_STERTED", 1))
+    assert filled("ledger", "verify").code == 6
+
+
 def test_verify_can_be_shared_between_processes(filled: Cli, tmp_path: Path) -> None:
     """What is found is the same; short ledgers are one chunk, and no process is started for them."""
     alone, shared = filled("ledger", "verify", "--json"), filled("ledger", "verify", "--jobs", "2", "--json")

@@ -5,6 +5,7 @@ One event loop: the command has its own.
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from tests.cli.commands import read_lines, start
 from tests.cli.conftest import Cli
 
 ROOT = Path(__file__).parents[3]
+_CURL = r"^```\n(curl .*?)^```$"
+_WITH_FUNCTIONS = r"^```\n(import json\n\nfrom openai import .*?)^```$"
 
 
 def asked(url: str, body: object) -> Any:
@@ -30,23 +33,33 @@ def asked(url: str, body: object) -> Any:
 
 
 def test_the_five_minutes_of_the_readme_lead_to_a_reply_and_a_session(tmp_path: Path) -> None:
-    """The lines of the page as they stand, but for the port and the installation."""
+    """The lines of both pages as they stand, but for the port and the installation."""
     readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/server.md"))
     (steps,) = re.findall(r"^## Serve it in five minutes\n\n```\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     assert steps in page
     installation, command = steps.splitlines()
     assert installation == 'pip install "kitchener[serve]"'
-    (program,) = re.findall(r"^```\n(from openai import .*?)^```$", page, re.MULTILINE | re.DOTALL)
-    process = start(*command.split()[1:], "--port", "0", cwd=tmp_path)
+    curl, with_functions = (re.findall(each, page, re.MULTILINE | re.DOTALL) for each in (_CURL, _WITH_FUNCTIONS))
+    assert curl == re.findall(_CURL, readme, re.MULTILINE | re.DOTALL)
+    programs = [*re.findall(r"^```\n(from openai import .*?)^```$", page, re.MULTILINE | re.DOTALL), *with_functions]
+    folder = tmp_path / "a new folder"
+    folder.mkdir()
+    process = start(*command.split()[1:], "--port", "0", cwd=folder)
     assert process.stdout is not None
     found = re.search(r"http://127\.0\.0\.1:\d+/v1", process.stdout.readline())
     assert found is not None
     assert "`http://127.0.0.1:8321/v1`" in readme
-    script = program.replace("http://127.0.0.1:8321/v1", found[0])
-    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stdout[:6]) == (0, "Hello!"), ran.stderr
-    listed = start("session", "list", cwd=tmp_path)
+    _, url, _, kind, _, body = shlex.split(curl[0].replace("\\\n", ""))
+    assert kind == "content-type: application/json"
+    answer = asked(url.replace("http://127.0.0.1:8321/v1", found[0]), json.loads(body))
+    assert answer["choices"][0]["message"]["content"].startswith("Hello!")
+    for program, told in zip(programs, ("Hello!", "get_weather: "), strict=True):
+        script = program.replace("http://127.0.0.1:8321/v1", found[0])
+        ran = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stdout[: len(told)]) == (0, told), ran.stderr
+    listed, shown = start("session", "list", cwd=folder), start("session", "show", "last", cwd=folder)
     assert "local" in listed.communicate(timeout=30)[0]
+    assert "returned by the client" in shown.communicate(timeout=30)[0]
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0

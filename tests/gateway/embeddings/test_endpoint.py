@@ -10,7 +10,7 @@ import pytest
 
 from kitchener.config import EmbeddingsConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.embeddings.opening import open_embeddings
+from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
 from tests.gateway.fake_server import Answer, FakeServer, cut, error, fake_server, hang
 

@@ -1,7 +1,6 @@
 """From configuration to open providers: keys by reference only, vendors by name, nothing opened in vain."""
 
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -10,20 +9,8 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.factory import read_secret
-from tests.gateway.asking import Told, ask
+from tests.gateway.asking import Told, ask, one, refusal_of
 from tests.gateway.fake_server import completion, fake_server
-
-
-def one(**settings: Any) -> RouterConfig:
-    """A router whose only further provider is `it`."""
-    return RouterConfig(providers={"it": ProviderConfig(**settings)})
-
-
-async def refusal_of(config: RouterConfig) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        async with build_providers(config):
-            pass
-    return caught.value
 
 
 async def test_offline_is_always_there() -> None:

@@ -36,6 +36,7 @@ from tests.acceptance.content_kit import config as content_config
 from tests.acceptance.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
 from tests.cli.test_ids import commands
+from tests.memory.kit import learned
 from tests.runtime.admin.listening import command, listening, listening_config
 
 ADA, BO = "ada", "bo"
@@ -201,30 +202,11 @@ async def test_what_was_learned_is_withdrawn_and_imported_while_turns_read_it(tm
 async def test_a_learned_line_is_deactivated_for_the_next_turn(tmp_path: Path) -> None:
     """Also where the runtime has no memory: then its ledgers are opened for the command alone."""
     root = tmp_path / "plane"
-    learned = {
-        "artifact_type": "topic_affinity",
-        "labels": {"domain": [], "task": []},
-        "weight": 0.9,
-        "scope": "global",
-        "gate_snapshot": {"count": 1, "sessions": 1},
-        "model": "m",
-        "prompt_pack_version": "p@1",
-        "consolidation_event_ts": "2026-11-01T00:00:00+00:00",
-        "salience_weight": 0.9,
-        "decay_modifier": 0.9,
-        "window_start": "2026-10-01T00:00:00+00:00",
-        "window_end": "2026-11-01T00:00:00+00:00",
-        "context_line": "prefers trains",
-        "content": {"bias": "prefers trains", "category": "topic_affinity"},
-        "signal_id": "domain:travel",
-        "source_signal_ids": ["domain:travel"],
-        "source_event_ids": ["EVT-0000000000000001"],
-    }
     namespace = f"ADMIN/{ADA}"
     async with listening(root, ho3_enabled=True) as runtime:
         memory = runtime.memory()
-        await memory.log_signal("domain:travel", "SES-00000001", "EVT-0000000000000001", namespace=namespace)
-        await memory.log_overlay(learned, namespace=namespace)
+        event = await memory.log_signal("domain:travel", "SES-00000001", namespace=namespace)
+        await memory.log_overlay(learned([event], "domain:travel", scope="global"), namespace=namespace)
         await memory.commit()
         subject, cut = await memory.snapshot(namespace=namespace)
         (overlay,) = subject.overlays(cut)

@@ -16,18 +16,19 @@ from tests.logs import captured_logs
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
 from tests.telemetry.watching import Watch
 
-ADAS, BOBS, DESKS = "key-of-ada-0123456789", "key-of-bob-0123456789", "key-of-desk-0123456789"
+ADAS, BOBS, CYS, DESKS = "key-of-ada-0123456789", "key-of-bob-0123456789", "key-of-cy-01234567890", "key-of-desk-0123456789"
 
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Settings with two subjects' keys and a front end's."""
-    for name, key in (("ADA_KEY", ADAS), ("BOB_KEY", BOBS), ("DESK_KEY", DESKS)):
+    for name, key in (("ADA_KEY", ADAS), ("BOB_KEY", BOBS), ("CY_KEY", CYS), ("DESK_KEY", DESKS)):
         monkeypatch.setenv(name, key)
     return {
         "clients": {
             "ada": ServeClientConfig(key="env:ADA_KEY", subject="ada"),
             "bob": ServeClientConfig(key="env:BOB_KEY", subject="bob", agents=("OTHER",), rights=("read",)),
+            "cy": ServeClientConfig(key="env:CY_KEY", subject="cy", agents=("OTHER",)),
             "desk": ServeClientConfig(key="env:DESK_KEY", rights=("chat", "act_for")),
         }
     }
@@ -58,9 +59,9 @@ async def test_a_key_reaches_its_own_subject_agents_and_rights(tmp_path: Path, k
         assert (wrong.status, wrong.headers["www-authenticate"], ADAS in wrong.body.decode()) == (401, "Bearer", False)
         found = await client.ask("POST", COMPLETIONS, chat_body("hello"), **bearer(ADAS), x_kitchener_subject="bob")
         assert await subject_of(client, found.headers["x-kitchener-session"]) == "ada"
-        models = await client.ask("GET", "/v1/models", **bearer(BOBS))
+        models = await client.ask("GET", "/v1/models", **bearer(CYS))
         assert [each["id"] for each in models.json["data"]] == ["OTHER", "OTHER-utility"]
-        assert (await client.ask("GET", "/v1/models/ADMIN", **bearer(BOBS))).status == 404
+        assert (await client.ask("GET", "/v1/models/ADMIN", **bearer(CYS))).status == 404
         refused = await client.ask("POST", COMPLETIONS, chat_body("hello", model="OTHER"), **bearer(BOBS))
         assert (refused.status, refused.code) == (403, "right_missing")
 

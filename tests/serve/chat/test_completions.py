@@ -348,6 +348,34 @@ class TestAUtilityCall:
                 assert (await client.ask("POST", path, body, **CHAT)).status == 200
             assert await client.runtime.sessions() == []
 
+    async def test_where_they_are_refused_no_model_is_asked_by_any_of_their_ways(self, tmp_path: Path) -> None:
+        prompt = "### Task:\nGenerate a title.\n<chat_history>\nUSER: hello\n</chat_history>"
+        async with serving(tmp_path / "root", serve={"utility_calls": "refuse"}) as client:
+            listed = (await client.ask("GET", "/v1/models")).json["data"]
+            assert [each["id"] for each in listed] == ["ADMIN"]
+            assert (await client.ask("GET", "/v1/models/ADMIN-utility")).status == 404
+            for body, headers, told in (
+                (chat_body("a title", model="ADMIN-utility"), {}, (404, "model_not_found")),
+                ({"model": "ADMIN-utility", "input": "a title"}, {}, (404, "model_not_found")),
+                (chat_body("a title"), {"x_openwebui_task": "title_generation"}, (400, "unsupported")),
+                (chat_body(prompt), {}, (400, "unsupported")),
+                ({"model": "ADMIN", "input": prompt}, {}, (400, "unsupported")),
+            ):
+                path = "/v1/responses" if "input" in body else COMPLETIONS
+                found = await client.ask("POST", path, body, **headers)
+                assert (found.status, found.json["error"]["code"]) == told
+            assert (client.provider.requests, await client.runtime.sessions()) == ([], [])
+            assert (await client.chat("hello")).text == "echo: hello"
+
+    async def test_without_prompts_the_header_and_the_model_still_tell(self, tmp_path: Path) -> None:
+        prompt = "### Task:\nGenerate a title.\n<chat_history>\nUSER: hello\n</chat_history>"
+        async with serving(tmp_path / "root", serve={"utility_prompts": ()}) as client:
+            assert (await client.chat("a title", model="ADMIN-utility")).status == 200
+            assert (await client.ask("POST", COMPLETIONS, chat_body("a title"), x_openwebui_task="tags")).status == 200
+            assert await client.runtime.sessions() == []
+            assert (await client.ask("POST", COMPLETIONS, chat_body(prompt))).status == 200
+            assert len(await client.runtime.sessions()) == 1
+
     @pytest.mark.parametrize(
         "messages",
         [

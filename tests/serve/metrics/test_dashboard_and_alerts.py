@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its types are a package of their own, for this one file
 
 from kitchener.config import ModelPrice
-from kitchener.gateway.attempts import ProviderUsage
+from kitchener.gateway.attempts import FailureCounts, ProviderUsage
 from kitchener.mcp.server import ServerStatistics
 from kitchener.serve.metrics.exposition import exposition, runtime_families
 from tests.serve.metrics.metrics_text import ReadFamily, read_metrics
@@ -62,13 +62,14 @@ FAILED: ServerStatistics = {
 
 
 async def families(root: Path) -> dict[str, ReadFamily]:
-    """All metrics of a server that has served a turn, with a model that has a price and an MCP server."""
+    """All metrics of a server that has served a turn, with a model that has a price and fails at times, and an MCP server."""
     used = ProviderUsage(calls=1, input_tokens=1, output_tokens=1, cached_tokens=0, cache_write_tokens=0)
     async with serving(root) as client:
         await client.chat("hello", stream=True)
         read = read_metrics((await client.ask("GET", "/metrics")).body.decode())
         found = client.runtime.statistics()
         found["usage_by_model"] = {"p": {"m": used}}
+        found["failures_by_model"] = {"p": {"m": {"timeout": FailureCounts(calls=1, retries=2)}}}
         found["mcp_servers"] = {"s": FAILED}
         told = runtime_families(
             found, waiting_approvals={"ADMIN": 0}, prices={"p/m": ModelPrice(input_per_million=1.0, output_per_million=1.0)}

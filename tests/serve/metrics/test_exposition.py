@@ -41,11 +41,12 @@ async def test_turns_answers_durations_and_queues_are_counted(tmp_path: Path) ->
         await client.chat("hello", stream=True)
         await client.chat("hello", model="NOBODY")
         now = await metrics(client)
-        assert now['kitchener_served_turns_total{end="completed"}'] == 2
+        assert now['kitchener_served_turns_total{agent="ADMIN",end="completed"}'] == 2
         assert now['kitchener_answers_total{status="200"}'] == before.get('kitchener_answers_total{status="200"}', 0) + 3
         assert now['kitchener_answers_total{status="404"}'] == 1
-        assert now["kitchener_turn_seconds_count"] == now['kitchener_turn_seconds_bucket{le="+Inf"}'] == 2
-        assert now["kitchener_first_text_seconds_count"] == 1
+        assert now['kitchener_turn_seconds_count{agent="ADMIN"}'] == 2
+        assert now['kitchener_turn_seconds_bucket{agent="ADMIN",le="+Inf"}'] == 2
+        assert now['kitchener_first_text_seconds_count{agent="ADMIN"}'] == 1
         assert now["kitchener_requests_running"] == 1
         assert now['kitchener_lane_running{mailbox="ADMIN",lane="interactive"}'] == 0
 
@@ -99,10 +100,72 @@ async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None
         assert (await client.chat("hello")).status == 200
         assert (await client.chat("x" * 200_000)).status == 400
         now = await metrics(client)
-        ends = {
-            end: now[f'kitchener_served_turns_total{{end="{end}"}}'] for end in ("completed", "degraded", "failed", "stopped")
-        }
-        assert ends == {"completed": 0, "degraded": 1, "failed": 1, "stopped": 0}
+        assert ends_of(now, "ADMIN") == {"completed": 0, "degraded": 1, "failed": 1, "stopped": 0}
+
+
+async def test_turns_are_told_apart_by_agent_class_at_every_door(tmp_path: Path) -> None:
+    """The classes are those of the settings: an agent that nobody asked has counts of 0, and a made-up name has none."""
+    async with serving(tmp_path / "root", ScriptedProvider(echo), agents={"SALES": {}, "IDLE": {}}) as client:
+        await client.chat("hello", model="ADMIN")
+        for stream in (False, True):
+            await client.chat("hello", model="SALES", stream=stream)
+            await client.ask("POST", "/v1/responses", {"model": "SALES", "input": "hello", "stream": stream})
+            session = (await client.ask("POST", "/v1/sessions", {"agent": "SALES"})).json["session_id"]
+            await client.ask("POST", f"/v1/sessions/{session}/messages", {"message": "hello", "stream": stream})
+        run = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "hello"}]}
+        body = {"state": {}, "tools": [], "context": [], "forwardedProps": {}, **run}
+        assert (await client.ask("POST", "/v1/agui/SALES", body)).status == 200
+        assert (await client.chat("hello", model="MADE_UP")).status == 404
+        now = await metrics(client)
+        completed = {agent: ends_of(now, agent)["completed"] for agent in ("ADMIN", "SALES", "IDLE")}
+        assert completed == {"ADMIN": 1, "SALES": 7, "IDLE": 0}
+        durations = {agent: now[f'kitchener_turn_seconds_count{{agent="{agent}"}}'] for agent in completed}
+        assert durations == completed
+        assert "MADE_UP" not in " ".join(now)
+
+
+def ends_of(now: dict[str, float], agent: str) -> dict[str, float]:
+    """The turns of an agent class, by how they ended."""
+    return {
+        end: now[f'kitchener_served_turns_total{{agent="{agent}",end="{end}"}}']
+        for end in ("completed", "degraded", "failed", "stopped")
+    }
+
+
+def failures_of(now: dict[str, float], name: str) -> dict[tuple[str, str], float]:
+    """The counts of a metric of failures, by model and kind of error."""
+    found = re.compile(rf'{name}{{provider="scripted",model="([^"]+)",error_type="([^"]+)"}}')
+    return {(matched[1], matched[2]): value for key, value in now.items() if (matched := found.fullmatch(key)) and value}
+
+
+async def test_failed_model_calls_are_counted_by_error_and_retries_apart(tmp_path: Path) -> None:
+    """A call that is answered in the end has not failed; one that is not has failed once, however often it was tried."""
+    down, slow = ProviderError("scripted", "server_error", "down"), ProviderError("scripted", "timeout", "slow")
+    provider = ScriptedProvider([down, slow, "Hello!", down, down, down, ProviderError("scripted", "authentication", "no")])
+    provider.traits = ProviderTraits(model_id="scripted-1")  # one that is not built in
+    lane = {"max_retries": 2, "backoff_initial_s": 0.001, "backoff_max_s": 0.001, "breaker_failures": 50}
+    async with serving(tmp_path / "root", provider, lane=lane) as client:
+        texts = [(await client.chat("hello")).text for _ in range(3)]
+        now, model = await metrics(client), "scripted-1"
+        assert texts[0] == "Hello!"
+        assert now[f'kitchener_model_calls_total{{provider="scripted",model="{model}"}}'] == 1
+        failed = failures_of(now, "kitchener_model_calls_failed_total")
+        assert failed == {(model, "server_error"): 1, (model, "authentication"): 1}
+        retries = failures_of(now, "kitchener_model_retries_total")
+        assert retries == {(model, "server_error"): 3, (model, "timeout"): 1}
+
+
+async def test_calls_that_an_open_circuit_kept_back_have_failed_and_were_no_retries(tmp_path: Path) -> None:
+    provider = ScriptedProvider([ProviderError("scripted", "server_error", "down")])
+    provider.traits = ProviderTraits(model_id="scripted-1")
+    async with serving(tmp_path / "root", provider, lane={"breaker_failures": 1, "max_retries": 0}) as client:
+        for _ in range(3):
+            await client.chat("hello")
+        now = await metrics(client)
+        failed = failures_of(now, "kitchener_model_calls_failed_total")
+        assert failed == {("scripted-1", "server_error"): 1, ("scripted-1", "breaker_open"): 2}
+        assert failures_of(now, "kitchener_model_retries_total") == {}
+        assert now['kitchener_model_calls_total{provider="scripted",model="scripted-1"}'] == 0, "a share needs both counts"
 
 
 async def test_only_a_key_with_the_right_reads_them_and_it_needs_no_subject(
@@ -150,7 +213,21 @@ def documented_metrics() -> set[str]:
     }
 
 
-LABELS = ("agent", "end", "kind", "lane", "le", "mailbox", "model", "provider", "python", "server", "status", "version")
+LABELS = (
+    "agent",
+    "end",
+    "error_type",
+    "kind",
+    "lane",
+    "le",
+    "mailbox",
+    "model",
+    "provider",
+    "python",
+    "server",
+    "status",
+    "version",
+)
 
 
 async def test_commits_and_requests_for_approval_are_counted(tmp_path: Path) -> None:

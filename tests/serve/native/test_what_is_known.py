@@ -1,6 +1,8 @@
 """Why a turn was shown what it was, the memory of a subject, and erasure, over HTTP (docs/server.md)."""
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from kitchener.ids import memory_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.inspection.turns.turn_reasons import diff_json, view_json
+from kitchener.ledger import StoredEntry
+from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.reads import Entries
 from tests.memory.kit import learned, recur
 from tests.serve.requests import Asked, Client, serving
 
@@ -71,6 +76,76 @@ class TestWhy:
                 found = await client.ask("GET", wrong)
                 assert (found.status, found.code) == (404, "not_found"), wrong
             assert (await client.ask("GET", f"{path}/turns/{turn}/diff")).code == "invalid_request"
+
+
+@dataclass
+class Reads:
+    """What was read of files and given out as entries, while a test counts."""
+
+    bytes: int = 0
+    entries: Counter[str] = field(default_factory=Counter)
+    """By ledger."""
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    found = Reads()
+    read, following = FileOps.read, Entries.__anext__
+
+    def counted_read(self: FileOps, fd: int, size: int, offset: int) -> bytes:
+        data = read(self, fd, size, offset)
+        found.bytes += len(data)
+        return data
+
+    async def counted_entry(self: Entries) -> StoredEntry:
+        entry = await following(self)
+        found.entries[entry.ledger_id] += 1
+        return entry
+
+    monkeypatch.setattr(FileOps, "read", counted_read)
+    monkeypatch.setattr(Entries, "__anext__", counted_entry)
+    return found
+
+
+async def read_by(client: Client, path: str, reads: Reads) -> Reads:
+    """What a request reads."""
+    reads.bytes = 0
+    reads.entries.clear()
+    assert (await client.ask("GET", path)).status == 200
+    return Reads(reads.bytes, Counter(reads.entries))
+
+
+class TestWhatIsRead:
+    """The work behind an answer grows with what the turn needs. Counted in entries and bytes, and no time is measured."""
+
+    async def test_turns_of_other_sessions_are_not_read(self, tmp_path: Path, reads: Reads) -> None:
+        """The server has the positions of new entries in memory only. An explanation must not scan the files for them."""
+        async with serving(tmp_path / "root", context_mode="enforce") as client:
+            path, turns = await said(client, "I like tea", "I like coffee")
+            asked = f"{path}/turns/{turns[1]}/why", f"{path}/turns/{turns[1]}/diff?before={turns[0]}"
+            await said(client, *["elsewhere"] * 5)
+            first = [await read_by(client, each, reads) for each in asked]
+            for _ in range(6):
+                await said(client, *["elsewhere"] * 5)
+            later = [await read_by(client, each, reads) for each in asked]
+            assert [each.entries for each in later] == [each.entries for each in first]
+            written = sum(each.stat().st_size for each in (tmp_path / "root").rglob("*.jsonl"))
+            assert max(each.bytes for each in later) < written, "less than each ledger once"
+            assert max(each.bytes for each in later) < 2 * max(each.bytes for each in first)
+
+    async def test_calls_of_other_turns_of_the_session_are_not_read(self, tmp_path: Path, reads: Reads) -> None:
+        """Each call in HO1m holds an answer, so these are the largest part of a record."""
+        async with serving(tmp_path / "root", context_mode="enforce") as client:
+            path, turns = await said(client, *[f"I like number {n}" for n in range(4)])
+            early, old = await read_by(client, f"{path}/turns/{turns[3]}/why", reads), f"{path}/turns/{turns[1]}/why"
+            again = await read_by(client, old, reads)
+            turns += [
+                (await client.ask("POST", f"{path}/messages", {"message": f"and {n}"})).json["turn_id"] for n in range(20)
+            ]
+            late, later = await read_by(client, f"{path}/turns/{turns[-1]}/why", reads), await read_by(client, old, reads)
+            calls = {each.entries["HO1M:ADMIN"] for each in (early, again, late, later)}
+            assert len(calls) == 1
+            assert calls < set(range(1, 20)), "those of the turn and of the one before, with what tells of their attempts"
 
 
 async def taught(client: Client, subject_id: str) -> str:

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import SocketStream, TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from kitchener import ToolContext, tool
+from kitchener import ClientTool, ToolContext, tool
 from kitchener.config import HO3MemoryConfig, LimitsConfig, ServeConfig
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.runtime import Runtime, open_runtime
@@ -60,6 +60,10 @@ def send_letter(to: str, text: str = "") -> str:
     return f"sent to {to}"
 
 
+MAP: Final = ClientTool("show_on_map", "Shows a place.", {"type": "object", "properties": {"place": {"type": "string"}}})
+"""A function of the program that says "map" in a conversation."""
+
+
 @tool(read_only=True)
 async def copy_files(context: ToolContext) -> str:
     """Copies."""
@@ -99,6 +103,7 @@ def _answer(request: PromptRequest) -> Any:
     message = str(request.variables["user_message"])
     results = [each.content for each in request.messages if each.role == "tool"]
     for word, call in (
+        ("map", use_tool(MAP.name, place=f"Graz {HOSTILE}")),
         ("letter", use_tool("send_letter", to="ada", text=f"Dear Ada, {HOSTILE}")),
         ("copy", use_tool("copy_files")),
     ):

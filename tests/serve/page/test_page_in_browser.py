@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from kitchener import ClientOutput
 from kitchener.clock import SystemClock, iso
 from kitchener.ids import memory_namespace
 from kitchener.runtime import Runtime
 from tests.memory.kit import learned, recur
 from tests.serve.page.browser import CONTRAST, DOORS, REFUSED, Tab, open_browser, open_tab
-from tests.serve.page.served_page import HOSTILE, PageServer, open_wire, page_server
+from tests.serve.page.served_page import HOSTILE, MAP, PageServer, open_wire, page_server
 
 pytestmark = pytest.mark.skipif(
     not DOORS, reason="PAGE_DOORS names no folder with Playwright; `make doors` makes one and runs these tests"
@@ -193,6 +194,55 @@ class TestApproval:
         assert tab.find(".approval").count() == 1
 
 
+class TestFunctionsOfAClient:
+    """A program talks in a conversation that the page shows (docs/server.md#functions-of-the-client)."""
+
+    def test_a_reply_without_text_says_what_it_asked_of_the_client_also_after_a_reload(
+        self, tab: Tab, server: PageServer
+    ) -> None:
+        """Regression: the page showed an empty reply, and offered to approve the call."""
+        tab.ask("hello", "You said: hello")
+        session_id = tab.page.url.partition("#")[2]
+        (call_id,) = server.call(_ask_map, server.runtime, session_id)
+        for reloaded in (False, True):
+            if reloaded:
+                tab.page.reload()
+            turn = tab.see(".turn", "show it on the map")
+            tab.see(".text", "Asked the client to run show_on_map.", count=1)
+            card = tab.see(".approval.client", "The client runs show_on_map")
+            assert f"Graz {HOSTILE}" in card.locator(".arguments").inner_text()
+            assert "Waits for the client until" in card.locator(".badge").inner_text()
+            assert card.locator("button, input, textarea").count() == 0
+            assert "Copy" not in turn.inner_text()
+        server.call(_give, server.runtime, {call_id: ClientOutput("shown")})
+        tab.see(".text", "It is done: ")
+        assert card.locator(".badge").inner_text() == "The client gave the output"
+        assert tab.find(".bubble").all_inner_texts() == ["hello", "show it on the map"]
+        tab.find("text=Why this reply?").last.click()
+        assert "Reply Asked the client to run show_on_map." in tab.see("#panel section", "Shown to the model").inner_text()
+
+    def test_a_function_that_failed_says_why(self, tab: Tab, server: PageServer) -> None:
+        tab.ask("hello", "You said: hello")
+        (call_id,) = server.call(_ask_map, server.runtime, tab.page.url.partition("#")[2])
+        tab.see(".approval.client")
+        server.call(_give, server.runtime, {call_id: ClientOutput(error=f"no map {HOSTILE}")})
+        tab.see(".approval.client.failed .badge", f"Failed at the client: no map {HOSTILE}")
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_its_texts_have_enough_contrast_and_fit_a_phone(self, browser: Any, server: PageServer, scheme: str) -> None:
+        with open_tab(browser, server.url, color_scheme=scheme, viewport={"width": 360, "height": 700}) as tab:
+            tab.ask("hello", "You said: hello")
+            session_id = tab.page.url.partition("#")[2]
+            for output in (ClientOutput("shown"), ClientOutput(error="no map" * 40), None):
+                (call_id,) = server.call(_ask_map, server.runtime, session_id)
+                if output is not None:
+                    server.call(_give, server.runtime, {call_id: output})
+            tab.see(".approval.client", count=3)
+            tab.see(".approval.client.resolved", count=2)
+            assert tab.run(CONTRAST) == []
+            assert tab.is_narrow()
+
+
 class TestWhatIsKnown:
     def test_a_reply_says_what_the_model_was_shown_and_what_changed(self, tab: Tab) -> None:
         tab.ask("I like tea", "You said: I like tea")
@@ -260,6 +310,16 @@ class TestWhatIsKnown:
 
 async def _say(runtime: Runtime, session_id: str, message: str) -> str:
     return (await runtime.supervisor().handle_turn(message, session_id=session_id)).response
+
+
+async def _ask_map(runtime: Runtime, session_id: str) -> list[str]:
+    """A message of a program with a function of its own; the ids of the calls that the reply left to it."""
+    found = await runtime.supervisor().handle_turn("show it on the map", session_id=session_id, client_tools=[MAP])
+    return [each.call_id for each in found.client_calls]
+
+
+async def _give(runtime: Runtime, outputs: Mapping[str, ClientOutput]) -> None:
+    await runtime.supervisor().answer_client_calls(outputs)
 
 
 async def _memory_states(runtime: Runtime) -> list[tuple[str | None, bool]]:

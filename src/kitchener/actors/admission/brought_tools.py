@@ -4,27 +4,31 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError, EntryRefused
 from kitchener.plain_names import quoted
+from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
-from kitchener.schemas.pattern_limits import pattern_problem
+from kitchener.schemas.compiled_schemas import CompileTime
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
 
 
-def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[str]) -> ClientToolset:
+def checked_client_tools(
+    tools: object, limits: LimitsConfig, known: Sequence[ToolDefinition], time: CompileTime | None = None
+) -> ClientToolset:
     """Returns the tools of a message as a set.
 
     Args:
         tools: as the caller gives them; a `ClientToolset`, which was checked when it was made, is returned as it is
         limits: how many there may be, and how large
-        known: the names of the tools of the agent class and of the built-in ones
+        known: the tools of the agent class and the built-in ones, whose names are taken
+        time: what compiling their schemas counts against; None: nothing
 
     Raises:
         CallerError: one is no `ClientTool`, has a name that is taken or cannot be one, or no schema of an object; or they are
@@ -37,7 +41,7 @@ def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[st
     if len(tools) > limits.max_client_tools:
         most = limits.max_client_tools
         raise CallerError(f"client_tools has {len(tools)} members: expected at most max_client_tools = {most}")
-    taken, checked = {_alike(each): f"tool {each!r} of the agent class" for each in known}, list[ClientTool]()
+    taken, checked = {_alike(each["tool_id"]): _owned(each) for each in known}, list[ClientTool]()
     for number, each in enumerate(tools, 1):
         if not isinstance(each, ClientTool):
             raise CallerError(f"client tool {number} = {quoted(each)}: expected ClientTool(name, description, parameters)")
@@ -47,7 +51,11 @@ def checked_client_tools(tools: object, limits: LimitsConfig, known: Iterable[st
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, limits.max_client_tools_bytes)
+    return _compiled(checked, limits.max_client_tools_bytes, time)
+
+
+def _owned(tool: ToolDefinition) -> str:
+    return f"the built-in tool {tool['tool_id']!r}" if tool["built_in"] else f"tool {tool['tool_id']!r} of the agent class"
 
 
 def _alike(name: str) -> str:
@@ -73,15 +81,13 @@ def _with_type(tool: ClientTool) -> ClientTool:
     return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
 
 
-def _compiled(tools: Sequence[ClientTool], max_bytes: int) -> ClientToolset:
+def _compiled(tools: Sequence[ClientTool], max_bytes: int, time: CompileTime | None) -> ClientToolset:
     """The set of these tools, whose schemas can be used; raises CallerError if one cannot, or if they are too large."""
     found = ClientToolset.of(tools)
     if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
         raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most max_client_tools_bytes = {max_bytes:,}")
-    if (problem := pattern_problem(each.parameters for each in tools)) is not None:  # each is compiled, while all others wait
-        raise CallerError(f"client_tools: parameters: {problem}")
     try:
-        found.runnable(is_trusted=False)
+        found.compiled(time)
     except ValueError as error:
         raise CallerError(str(error)) from None
     return found

@@ -50,9 +50,9 @@ class ContentIntake:
         Raises:
             InvalidPart: one cannot be read, is too large, has an unknown type, or is not what it is declared as
         """
-        read = partial(self._read, [each for each in call.parts if isinstance(each, FilePart)])
-        found = await anyio.to_thread.run_sync(read)
-        return call._replace(parts=tuple(found)) if found else call
+        if not any(isinstance(each, FilePart) for each in call.parts):  # read or stored already
+            return call
+        return call._replace(parts=tuple(await anyio.to_thread.run_sync(partial(self._read, call.parts))))
 
     def refusal(self, parts: Sequence[FilePart | ReadPart | StoredPart]) -> UnsupportedPart | None:
         """Why the model that would reply does not take these; None: it takes them all."""
@@ -86,8 +86,8 @@ class ContentIntake:
         content_hash, stored_hash = await anyio.to_thread.run_sync(self.store.put, subject_id, part.data)
         return StoredPart(part.name, part.media_type, len(part.data), part.tokens, content_hash, stored_hash)
 
-    def _read(self, parts: Sequence[FilePart]) -> list[ReadPart]:
-        return [self._read_one(number, each) for number, each in enumerate(parts, 1)]
+    def _read(self, parts: Sequence[FilePart | ReadPart | StoredPart]) -> list[ReadPart | StoredPart]:
+        return [self._read_one(number, each) if isinstance(each, FilePart) else each for number, each in enumerate(parts, 1)]
 
     def _read_one(self, number: int, part: FilePart) -> ReadPart:
         what, most = f"part {number}", self.limits.max_part_bytes

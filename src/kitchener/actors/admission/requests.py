@@ -23,10 +23,11 @@ from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media.media_types import MEDIA_TYPES
 from kitchener.plain_names import quoted
 from kitchener.records.output_schema import output_schema_of
-from kitchener.records.parts import FilePart, StoredPart
+from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
-from kitchener.records.tools.client_tools import ClientTool
+from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
+from kitchener.schemas.compiled_schemas import CompileTime
 
 
 class RequestChecks:
@@ -147,11 +148,12 @@ class RequestChecks:
         memory: bool,
         seconds: float | None,
         acceptance: Sequence[str] = (),
-        parts: Sequence[FilePart | StoredPart] = (),
+        parts: Sequence[FilePart | ReadPart | StoredPart] = (),
         speaker: str | None = None,
         output: object = None,
         tool_choice: str = "auto",
-        client_tools: Sequence[ClientTool] = (),
+        client_tools: Sequence[ClientTool] | ClientToolset = (),
+        time: CompileTime | None = None,
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -167,13 +169,15 @@ class RequestChecks:
             output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
             tool_choice: `auto`, `none`, `required` or the name of a tool
             client_tools: tools that the caller runs; empty: none
+            time: what compiling schemas counts against; None: nothing
 
         Raises:
             CallerError: an argument is wrong
         """
         if client_tools:
-            call = self.call(session_id, subject_id, idempotency_key, memory, seconds, acceptance, parts, speaker, output)
-            return self._with_client_tools(call, client_tools, tool_choice)
+            given = (session_id, subject_id, idempotency_key, memory, seconds, acceptance)
+            call = self.call(*given, parts, speaker, output, time=time)
+            return self._with_client_tools(call, client_tools, tool_choice, time)
         if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
             raise CallerError(
                 f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
@@ -189,14 +193,14 @@ class RequestChecks:
         deadline = None if seconds is None else anyio.current_time() + seconds
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
-        wanted = output_schema_of(output) if output is not None else None
+        wanted = output_schema_of(output, time) if output is not None else None
         choice = self._choice(tool_choice) if tool_choice != "auto" else None
         return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
 
-    def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str) -> TurnCall:
+    def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, time: CompileTime | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
-        known = [each["tool_id"] for each in self._tools.definitions()] if self._tools is not None else ()
-        found = checked_client_tools(tools, self._limits, known)
+        known = self._tools.definitions() if self._tools is not None else ()
+        found = checked_client_tools(tools, self._limits, known, time)
         if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
         choice = self._choice(tool_choice, found.names) if tool_choice != "auto" else None
@@ -210,14 +214,14 @@ class RequestChecks:
         expected = f"expected 'auto', 'none', 'required' or one of {', '.join(known)}" if known else "this class has no tools"
         raise CallerError(f"tool_choice = {quoted(choice)}: {expected}")
 
-    def _parts(self, parts: Sequence[FilePart | StoredPart]) -> tuple[FilePart | StoredPart, ...]:
+    def _parts(self, parts: Sequence[FilePart | ReadPart | StoredPart]) -> tuple[FilePart | ReadPart | StoredPart, ...]:
         """Returns the images and files; raises InvalidPart unless these are such, and not too many."""
         if isinstance(parts, str | bytes) or not isinstance(parts, Sequence):
             raise InvalidPart(f"parts = {quoted(parts)}: expected a list of ImagePart and FilePart")
         if len(parts) > self._max_parts:
             raise InvalidPart(f"parts has {len(parts)} members: expected at most max_parts = {self._max_parts}")
         for number, each in enumerate(parts, 1):
-            if not isinstance(each, FilePart | StoredPart):
+            if not isinstance(each, FilePart | ReadPart | StoredPart):
                 raise InvalidPart(f"part {number} = {quoted(each)}: expected ImagePart(…) or FilePart(…)")
             if isinstance(each, FilePart):
                 _check_part(number, each)

@@ -243,7 +243,7 @@ class TurnRanking:
         self._is_shared = not is_own
 
     def rest(self) -> None:
-        """Lets go of the subject's index after a turn, so that it can be evicted. The next turn follows it again."""
+        """Releases the subject's index after a turn, so that it can be evicted. The next turn takes it again."""
         if self._is_shared:
             self._words = self._no_words()
 

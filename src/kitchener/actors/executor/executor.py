@@ -146,7 +146,7 @@ class HO1Executor:
         contract_id = wo.constraints.prompt_contract_id
         if contract_id is None:
             raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
-        contract = self._prompts.contract(contract_id).asking(wo.output_schema)
+        contract = self._prompts.contract(contract_id).asking(wo.output_schema, self._policy_version)
         has_rounds = run.makes_reply and wo.constraints.turn_limit > 0
         tools = run.tools.toolset(wo.constraints.allowed_tools) if has_rounds else NO_TOOLS
         variables: Mapping[str, object] = wo.input_context

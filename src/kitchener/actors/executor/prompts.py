@@ -26,7 +26,9 @@ from kitchener.config import described, described_key
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
+from kitchener.records.events import POLICY_VERSION
 from kitchener.records.prompt import Message
+from kitchener.schemas.compiled_schemas import stranger_schema
 from kitchener.schemas.json_schema import JsonSchema
 from kitchener.small_files import read_regular
 
@@ -34,10 +36,13 @@ MANIFEST: Final = "manifest.json"
 MAX_SOURCE_BYTES: Final = 1_048_576
 """Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
 MAX_ASKED_SCHEMAS: Final = 64
-"""Schemas of callers that a contract keeps compiled."""
+"""Schemas of callers with which a contract is kept."""
 MAX_COMPILED_PACKS: Final = 64
 """Packs that a process keeps compiled, so that another runtime or a replay with the same packs opens in less time."""
 
+_LAST_UNBOUNDED: Final = 8
+"""The last version of the policy under which the check of an answer against a caller's schema takes as long as it takes."""
+_OF_CALLER: Final = "the schema of `output`"
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
 
@@ -91,7 +96,7 @@ class CompiledContract:
         self._output: JsonSchema | None = None
         self._schema_digest: str | None = None
         self.is_asked = False
-        self._asked: OrderedDict[str, CompiledContract] = OrderedDict()
+        self._asked: OrderedDict[tuple[str, bool], CompiledContract] = OrderedDict()
         if spec.output_schema is not None:
             self._output = _compiled(spec.output_schema, f"{file}: output_schema")
             self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
@@ -99,23 +104,28 @@ class CompiledContract:
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
         self._system: _System | None = None
 
-    def asking(self, output_schema: Mapping[str, object] | None) -> "CompiledContract":
+    def asking(self, output_schema: Mapping[str, object] | None, policy_version: int = POLICY_VERSION) -> "CompiledContract":
         """Returns this contract with the schema that a caller asks for in place of its own output; None: as it is.
+
+        Args:
+            output_schema: the schema
+            policy_version: version of the rules that the turn follows. Up to version 8, checks of answers are not bounded
 
         Raises:
             PromptError: the schema is invalid, or does not stand by itself
         """
         if output_schema is None or output_schema is self.output_schema:
             return self
-        schema_digest = canonical_digest(output_schema, at="output_schema")
-        found = self._asked.get(schema_digest)
+        schema_digest, is_bounded = canonical_digest(output_schema, at="output_schema"), policy_version > _LAST_UNBOUNDED
+        found = self._asked.get((schema_digest, is_bounded))
         if found is None:
             found = copy(self)
             found.output_schema, found.is_asked, found._schema_digest = output_schema, True, schema_digest
-            found._output, found._system = _compiled(output_schema, "the schema of `output`"), None
+            found._system = None
+            found._output = None if is_bounded else _compiled(output_schema, _OF_CALLER)
             if len(self._asked) >= MAX_ASKED_SCHEMAS:
                 self._asked.popitem(last=False)
-            self._asked[schema_digest] = found
+            self._asked[schema_digest, is_bounded] = found
         return found
 
     def input_problem(self, variables: Mapping[str, object]) -> str | None:
@@ -124,7 +134,14 @@ class CompiledContract:
 
     def output_problem(self, output: object) -> str | None:
         """Returns how `output` violates the output schema, or None. An answer that is text violates nothing."""
-        return self._output.problem(output) if self._output is not None else None
+        if self._output is not None:
+            return self._output.problem(output)
+        if self.output_schema is None or self._schema_digest is None:
+            return None
+        try:  # kept where its memory is bounded, with those of all callers
+            return stranger_schema(self.output_schema, self._schema_digest).problem(output)
+        except ValueError as error:
+            raise PromptError(f"{_OF_CALLER}: expected a JSON schema that stands by itself, found: {error}") from error
 
     def render(self, variables: Mapping[str, object], turn_id: str, session_id: str = "") -> tuple[Message, ...]:
         """Returns the messages for these variables: system, chat messages of earlier turns, user. Equal arguments give equal

@@ -281,7 +281,8 @@ class SessionDirectory:
         self._clock = clock
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._fresh_ids = FreshIds(ids, ledgers, self._active)
-        self.names = ExternalNames(ledgers)
+        # A name is of use while its session is active; a passive one is looked up in the ledger anyway.
+        self.names = ExternalNames(ledgers, max_active)
         """Finds sessions by the names that clients gave them."""
         self._idle_s, self._max_active = config.idle_passivate_s, max_active
         self._text = text

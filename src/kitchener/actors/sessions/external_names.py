@@ -5,14 +5,14 @@ that searches the index. Knows nothing of what the sessions hold. Explained in `
 """
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kitchener.ids import SessionId
 from kitchener.ledger.ledger import LedgerGroup
 from kitchener.records import events
 
-_MAX_NAMES: Final = 4_096
-"""Names whose sessions are remembered, those used last."""
+OwnedName = tuple[str | None, str]
+"""Whose name it is, and the name."""
 
 
 class KnownSessions(NamedTuple):
@@ -29,13 +29,15 @@ class ExternalNames:
 
     Args:
         ledgers: where the starts of sessions are on record
+        max_names: names whose sessions are remembered, those used last
     """
 
-    def __init__(self, ledgers: LedgerGroup) -> None:
-        self._ledgers = ledgers
-        self._known: OrderedDict[tuple[str | None, str], KnownSessions] = OrderedDict()
-        self._changes = 0
-        """Counts what was started or dropped, so that a look-up that took longer is not remembered."""
+    def __init__(self, ledgers: LedgerGroup, max_names: int) -> None:
+        self._ledgers, self._max_names = ledgers, max_names
+        self._known: OrderedDict[OwnedName, KnownSessions] = OrderedDict()
+        self._searches: dict[OwnedName, object] = {}
+        """The last look-up that runs for each name. A start of a session of this name removes it: what it finds is not
+        remembered. Starts of other names do not, or conversations that begin together would each be looked up twice."""
 
     async def sessions(self, external_id: str, subject_id: str | None, limit: int) -> tuple[SessionId, ...]:
         """The newest sessions with this name, at most `limit`, oldest first.
@@ -48,21 +50,29 @@ class ExternalNames:
         name = (subject_id, external_id)
         known = self._known.get(name)
         if known is None or known.limit < limit:
-            changes = self._changes
-            key = events.external_index_key(subject_id, external_id)
-            starts = await self._ledgers.ho2m.last(key=key, limit=limit)
-            known = KnownSessions(tuple(SessionId(str(start.payload["session_id"])) for start in starts), limit)
-            if changes != self._changes or not self._ledgers.is_sole_writer:
+            known, is_current = await self._found(name, limit)
+            if not is_current or not self._ledgers.is_sole_writer:
                 return known.sessions
             self._known[name] = known
-            if len(self._known) > _MAX_NAMES:
+            if len(self._known) > self._max_names:
                 self._known.popitem(last=False)
         self._known.move_to_end(name)
         return known.sessions[-limit:]
 
+    async def _found(self, name: OwnedName, limit: int) -> tuple[KnownSessions, bool]:
+        """What the ledger knows of a name, and whether nothing has changed meanwhile."""
+        search = self._searches[name] = object()
+        try:
+            starts = await self._ledgers.ho2m.last(key=events.external_index_key(*name), limit=limit)
+            known = KnownSessions(tuple(SessionId(str(start.payload["session_id"])) for start in starts), limit)
+            return known, self._searches.get(name) is search
+        finally:
+            if self._searches.get(name) is search:
+                del self._searches[name]
+
     def started(self, session_id: SessionId, external_id: str, subject_id: str | None) -> None:
         """A session with this name is on record from now on."""
-        self._changes += 1
+        self._searches.pop((subject_id, external_id), None)
         known = self._known.get((subject_id, external_id))
         if known is not None:
             newest = (*known.sessions, session_id)[-known.limit :]
@@ -70,6 +80,6 @@ class ExternalNames:
 
     def forget(self, subject_id: str) -> None:
         """Drops the names of a subject, and of sessions without one: somebody else has written starts of sessions."""
-        self._changes += 1
-        for name in [each for each in self._known if each[0] in (subject_id, None)]:
-            del self._known[name]
+        for names in (self._known, self._searches):
+            for name in [each for each in names if each[0] in (subject_id, None)]:
+                del names[name]

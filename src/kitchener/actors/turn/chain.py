@@ -4,7 +4,7 @@
 `Reply` that ends the turn, even if the executor fails. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 
 from kitchener.actors.admission.requests import fits_entry
@@ -15,13 +15,13 @@ from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.last_call import Room
 from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.step import Step
 from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping
 from kitchener.cancellation import is_own_failure
-from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
-from kitchener.ids import TurnId
+from kitchener.ids import TurnId, work_order_id
 from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
@@ -29,6 +29,7 @@ from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
+    ChainCompletePayload,
     CommonPayload,
     ConstraintsMapping,
     CostSummary,
@@ -43,15 +44,11 @@ from kitchener.records.entries import (
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
     WorkOrderSupersededPayload,
-    WorkOrderType,
 )
-from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import said_by
-from kitchener.records.tokens import tokens_of_bytes
-from kitchener.records.tools.deferred_loop import Resumption
 from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateListener, WorkOrderFinished, WorkOrderPlanned
-from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 logger = get_logger(__name__)
 
@@ -95,7 +92,6 @@ class WorkOrderChain:
         self._base = session.fields_of(turn_id)
         self._scope: BudgetScope = (session.session_id, turn_id)
         self._wo_scope: BudgetScope = self._scope
-        """The cost of each finished work order, kept because `TURN_COMPLETED` repeats it."""
         self.direct_cost: DirectCost = {}
         """What a call of the gateway without HO1 used, for `TURN_COMPLETED`; empty: there was none."""
         self.message_ref: RefMapping | None = None
@@ -150,78 +146,73 @@ class WorkOrderChain:
         payload |= self._base
         return self._session.append(entry_type, entity_id, payload)
 
-    async def dispatch(  # noqa: PLR0913  the parts of a plan; all but the first three by keyword
-        self,
-        wo_type: WorkOrderType,
-        input_context: Mapping[str, object],
-        constraints: Constraints,
-        *,
-        prior_results: Sequence[Mapping[str, object]] = (),
-        parent: str | None = None,
-        input_refs: Sequence[RefMapping | None] = (),
-        context: AttentionContext | None = None,
-        acceptance: tuple[str, ...] = (),
-        output_schema: Mapping[str, object] | None = None,
-        resumption: Resumption | None = None,
-    ) -> WorkOrder | Reply:
+    async def dispatch(self, step: Step) -> WorkOrder | Reply:
         """Executes one work order and returns it, completed, failed or deferred. A failure is already recorded.
 
         Returns a reply if the chain cannot go on: the budget does not cover the work order, its input cannot be recorded, or
         HO1 is broken.
         """
-        services, session = self._services, self._session
-        prior = tuple(prior_results)
-        # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
-        left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
-        number = session.next_wo_number()
+        number = self._session.next_wo_number()
         try:
-            data = canonical_bytes([input_context, prior], at="input_context")
-        except EntryRefused as error:  # an output can be storable alone but too deep inside an input
-            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", f"the input of the {wo_type} step cannot be recorded: {error}"))
-        parts = context.parts if context is not None else ()
-        needed = _input_tokens(data, parts, resumption) + (0 if wo_type == "tool_call" else services.config.reply_reserve)
-        limits: ConstraintsMapping = {**services.constants.mapping_of(constraints), "timeout_ms": left_ms}
-        earlier, budgeter = tuple(self.work_orders.values()), services.budgeter
-        room = Room(needed, self.tokens_left, partial(budgeter.check, self._scope[:1]), services.config.turn_budget)
-        is_last = room.left is not None and room.left < needed and room.is_last(constraints, wo_type, earlier)
-        changes = room.limit(constraints, limits, is_last=is_last)
-        wo = WorkOrder.create(
-            session_id=session.session_id,
-            number=number,
-            turn_id=self.turn_id,
-            wo_type=wo_type,
-            created_at=services.now(),
-            subject_id=session.subject_id,
-            intent_id=self.intent_id,
-            input_context=input_context,
-            parts=parts,
-            output_schema=output_schema,
-            prior_results=prior,
-            constraints=constraints.replaced(timeout_ms=left_ms, **changes),
-            parent_wo_id=parent,
-            acceptance=acceptance,
-            resumption=resumption,
-        )
-        wo_id = wo.wo_id
-        planned = await self._plan(wo, limits, data, input_refs, context)
-        self._wo_scope = scope = (*self._scope, wo_id)
+            data = step.input_bytes()
+        except EntryRefused as error:
+            said = f"the input of the {step.wo_type} step cannot be recorded: {error}"
+            return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", said))
+        room = self._room_for(step, data)
+        wo, limits = self._work_order(step, number, room)
+        budgeter = self._services.budgeter
+        self._wo_scope = scope = (*self._scope, wo.wo_id)
         budgeter.allocate(scope, wo.constraints.token_budget)
-        if not (budget := budgeter.check(scope)).covers(needed) and not is_last:
+        budget = budgeter.check(scope)
+        is_covered = budget.covers(room.needed) or room.is_last
+        planned = await self._plan(wo, step, limits, data, is_covered=is_covered)
+        if not is_covered:
             await self._abandon_unaffordable(wo)
-            return room.refusal(wo, budget.remaining, earlier, services.constants.policy_version)
-        dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": "HO1", "lane": "interactive"}
-        await self.write(events.WO_DISPATCHED, wo_id, dispatched)
+            return room.refusal(wo, budget.remaining, self._services.constants.policy_version)
         done = await self._execute(wo.dispatched(planned))
         if isinstance(done, Reply):
             return done
         budgeter.debit(scope, done.cost)
         budgeter.release(scope)
-        self.work_orders[wo_id] = done
+        self.work_orders[done.wo_id] = done
         if done.state == "failed":
             await self.record_failure(done)
         if self._update is not None:
-            await self._tell(WorkOrderFinished(wo_id, wo_type, done.state))
+            await self._tell(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
         return done
+
+    def _room_for(self, step: Step, data: bytes) -> Room:
+        """What the input `data` of a step and its answer need of the budget, beside what there is."""
+        services = self._services
+        reserve = 0 if step.wo_type == "tool_call" else services.config.reply_reserve
+        earlier = tuple(self.work_orders.values())
+        session = partial(services.budgeter.check, self._scope[:1])
+        return Room(step, step.input_tokens(data) + reserve, self.tokens_left, session, services.config.turn_budget, earlier)
+
+    def _work_order(self, step: Step, number: int, room: Room) -> tuple[WorkOrder, ConstraintsMapping]:
+        """The work order of a step, and its limits as `WO_PLANNED` names them."""
+        services, session = self._services, self._session
+        # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
+        left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
+        limits: ConstraintsMapping = {**services.constants.steps.mapping_of(step.constraints), "timeout_ms": left_ms}
+        changes = room.limit(limits)
+        wo = services.constants.blank(step.wo_type).replaced(
+            wo_id=work_order_id(session.session_id, number),
+            session_id=session.session_id,
+            turn_id=self.turn_id,
+            created_at=services.now(),
+            subject_id=session.subject_id,
+            intent_id=self.intent_id,
+            input_context=dict(step.input_context),
+            parts=step.parts,
+            output_schema=step.output_schema,
+            prior_results=tuple(step.prior_results),
+            constraints=step.constraints.replaced(timeout_ms=left_ms, **changes),
+            parent_wo_id=step.parent,
+            acceptance=step.acceptance,
+            resumption=step.resumption,
+        )
+        return wo, limits
 
     def trace_hash(self) -> str:
         """The hash over `trace`. Cached until an entry is added."""
@@ -238,16 +229,19 @@ class WorkOrderChain:
 
     async def accept(self, wo: WorkOrder) -> None:
         """Writes `WO_COMPLETED`: HO2 accepts the output unchanged."""
-        wo_id = wo.wo_id
+        await self.write(events.WO_COMPLETED, wo.wo_id, self.completion_of(wo))
+
+    def completion_of(self, wo: WorkOrder) -> WorkOrderCompletedPayload:
+        """What the entry that completes a work order says: its cost, and where its output stands."""
         output: RefMapping | None = None
         for entry in reversed(self.trace):  # nearly always the last one
-            if entry.entity_id == wo_id:
+            if entry.entity_id == wo.wo_id:
                 output = entry.ref.as_mapping()
                 break
-        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost_mapping(wo.cost), "output_ref": output}
+        found: WorkOrderCompletedPayload = {"wo_id": wo.wo_id, "cost": cost_mapping(wo.cost), "output_ref": output}
         if wo.output_hash is not None and self._services.constants.policy_version > 6:
-            completed["output_hash"] = wo.output_hash
-        await self.write(events.WO_COMPLETED, wo_id, completed)
+            found["output_hash"] = wo.output_hash
+        return found
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
         """Writes `WO_SUPERSEDED`: a retry replaced a failed work order."""
@@ -263,6 +257,16 @@ class WorkOrderChain:
         """Writes the entries of a deferred work order and of its requests in one commit."""
         self.work_orders[wo.wo_id] = wo
         await self._session.write_all(made, turn=self.turn_id)
+
+    async def record_totals(self, cost: CostSummary) -> None:
+        """Writes `WO_CHAIN_COMPLETE`, as turns did before version 9 of the policy; their `TURN_COMPLETED` repeats it."""
+        fields: ChainCompletePayload = {
+            "wo_ids": list(self.work_orders),
+            "wo_count": len(self.work_orders),
+            "total_cost": cost,
+            "trace_hash": self.trace_hash(),
+        }
+        await self.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
 
     async def record_failure(self, wo: WorkOrder) -> None:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
@@ -304,53 +308,43 @@ class WorkOrderChain:
             fields["wo_id"] = violation_by
         await self.write(events.DEGRADATION, self.turn_id, fields)
 
-    async def _plan(
-        self,
-        wo: WorkOrder,
-        limits: ConstraintsMapping,
-        data: bytes,
-        input_refs: Sequence[RefMapping | None],
-        context: AttentionContext | None,
-    ) -> Ref:
-        """Writes `WO_PLANNED` with references to the input and the hash of its bytes `data`, but never the input itself."""
-        wo_id, wo_type, subject_id = wo.wo_id, wo.wo_type, wo.subject_id
-        ho2m = self._services.ledgers.ho2m
+    async def _plan(self, wo: WorkOrder, step: Step, limits: ConstraintsMapping, data: bytes, *, is_covered: bool) -> Ref:
+        """Records the plan of a work order, and that it is dispatched if the budget covers it.
+
+        The plan has references to the input and the hash of its bytes `data`, but never the input itself.
+        """
+        wo_id, wo_type = wo.wo_id, wo.wo_type
+        ho2m, policy_version = self._services.ledgers.ho2m, self._services.constants.policy_version
         fields: WorkOrderPlannedPayload = {
             "wo_id": wo_id,
             "wo_type": wo_type,
             "intent_id": self.intent_id,
             "constraints": limits,
-            "input_hash": ho2m.content_digest(subject_id, data),
+            "input_hash": ho2m.content_digest(wo.subject_id, data),
         }
-        policy_version = self._services.constants.policy_version
         if policy_version < 8:
-            fields["input_refs"] = [self.message_ref, *input_refs]
-        elif input_refs:
-            fields["input_refs"] = list(input_refs)
-        names_all = policy_version < 7
-        if wo.targets or names_all:
-            fields["targets"] = list(wo.targets)
-        if wo.acceptance or names_all:
+            fields["input_refs"] = [self.message_ref, *step.input_refs]
+        elif step.input_refs:
+            fields["input_refs"] = list(step.input_refs)
+        if policy_version < 7:
+            fields["targets"] = []
+        if wo.acceptance or policy_version < 7:
             fields["acceptance"] = list(wo.acceptance)
         if wo.parent_wo_id is not None:
             fields["parent_wo_id"] = wo.parent_wo_id
-        if context is not None:
-            shown: GatheredContext = {
-                "template_id": context.template_id,
-                "cut_by": context.budget_used.cut_by,
-                "context_hash": ho2m.content_digest(subject_id, context.context_text.encode()),
-            }
-            if context.projection_ref is not None:  # the projection's entry lists all visible items
-                shown["projection_ref"] = context.projection_ref.as_mapping()
-            else:
-                shown["fragment_refs"] = [f.ref.as_mapping() for f in context.fragments if f.ref is not None]
-            if context.biases:
-                shown["biases"] = [bias.source_id for bias in context.biases]
-            fields["attention"] = shown
+        if step.context is not None:
+            fields["attention"] = _gathered(
+                step.context, ho2m.content_digest(wo.subject_id, step.context.context_text.encode())
+            )
+        if is_covered and policy_version > 8:
+            fields["tier_target"] = wo.tier_target
         planned = await self.write(events.WO_PLANNED, wo_id, fields)
         self.work_orders[wo_id] = wo
         if self._update is not None:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
+        if is_covered and policy_version < 9:
+            dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": wo.tier_target, "lane": "interactive"}
+            await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         return planned
 
     async def _abandon_unaffordable(self, wo: WorkOrder) -> None:
@@ -408,9 +402,20 @@ class WorkOrderChain:
                 await self._update(update)
 
 
-def _input_tokens(data: bytes, parts: Sequence[StoredPart], resumption: Resumption | None) -> int:
-    earlier = resumption.tokens if resumption is not None else 0
-    return tokens_of_bytes(len(data)) + sum(each.tokens for each in parts) + earlier
+def _gathered(context: AttentionContext, context_hash: str) -> GatheredContext:
+    """What `WO_PLANNED` says of the context of a reply."""
+    shown: GatheredContext = {
+        "template_id": context.template_id,
+        "cut_by": context.budget_used.cut_by,
+        "context_hash": context_hash,
+    }
+    if context.projection_ref is not None:  # the projection's entry lists all visible items
+        shown["projection_ref"] = context.projection_ref.as_mapping()
+    else:
+        shown["fragment_refs"] = [each.ref.as_mapping() for each in context.fragments if each.ref is not None]
+    if context.biases:
+        shown["biases"] = [bias.source_id for bias in context.biases]
+    return shown
 
 
 def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:

@@ -3,50 +3,59 @@
 `chain.py` asks before each dispatch. Under version 1 of the policy there was no last call. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kitchener.actors.turn.reply import MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
+from kitchener.actors.turn.step import Step
 from kitchener.actors.work.budget import Budget
 from kitchener.records.entries import ConstraintsMapping
 from kitchener.records.turn import TurnError
-from kitchener.records.work_order import Constraints, WorkOrder
+from kitchener.records.work_order import WorkOrder
 
 
 class Room(NamedTuple):
-    """What a work order needs, and what there is."""
+    """What a step needs, and what there is."""
 
+    step: Step
     needed: int
     """Tokens of its input, estimated, and of the answer's reserve."""
     left: int | None
     """Tokens left in the turn and the session; None: without limit."""
     session: Callable[[], Budget]
-    """Gives the session's budget; asked where what is left does not cover the work order."""
+    """Gives the session's budget; asked where what is left does not cover the step."""
     turn_budget: int
+    earlier: Sequence[WorkOrder]
+    """The turn's earlier work orders."""
 
-    def is_last(self, constraints: Constraints, wo_type: str, earlier: Iterable[WorkOrder]) -> bool:
-        """Whether a work order that the rest of the budget does not cover is executed all the same, as the turn's last call.
+    @property
+    def is_last(self) -> bool:
+        """Whether a step that the rest of the budget does not cover is executed all the same, as the turn's last call.
 
         That is the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
         """
-        if constraints.reply_reserve is None or wo_type != "synthesize" or not self.session().covers(self.needed):
+        if self.left is None or self.left >= self.needed:
             return False
-        done = [each.wo_type for each in earlier]
-        return "synthesize" not in done and (self.needed <= self.turn_budget or "tool_call" in done)
+        if self.step.constraints.reply_reserve is None or self.step.wo_type != "synthesize":
+            return False
+        done = [each.wo_type for each in self.earlier]
+        is_first = "synthesize" not in done and (self.needed <= self.turn_budget or "tool_call" in done)
+        return is_first and self.session().covers(self.needed)
 
-    def limit(self, constraints: Constraints, limits: ConstraintsMapping, *, is_last: bool) -> Mapping[str, object]:
-        """The changes to a work order's constraints that what is left of the budget asks for; `limits` gets them too."""
+    def limit(self, limits: ConstraintsMapping) -> Mapping[str, object]:
+        """The changes to the step's constraints that what is left of the budget asks for; `limits` gets them too."""
+        constraints = self.step.constraints
         if constraints.reply_reserve is None or self.left is None or self.left >= constraints.token_budget:
             return {}
         limits["token_budget"] = most = max(1, self.left)
-        if self.left >= self.needed or not is_last:
+        if self.left >= self.needed or not self.is_last:
             return {"token_budget": most}
         limits.pop("turn_limit", None)
         limits.pop("allowed_tools", None)
         limits.pop("results_budget", None)
         return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}
 
-    def refusal(self, wo: WorkOrder, remaining: int | None, earlier: Iterable[WorkOrder], policy_version: int) -> Reply:
+    def refusal(self, wo: WorkOrder, remaining: int | None, policy_version: int) -> Reply:
         """What the user is told of a work order that is not executed, with the error that says what to do."""
         message = f"the {wo.wo_type} step needs about {self.needed} tokens and {max(0, remaining or 0)} are left"
         text = apology_for("BUDGET", policy_version)
@@ -54,7 +63,7 @@ class Room(NamedTuple):
             message += "; raise turn_budget or budget_ceiling, or start a new session"
         elif not self.session().covers(self.needed):
             message, text = f"{message} for the session; raise budget_ceiling, or start a new session", SESSION_USED_UP
-        elif self.needed > self.turn_budget and all(each.wo_type != "synthesize" for each in earlier):
+        elif self.needed > self.turn_budget and all(each.wo_type != "synthesize" for each in self.earlier):
             message, text = f"{message} for the turn; raise turn_budget, or send less", MESSAGE_TOO_LARGE
         else:
             message += " for the turn; raise turn_budget"

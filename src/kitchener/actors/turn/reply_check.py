@@ -12,6 +12,7 @@ from kitchener.actors.executor.tool_rounds.result_pages import cut_results
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.step import Step
 from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
 from kitchener.context import result_id
@@ -42,7 +43,7 @@ async def judge_reply(
     acceptance: tuple[str, ...],
     asked: OutputSchema | None = None,
 ) -> QualityGateResult | Reply:
-    """Judges one attempt, and records the verdict with the hash of the trace so far.
+    """Judges one attempt, and records the verdict with the hash of the trace so far. Acceptance completes the work order.
 
     Returns a `Reply` if the model that should verify the reply was never asked, e.g. for lack of budget.
 
@@ -77,7 +78,15 @@ async def judge_reply(
         "reason": verdict.reason if has_reason else None,
         "trace_hash": chain.trace_hash(),
     }
+    completes = verdict.is_accepted and services.constants.policy_version > 8
+    if completes:
+        done = chain.completion_of(wo)
+        fields["cost"], fields["output_ref"] = done["cost"], done["output_ref"]
+        if "output_hash" in done:
+            fields["output_hash"] = done["output_hash"]
     await chain.write(events.WO_QUALITY_GATE, wo_id, fields)
+    if verdict.is_accepted and not completes:
+        await chain.accept(wo)
     return verdict
 
 
@@ -204,7 +213,7 @@ async def _ask_verifier(
         "acceptance": list(acceptance),
         "user_message": message,
     }
-    check = await chain.dispatch("verify", inputs, services.constants.verify, parent=wo.wo_id)
+    check = await chain.dispatch(Step("verify", inputs, services.constants.steps.verify, parent=wo.wo_id))
     if isinstance(check, Reply):
         return check
     if check.state != "completed" or check.output_result is None:

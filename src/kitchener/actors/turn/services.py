@@ -15,7 +15,7 @@ from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.sources import RequestSources, Source
-from kitchener.actors.tools.approval_policy import policy_of
+from kitchener.actors.tools.approval_policy import ApprovalPolicy, policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
@@ -25,10 +25,10 @@ from kitchener.canonical import exact_list
 from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
-from kitchener.records.entries import ConstraintsMapping
+from kitchener.records.entries import ConstraintsMapping, WorkOrderType
 from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.records.turn import UpdateListener
-from kitchener.records.work_order import Constraints, DirectCall, HO1ExecutorProtocol
+from kitchener.records.work_order import TYPE_TAGS, Constraints, DirectCall, HO1ExecutorProtocol, WorkOrder
 
 
 class DegradedCall(Protocol):
@@ -45,8 +45,87 @@ class DegradedCall(Protocol):
         ...
 
 
+class StepConstraints:
+    """The constraints of an agent class's work orders, by the step of a turn that plans them.
+
+    Args:
+        config: the settings of the agent class
+        approval: which of its tools are offered, and which of them ask
+        policy_version: version of the rules that turns follow
+    """
+
+    def __init__(self, config: HO2Config, approval: ApprovalPolicy, policy_version: int) -> None:
+        self._approval, self._max_client_calls = approval, config.max_client_calls
+        limits = partial(constraints_for, config, token_budget=config.turn_budget, policy_version=policy_version)
+        offered = approval.offered
+        self.classify = limits("classify", contract_id=config.classify_contract_id)
+        self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
+        self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=offered)
+        self.verify = limits("verify", contract_id=config.verify_contract_id)
+        rounds = _with_rounds(self.synthesize, config, policy_version)
+        asking = rounds.replaced(
+            ask_tools=tuple(approval.asks),
+            ask_after_untrusted=approval.asks_later,
+            deny_after_untrusted=approval.refused_later,
+            most_requests=config.approval.max_pending,
+        )
+        self._with_tools = asking.replaced(allowed_tools=offered)
+        self._with_items = rounds.replaced(allowed_tools=(ITEM_TOOL,))
+        self._with_both = asking.replaced(allowed_tools=(*offered, ITEM_TOOL))
+        replies = (self.synthesize, self._with_tools, self._with_items, self._with_both)
+        known = (self.classify, self.tool_call, self.verify, *replies)
+        self._mappings = {id(each): constraints_mapping(each) for each in known}
+
+    def synthesis(self, plan: ChainPlan, *, offers_items: bool) -> Constraints:
+        """The constraints of a synthesize work order.
+
+        Args:
+            plan: says whether the model may or must call tools
+            offers_items: whether it may read stubs of its context
+        """
+        if offers_items:
+            found = self._with_both if plan.offers_tools else self._with_items
+        else:
+            found = self._with_tools if plan.offers_tools else self.synthesize
+        return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
+
+    def with_client_tools(self, constraints: Constraints, names: tuple[str, ...]) -> Constraints:
+        """The constraints of a reply, with the tools that the caller of the turn runs.
+
+        Args:
+            constraints: those of the agent class, under which tools are offered
+            names: the tools
+        """
+        refused = names if self._approval.after_untrusted == "deny" else ()
+        return constraints.replaced(
+            allowed_tools=(*[each for each in constraints.allowed_tools if each not in names], *names),
+            deny_after_untrusted=(*constraints.deny_after_untrusted, *refused),
+            client_tools=names,
+            most_client_calls=self._max_client_calls,
+        )
+
+    def mapping_of(self, constraints: Constraints) -> ConstraintsMapping:
+        """The constraints that differ from their defaults, as JSON types."""
+        return self._mappings.get(id(constraints)) or constraints_mapping(constraints)
+
+
+def _with_rounds(reply: Constraints, config: HO2Config, policy_version: int) -> Constraints:
+    """The constraints of a reply, with how often the model may call tools, and how much of their results it is shown."""
+    results_budget = config.results_budget if policy_version > 1 else None
+    rounds = reply.replaced(
+        turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
+    )
+    if policy_version < 6:
+        return rounds
+    return rounds.replaced(
+        max_tool_calls=config.max_tool_calls,
+        max_equal_calls=config.max_equal_calls,
+        result_page_tokens=config.result_page_tokens,
+    )
+
+
 class TurnConstants:
-    """The parts of an agent class's work orders that are the same in every turn, computed once."""
+    """The parts of an agent class's turns that are the same in every turn, computed once."""
 
     def __init__(
         self, config: HO2Config, tools: ToolRegistry, sources: RequestSources, ruleset_hash: str, policy_version: int
@@ -75,74 +154,23 @@ class TurnConstants:
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
         self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
         self.closing_tools = frozenset(each for each in tools.tool_ids if policy_version > 1 and tools.closes_intent(each))
-        limits = partial(constraints_for, config, token_budget=config.turn_budget, policy_version=policy_version)
-        self.classify = limits("classify", contract_id=config.classify_contract_id)
-        self.synthesize = limits("synthesize", contract_id=config.synthesize_contract_id)
-        self.trusts_clients, self.max_client_calls = config.client_tools_trusted, config.max_client_calls
-        results_budget = config.results_budget if policy_version > 1 else None
-        rounds = self.synthesize.replaced(
-            turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
-        )
-        if policy_version > 5:
-            rounds = rounds.replaced(
-                max_tool_calls=config.max_tool_calls,
-                max_equal_calls=config.max_equal_calls,
-                result_page_tokens=config.result_page_tokens,
-            )
-        asking = rounds.replaced(
-            ask_tools=tuple(self.approval.asks),
-            ask_after_untrusted=self.approval.asks_later,
-            deny_after_untrusted=self.approval.refused_later,
-            most_requests=config.approval.max_pending,
-        )
-        self.with_tools = asking.replaced(allowed_tools=self.allowed_tools)
-        self.with_items = rounds.replaced(allowed_tools=(ITEM_TOOL,))
-        self.with_both = asking.replaced(allowed_tools=(*self.allowed_tools, ITEM_TOOL))
-        self.tool_call = limits("tool_call", contract_id=None).replaced(allowed_tools=self.allowed_tools)
-        self.verify = limits("verify", contract_id=config.verify_contract_id)
-        known = (
-            self.classify,
-            self.synthesize,
-            self.with_tools,
-            self.with_items,
-            self.with_both,
-            self.tool_call,
-            self.verify,
-        )
-        self._mappings = {id(each): constraints_mapping(each) for each in known}
+        self._trusts_clients = config.client_tools_trusted
+        self.steps = StepConstraints(config, self.approval, policy_version)
+        self._blanks = {
+            wo_type: WorkOrder.create(session_id="", number=0, turn_id="", wo_type=wo_type, created_at="")
+            for wo_type in TYPE_TAGS
+        }
 
-    def synthesis(self, plan: ChainPlan, *, offers_items: bool) -> Constraints:
-        """The constraints of a synthesize work order.
-
-        Args:
-            plan: says whether the model may or must call tools
-            offers_items: whether it may read stubs of its context
+    def blank(self, wo_type: WorkOrderType) -> WorkOrder:
+        """A work order of a type that says nothing yet. Each work order of a turn is a changed copy of one, as checking the 25
+        fields of each anew took 5 us.
         """
-        if offers_items:
-            found = self.with_both if plan.offers_tools else self.with_items
-        else:
-            found = self.with_tools if plan.offers_tools else self.synthesize
-        return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
+        return self._blanks[wo_type]
 
     def hold_client_tools(self, turn_id: str, tools: ClientToolset) -> None:
         """Gives a turn the tools that its caller runs, beside those of the agent class. The runner ends it."""
-        own = tools.runnable(is_trusted=self.trusts_clients)
+        own = tools.runnable(is_trusted=self._trusts_clients)
         self.tools.hold(turn_id, self.tools.with_client_tools(own))
-
-    def with_client_tools(self, constraints: Constraints, names: tuple[str, ...]) -> Constraints:
-        """The constraints of a reply, with the tools that the caller of the turn runs.
-
-        Args:
-            constraints: those of the agent class, under which tools are offered
-            names: the tools
-        """
-        refused = names if self.approval.after_untrusted == "deny" else ()
-        return constraints.replaced(
-            allowed_tools=(*[each for each in constraints.allowed_tools if each not in names], *names),
-            deny_after_untrusted=(*constraints.deny_after_untrusted, *refused),
-            client_tools=names,
-            most_client_calls=self.max_client_calls,
-        )
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
         """The acceptance criteria of a reply with those of the tools that the model called for it."""
@@ -150,10 +178,6 @@ class TurnConstants:
             for tool_id in called:
                 acceptance = plan_acceptance(acceptance, self.tool_acceptance.get(tool_id, ()))
         return acceptance
-
-    def mapping_of(self, constraints: Constraints) -> ConstraintsMapping:
-        """The constraints that differ from their defaults, as JSON types."""
-        return self._mappings.get(id(constraints)) or constraints_mapping(constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

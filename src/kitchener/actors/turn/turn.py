@@ -28,6 +28,7 @@ from kitchener.actors.turn.reply_check import (
     said_beside_calls,
 )
 from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.step import Step
 from kitchener.actors.turn.turn_start import start_fields, write_start
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -52,7 +53,6 @@ from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
-    ChainCompletePayload,
     CheckedGates,
     TurnCompletedPayload,
 )
@@ -198,7 +198,7 @@ class Turn:
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
             return results
-        return await self._synthesize(classification, context, results, plan)
+        return await self._synthesize(self._reply_step(classification, context, results, plan))
 
     def ids(self) -> dict[str, str]:
         """The ids of the session, the turn and the work order that runs, which events of the log carry."""
@@ -222,18 +222,15 @@ class Turn:
         if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
-        wo = await self._chain.dispatch(
-            "classify",
-            {
-                "user_message": self._message,
-                "recent_turns": [past.exchange for past in newest],
-                "labels_vocabulary": constants.vocabulary,
-                "tools": constants.classify_tools,
-                **(self._authority.classify_inputs() if self._authority is not None else {}),
-            },
-            constants.classify,
-            input_refs=[ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None],
-        )
+        inputs = {
+            "user_message": self._message,
+            "recent_turns": [past.exchange for past in newest],
+            "labels_vocabulary": constants.vocabulary,
+            "tools": constants.classify_tools,
+            **(self._authority.classify_inputs() if self._authority is not None else {}),
+        }
+        refs = [ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None]
+        wo = await self._chain.dispatch(Step("classify", inputs, constants.steps.classify, input_refs=refs))
         if isinstance(wo, Reply):
             return wo
         if wo.state != "completed" or wo.output_result is None:
@@ -324,28 +321,52 @@ class Turn:
     async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
         """Step 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
-        wo = await self._chain.dispatch("tool_call", arguments, self._services.constants.tool_call)
+        wo = await self._chain.dispatch(Step("tool_call", arguments, self._services.constants.steps.tool_call))
         if isinstance(wo, Reply):
             return wo
         if wo.state == "completed" and wo.output_result is not None:
             await self._chain.accept(wo)
         return results_of(self._chain.trace, wo, self._services.constants.policy_version)
 
-    async def _synthesize(
-        self,
-        classification: Mapping[str, object],
-        context: AttentionContext,
-        results: list[Mapping[str, object]],
-        plan: ChainPlan,
-    ) -> Reply:
+    async def _synthesize(self, step: Step) -> Reply:
         """Steps 3 and 4: returns the first reply that the quality gate accepts.
 
         Each rejected reply is retried with tighter constraints. Returns an apology if no retry is left, or if the work order
         failed for a reason that a retry does not mend.
         """
+        chain, rejected = self._chain, list[WorkOrder]()
+        while True:
+            wo = await chain.dispatch(step)
+            if isinstance(wo, Reply):
+                return wo
+            if wo.state == "deferred":
+                return await self._defer(wo)
+            acceptance = self._services.constants.with_criteria_of(wo.cost.tool_ids_used, step.acceptance)
+            verdict = await judge_reply(self._services, chain, self._message, wo, acceptance, self._call.output)
+            if isinstance(verdict, Reply):
+                return verdict
+            if verdict.is_accepted and wo.output_result is not None:
+                for failed in rejected:
+                    await chain.supersede(failed, wo)
+                self._output = wo.output_result
+                return Reply(str(wo.output_result["response_text"]), None)
+            rejected.append(wo := await _as_rejected(wo, verdict, chain, self._update))
+            apology = await apology_after(self._services, chain, rejected, verdict)
+            if apology is not None:
+                return apology
+            step = self._retry(step._replace(acceptance=acceptance), wo, verdict, len(rejected))
+
+    def _reply_step(
+        self,
+        classification: Mapping[str, object],
+        context: AttentionContext,
+        results: list[Mapping[str, object]],
+        plan: ChainPlan,
+    ) -> Step:
+        """The first attempt at a reply: what the model is given, and what it may use."""
         constants, call = self._services.constants, self._call
         has_stubs = self._authority is not None and self._authority.shows_stubs
-        constraints = constants.synthesis(plan, offers_items=plan.offers_items and has_stubs)
+        constraints = constants.steps.synthesis(plan, offers_items=plan.offers_items and has_stubs)
         acceptance = self._acceptance
         if plan.tool_request is not None:
             acceptance = plan_acceptance(acceptance, constants.tool_acceptance.get(plan.tool_request.tool_id, ()))
@@ -356,53 +377,36 @@ class Turn:
             **constants.told_of_tools,
         }
         if call.client_tools is not None and plan.offers_tools:
-            constraints = constants.with_client_tools(constraints, call.client_tools.names)
+            constraints = constants.steps.with_client_tools(constraints, call.client_tools.names)
             inputs |= constants.told_of_client_tools
-        constraints = self._approval.limits(constraints, results)
         is_chat = context.history is not None and context.projection_ref is not None
-        prior = given_results(classification, results, inputs, is_chat=is_chat)
-        rejected, parent, resumption = list[WorkOrder](), self._approval.resumed_id, self._approval.resumed
-        while True:
-            wo = await self._chain.dispatch(
-                "synthesize",
-                inputs,
-                constraints,
-                prior_results=prior,
-                parent=parent,
-                input_refs=self._approval.refs,
-                context=context,
-                acceptance=acceptance,
-                output_schema=call.output.schema if call.output is not None else None,
-                resumption=resumption,
-            )
-            if isinstance(wo, Reply):
-                return wo
-            if wo.state == "deferred":
-                return await self._defer(wo)
-            acceptance = constants.with_criteria_of(wo.cost.tool_ids_used, acceptance)
-            verdict = await judge_reply(self._services, self._chain, self._message, wo, acceptance, call.output)
-            if isinstance(verdict, Reply):
-                return verdict
-            if verdict.is_accepted and wo.output_result is not None:
-                await self._chain.accept(wo)
-                for failed in rejected:
-                    await self._chain.supersede(failed, wo)
-                self._output = wo.output_result
-                return Reply(str(wo.output_result["response_text"]), None)
-            rejected.append(wo := await _as_rejected(wo, verdict, self._chain, self._update))
-            parent, resumption = wo.wo_id, None
-            apology = await apology_after(self._services, self._chain, rejected, verdict)
-            if apology is not None:
-                return apology
-            constraints = tighter(constraints, len(rejected))
-            if constants.policy_version > 2:
-                prior = [
-                    *prior,
-                    *self._approval.earlier_results(wo),
-                    *results_of(self._chain.trace, wo, constants.policy_version),
-                ]
-            told = instructions_of(constants.instructions, call.output, acceptance, verdict, self.turn_id)
-            inputs = {**inputs, "instructions": told}
+        return Step(
+            "synthesize",
+            inputs,
+            self._approval.limits(constraints, results),
+            prior_results=given_results(classification, results, inputs, is_chat=is_chat),
+            parent=self._approval.resumed_id,
+            input_refs=self._approval.refs,
+            context=context,
+            acceptance=acceptance,
+            output_schema=call.output.schema if call.output is not None else None,
+            resumption=self._approval.resumed,
+        )
+
+    def _retry(self, step: Step, failed: WorkOrder, verdict: QualityGateResult, attempt: int) -> Step:
+        """The next attempt at a reply, after `attempt` of them failed: under tighter limits, told what was wrong."""
+        constants, prior = self._services.constants, step.prior_results
+        if constants.policy_version > 2:
+            had = results_of(self._chain.trace, failed, constants.policy_version)
+            prior = [*prior, *self._approval.earlier_results(failed), *had]
+        told = instructions_of(constants.instructions, self._call.output, step.acceptance, verdict, self.turn_id)
+        return step._replace(
+            input_context={**step.input_context, "instructions": told},
+            constraints=tighter(step.constraints, attempt),
+            prior_results=prior,
+            parent=failed.wo_id,
+            resumption=None,
+        )
 
     async def _defer(self, wo: WorkOrder) -> Reply:
         """Records the calls that wait for a person or for the client, and returns the reply that says so."""
@@ -415,7 +419,7 @@ class Turn:
         return Reply(response, None, deferral.approval_ids, deferral.client_calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
-        """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
+        """Closes what the turn leaves behind and writes `TURN_COMPLETED`. After that nothing aborts the turn."""
         response, error, pending, client_calls = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
@@ -425,13 +429,8 @@ class Turn:
             await self._chain.abandon(wo_id, "turn_over")
         if (resumed_id := self._approval.resumed_id) is not None:
             await self._chain.abandon(resumed_id, "answered")
-        fields: ChainCompletePayload = {
-            "wo_ids": list(self._chain.work_orders),
-            "wo_count": len(chain),
-            "total_cost": cost,
-            "trace_hash": trace_hash,
-        }
-        await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
+        if self._services.constants.policy_version < 9:
+            await self._chain.record_totals(cost)
         if authority is not None:
             is_waiting = pending or client_calls
             closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not is_waiting else None

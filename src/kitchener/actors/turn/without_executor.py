@@ -65,7 +65,7 @@ async def _ask_gateway(
     needed = tokens_of_bytes(len(message.encode()) + len(constants.instructions.encode())) + services.config.reply_reserve
     if call is None or (tokens_left is not None and tokens_left < needed):
         return NO_REPLY
-    limits = constants.synthesize
+    limits = constants.steps.synthesize
     timeout_ms = max(0, int((deadline - services.loop_time()) * 1_000)) + 1
     asked = wo.replaced(
         wo_type="synthesize",

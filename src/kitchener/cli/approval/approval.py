@@ -3,7 +3,7 @@
 Where a process has the root open, that process takes the answer and runs the turn. Explained in `docs/approval.md`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import anyio
@@ -19,7 +19,7 @@ from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.recorded_requests import arguments_text, details, read_requests, row
-from kitchener.inspection.shown_text import one_line, short_time
+from kitchener.inspection.shown_text import counted, one_line, short_time
 from kitchener.inspection.turns.turn_approvals import answer_words
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
@@ -69,13 +69,22 @@ def list_(
     """
     found = anyio.run(_found, options, session)
     shown = [each for each in found if not each.is_of_client and (all_ or each.is_pending)]
+    of_clients = [each for each in found if each.is_of_client and each.is_pending]
     if json:
         print_json([row(each) for each in shown])
     elif shown:
         print_table(_COLUMNS, map(_table_row, shown))
     else:
         print_text("no tool call waits for a person")
+    if of_clients:
+        say(f"kitchener: {_of_clients(of_clients)}")
     return OK
+
+
+def _of_clients(calls: Sequence[ApprovalInfo]) -> str:
+    """Why calls that wait are not in the list."""
+    wait = counted(len(calls), "call waits for its client", "calls wait for their clients")
+    return f"{wait}, which nobody approves: kitchener session show {calls[-1].session_id}"
 
 
 @app.command

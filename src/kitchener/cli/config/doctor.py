@@ -219,7 +219,7 @@ async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None
         async with build_providers(router, given={*router.providers, "offline"} - {provider_id}):
             return None
     except ConfigError as error:
-        return error.expected
+        return str(error) if error.source == "environment" else error.expected
 
 
 async def _keys(config: RuntimeConfig) -> Finding:

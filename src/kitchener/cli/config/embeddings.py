@@ -9,7 +9,7 @@ from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.cancellation import is_own_failure
 from kitchener.config import RuntimeConfig, shown_address
 from kitchener.errors import ConfigError, KitchenerError
-from kitchener.gateway.embeddings.opening import open_embeddings
+from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.plain_names import origin_of
 from kitchener.records import events

@@ -27,7 +27,7 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock, iso
 from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, NotOnRecord
-from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.audit.accept_head import AcceptedHead
@@ -63,8 +63,9 @@ def verify(
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too, and for a
     root the stored images and files.
 
-    Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Exits with 6 if
-    there is a fault, and with 1 if a directory contains no ledger. Changes nothing, and does not disturb a process that writes.
+    Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Names other
+    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, and with 1 if a directory contains no
+    ledger. Changes nothing, and does not disturb a process that writes.
 
     For example:
 
@@ -209,7 +210,7 @@ def _print_accepted(
 
 
 async def _verify(options: Options, path: Path | None, public_key: str | None, jobs: int | None, *, is_json: bool) -> int:
-    files = _files(options, path)
+    files, others = _files(options, path)
     reports = []
     for number, file in enumerate(files, 1):
         progress = _Progress(f"{number}/{len(files)}  {file}")
@@ -225,21 +226,32 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
     is_fine = all(report.ok for report in reports) and not (content is not None and content.faults)
     if is_json:
         faults = [each._asdict() for each in content.faults] if content is not None else []
-        print_json({"ok": is_fine, "ledgers": [_report_as_json(report) for report in reports], "content_faults": faults})
-    elif not reports:
+        told = {"ledgers": [_report_as_json(report) for report in reports], "skipped": list(map(str, others))}
+        print_json({"ok": is_fine, **told, "content_faults": faults})
+        return _exit_code(is_fine=is_fine, has_ledgers=bool(reports), path=path)
+    for each in others:
+        print_text(f"skipped  {each}: no ledger, because it does not begin as one")
+    if not reports:
         print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
     elif content is not None and (content.parts or content.orphans):
         print_text("\n".join(content_lines(content)))
+    return _exit_code(is_fine=is_fine, has_ledgers=bool(reports), path=path)
+
+
+def _exit_code(*, is_fine: bool, has_ledgers: bool, path: Path | None) -> int:
     # A caller who names a directory expects ledgers in it; a new root has none.
-    return DAMAGED if not is_fine else OK if reports or path is None else NEGATIVE
+    return DAMAGED if not is_fine else OK if has_ledgers or path is None else NEGATIVE
 
 
-def _files(options: Options, path: Path | None) -> list[Path]:
+def _files(options: Options, path: Path | None) -> FilesBelow:
+    """The ledgers that are meant, and what else there is beside them. A file that was named is a ledger."""
     if path is None:
-        return list(options.paths(must_exist=True).ledgers())
+        paths = options.paths(must_exist=True)
+        ledgers = list(paths.ledgers())
+        return FilesBelow(ledgers, [each for each in ledgers_below(paths.root).others if each not in ledgers])
     if not os.path.lexists(path):
         raise LedgerPathError(str(path), "there is no such file")
-    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    return ledgers_below(path) if path.is_dir() else FilesBelow([path], [])
 
 
 def _line(report: VerifyReport) -> str:

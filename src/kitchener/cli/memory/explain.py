@@ -9,6 +9,7 @@ from kitchener.cli.memory.cost import LineCost, WorkOrderCosts, costs_of, learni
 from kitchener.errors import UnknownArtifact
 from kitchener.inspection.memory_views import LearnedView, learned_at, learned_view, line_text, where_it_speaks
 from kitchener.inspection.shown_text import UNREADABLE, counted, one_line, short_time
+from kitchener.inspection.turns.turn_end import shown_reply
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.reader import record_facts
@@ -74,7 +75,7 @@ async def read_turn(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
     async for entry in ho2m.read(session_id=turn.session_id, entity_id=turn_id, entry_type=ends):
         payload = events.read_payload(entry.entry_type, entry.payload)
         if entry.entry_type == events.TURN_COMPLETED:
-            turn.state, turn.response = "completed", payload_as(TurnCompletedPayload, payload)["response"]
+            turn.state, turn.response = "completed", shown_reply(payload_as(TurnCompletedPayload, payload))
         else:
             turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
     return turn

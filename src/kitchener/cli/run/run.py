@@ -326,7 +326,7 @@ class _FileRun:
                 subject_id=conversation.subject_id,
                 idempotency_key=_key(conversation, ordinal),
                 parts=message.parts,
-                output=self._asked,  # type: ignore[arg-type]  # checked once for all messages
+                output=self._asked,  # checked once for all messages
             )
         except (LedgerError, RuntimeClosed):
             raise  # no other conversation can go on either

@@ -22,10 +22,12 @@ from kitchener.inspection.shown_text import UNREADABLE, counted, short_time
 from kitchener.inspection.spending import Spending, in_all, read_spending
 from kitchener.inspection.turns.answered_calls import read_calls
 from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turns.turn_end import shown_reply
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
+    AbandonReason,
     CostMapping,
     MessageImportedPayload,
     RejectReason,
@@ -35,6 +37,7 @@ from kitchener.records.entries import (
     TurnCompletedPayload,
     TurnRejectedPayload,
     TurnStartedPayload,
+    WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderPlannedPayload,
     is_sealed,
@@ -180,7 +183,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
         turn.spent, turn.breaks = spent.get(turn.turn_id, turn.spent), breaks.get(turn.turn_id)
         turn.approvals = approvals.get(turn.turn_id, turn.approvals)
         if turn.result is None and turn.state != "imported":
-            _, turn.waited_for = await read_calls(paths, agent_class, session_id, turn.turn_id)
+            turn.waited_for = (await read_calls(paths, agent_class, history.entries, turn.turn_id)).waited_for
     return history
 
 
@@ -190,6 +193,8 @@ class _WorkOrderRow(TypedDict):
     wo_id: str
     wo_type: str | None
     state: str
+    reason: AbandonReason | None
+    """Why it was abandoned; None: it was not."""
     cost: CostMapping | None
 
 
@@ -303,13 +308,19 @@ class _History:
             turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
         elif kind in _WORK_ORDER_STATES:
             self._take_work_order(turn, entry.entity_id, kind, payload)
+        elif events.completes_work_order(kind, payload):
+            self._take_work_order(turn, entry.entity_id, events.WO_COMPLETED, payload)
 
     def _take_work_order(self, turn: _TurnRow, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
         state = _WORK_ORDER_STATES[kind]
         # A turn that goes on after an approval ends the work order of the turn that asked.
         turn = turn if kind == events.WO_PLANNED else next((t for t in self.turns.values() if wo_id in t.work_orders), turn)
-        known = turn.work_orders.setdefault(wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "cost": None})
-        known["state"] = state
+        known = turn.work_orders.setdefault(
+            wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "reason": None, "cost": None}
+        )
+        known["state"] = "dispatched" if "tier_target" in payload else state
+        if kind == events.WO_ABANDONED:
+            known["reason"] = payload_as(WorkOrderAbandonedPayload, payload).get("reason")
         known["wo_type"] = payload_as(WorkOrderPlannedPayload, payload).get("wo_type", known["wo_type"])
         known["cost"] = payload_as(WorkOrderCompletedPayload, payload).get("cost", known["cost"])
 
@@ -345,14 +356,14 @@ class _History:
             for part_id, part in turn.parts.items():
                 yield f"    {part_id}  {part.described}"
             if turn.result is not None:
-                yield f"  < {self._text(turn.result['response'])}"
+                yield f"  < {self._text(shown_reply(turn.result))}"
                 if (error := turn.result.get("error")) is not None:
                     told = opened(error)
                     yield f"  ! {self._text(None if told is None else told['kind'] + ': ' + told['message'])}"
             elif turn.waited_for:
                 yield f"  ! {turn.waited_for}"
             for each in turn.work_orders.values():
-                yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {each['state']}{_cost(each['cost'])}"
+                yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {_how_far(each)}{_cost(each['cost'])}"
             yield from (f"    {line}" for line in turn.approvals.lines())
             if turn.spent.llm_calls:
                 yield f"    {turn.spent.text()}"
@@ -375,6 +386,13 @@ class _History:
 def label(speaker: SealedText | None) -> str:
     """The label of a speaker before what they said; "": it is the subject's own, or erased."""
     return speaker_label(speaker) if isinstance(speaker, str) else ""
+
+
+def _how_far(work_order: _WorkOrderRow) -> str:
+    """The state of a work order; of one that another turn went on with, what ended its wait rather than how it was closed."""
+    if work_order["reason"] in (None, "answered"):
+        return work_order["reason"] or work_order["state"]
+    return f"{work_order['state']}: {work_order['reason']}"
 
 
 def _cost(cost: CostMapping | None) -> str:

@@ -42,6 +42,18 @@ def show_logs() -> None:
 
 
 @contextmanager
+def nothing_logged() -> Iterator[None]:
+    """Logs nothing of what happens inside the block, such as turns that run again: it was logged when they ran."""
+    logger = logging.getLogger(ROOT)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
 def logged_from(level: LogLevel) -> Iterator[None]:
     """Logs what happens inside the block from this level on; None: as before."""
     logger = logging.getLogger(ROOT)

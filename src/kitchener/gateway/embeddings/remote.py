@@ -7,7 +7,7 @@ chat endpoints: it bounds answers and follows no redirect. An error never quotes
 from array import array
 from base64 import b64decode
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -51,9 +51,12 @@ class EndpointEmbeddings:
         request = orjson.dumps({"model": self._model, "input": list(texts), "encoding_format": "base64"})
         body = bytearray()
         try:
-            async with aclosing(self._transport.post(request)) as pieces:
-                async for part in pieces:
-                    body += b"".join(part.bodies)
+            answer = await self._transport.post(request)
+            try:
+                while bodies := await answer.read():
+                    body += b"".join(bodies)
+            finally:
+                answer.close()
         except StatusError as error:
             reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
             raise ProviderError(_ID, reason, f"the endpoint answered with status {error.status}") from None

@@ -29,6 +29,8 @@ PIECES_AT_ONCE: Final = 256
 """Number of pieces after which other tasks run. One read of the socket may contain ten thousand chunks of one byte."""
 INFLATED_PIECE: Final = 65_536
 """Bytes to decompress at a time."""
+_SHORT: Final = 2 * MAX_DEPTH
+"""Bytes of a JSON text that cannot nest too deep, because what is opened is closed. Most events of a stream are as short."""
 
 _USAGE_KEYS: Final = ("usage", "usageMetadata")
 _USAGE_HOLDERS: Final = ("message", "response")
@@ -269,8 +271,9 @@ def parsed_json(text: bytes | bytearray) -> Any:
     Raises:
         UnusableAnswer: the text is not JSON, nests too deep, or has too many values or a negative count
     """
-    brackets = text.count(b"[") + text.count(b"{")
-    marks = brackets + text.count(b",") if len(text) > MAX_VALUES else 0  # a shorter text cannot hold too many
+    size = len(text)
+    brackets = text.count(b"[") + text.count(b"{") if size > _SHORT else 0
+    marks = brackets + text.count(b",") if size > MAX_VALUES else 0  # a shorter text cannot hold too many
     if marks > MAX_COUNTED:
         raise UnusableAnswer("malformed", f"the answer holds more than {MAX_COUNTED:,} commas and brackets")
     try:
@@ -344,13 +347,25 @@ def _inside(level: list[object]) -> list[object]:
 
 def _check_usage(answer: dict[str, object]) -> None:
     """Raises for negative counts. The libraries drop them, so the answer would seem to have no counts."""
-    for holder in (answer, *(answer.get(name) for name in _USAGE_HOLDERS)):
-        if not isinstance(holder, dict):
-            continue
-        rest = [(key, holder.get(key)) for key in _USAGE_KEYS]
-        while rest:
-            at, each = rest.pop()
-            if isinstance(each, dict):
-                rest += [(f"{at}.{key}", inner) for key, inner in each.items()]
-            elif isinstance(each, int | float) and each < 0:
-                raise UnusableAnswer("malformed", f"{at:.80} = {each!r:.40}: expected counts that are not negative")
+    for holder in (answer, *map(answer.get, _USAGE_HOLDERS)):
+        if type(holder) is dict:
+            for key in _USAGE_KEYS:
+                if type(counts := holder.get(key)) is dict:
+                    _check_counts(key, counts)
+                elif isinstance(counts, int | float) and counts < 0:
+                    raise _negative(key, counts)
+
+
+def _check_counts(key: str, counts: dict[str, object]) -> None:
+    rest = [(key, counts)]
+    while rest:
+        at, each = rest.pop()
+        for name, inner in each.items():
+            if type(inner) is dict:
+                rest.append((f"{at}.{name}", inner))
+            elif isinstance(inner, int | float) and inner < 0:
+                raise _negative(f"{at}.{name}", inner)
+
+
+def _negative(at: str, count: float) -> UnusableAnswer:
+    return UnusableAnswer("malformed", f"{at:.80} = {count!r:.40}: expected counts that are not negative")

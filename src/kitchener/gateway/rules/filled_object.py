@@ -9,6 +9,12 @@ from typing import Any, Final
 
 _TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
 _MOST_ITEMS: Final = 100
+_MOST_CHARS: Final = 1_000_000
+"""About how long an object may become as JSON, in characters, before the rest is left empty."""
+_LONGEST: Final = 10_000
+"""Longest text that is made longer than the reply, characters."""
+_EACH: Final = 50
+"""Characters that count for each value, so that their number is bounded too."""
 
 
 def filled(schema: Mapping[str, object], text: str) -> dict[str, object]:
@@ -18,36 +24,53 @@ def filled(schema: Mapping[str, object], text: str) -> dict[str, object]:
         schema: the JSON schema
         text: the value of every text, shortened where the schema limits its length
     """
-    value = _value(schema, schema, text, frozenset())
+    value = _Filling(schema, text).value(schema, frozenset())
     return value if isinstance(value, dict) else {}
 
 
-def _value(schema: object, whole: Mapping[str, object], text: str, within: frozenset[str]) -> object:
-    """The value for a part of a schema, within references that are not followed again: such a schema fits no finite value."""
-    if not isinstance(schema, Mapping):
-        return text if schema is True else None
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    if "$ref" in schema:
-        reference = str(schema["$ref"])
-        return None if reference in within else _value(_at(whole, reference), whole, text, within | {reference})
-    for key in ("anyOf", "oneOf", "allOf"):
-        if schema.get(key):
-            return _value(_first(schema[key]), whole, text, within)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = next((each for each in kind if each != "null"), "null")
-    if kind == "object":
-        named = schema.get("properties", {})
-        return {name: _value(named.get(name, True), whole, text, within) for name in schema.get("required", ())}
-    if kind == "array":
-        return [_value(schema.get("items", True), whole, text, within)] * min(schema.get("minItems", 0), _MOST_ITEMS)
-    if kind == "string":
-        return text.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
-    return {"boolean": False, "null": None}.get(kind, _smallest(schema)) if kind in _TYPES else None
+class _Filling:
+    """Fills one schema. A schema whose references multiply is not filled to its end, because a stranger may have written it."""
+
+    def __init__(self, whole: Mapping[str, object], text: str) -> None:
+        self._whole, self._text, self._left = whole, text, _MOST_CHARS
+
+    def value(self, schema: object, within: frozenset[str]) -> object:
+        """The value for a part of the schema, within references that are not followed again: such a schema fits no value."""
+        self._left -= _EACH
+        if self._left < 0:
+            return None
+        if not isinstance(schema, Mapping):
+            return self._counted(self._text) if schema is True else None
+        for key in ("const", "default"):
+            if key in schema:
+                return self._counted(schema[key])
+        if schema.get("enum"):
+            return self._counted(schema["enum"][0])
+        if "$ref" in schema:
+            reference = str(schema["$ref"])
+            return None if reference in within else self.value(_at(self._whole, reference), within | {reference})
+        for key in ("anyOf", "oneOf", "allOf"):
+            if schema.get(key):
+                return self.value(_first(schema[key]), within)
+        return self._of_kind(schema, within)
+
+    def _counted(self, value: object) -> object:
+        self._left -= len(str(value))
+        return value
+
+    def _of_kind(self, schema: Mapping[str, Any], within: frozenset[str]) -> object:
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        if isinstance(kind, list):
+            kind = next((each for each in kind if each != "null"), "null")
+        if kind == "object":
+            named = schema.get("properties", {})
+            return {name: self.value(named.get(name, True), within) for name in schema.get("required", ())}
+        if kind == "array":
+            items = schema.get("items", True)
+            return [self.value(items, within) for _ in range(min(schema.get("minItems", 0), _MOST_ITEMS))]
+        if kind == "string":
+            return self._counted(self._text.ljust(min(schema.get("minLength", 0), _LONGEST), ".")[: schema.get("maxLength")])
+        return {"boolean": False, "null": None}.get(kind, _smallest(schema)) if kind in _TYPES else None
 
 
 def _first(choices: list[object]) -> object:

@@ -4,8 +4,7 @@ The ledger may be another program's, whose entries need not name their session: 
 without a session count as its own. The other context commands use the values made here.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.ledger import LedgerReader, StoredEntry
+from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, is_sealed
-from kitchener.records.events import index_keys
 from kitchener.runtime.sealed_root import why_unreadable
 
 
@@ -103,22 +101,6 @@ class RecordedSession:
         return fold_entries([*mine, *others], self.config, self.session_id, policy_version)
 
 
-@asynccontextmanager
-async def open_reader(paths: LedgerPaths, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
-    """A reader of a ledger, a supervisor's or another; None where there is none yet."""
-    if not _is_there(path):
-        yield None
-        return
-    index_dir = paths.root / "index" if path.is_relative_to(paths.root) else None
-    keys = index_keys if is_ho2m else None
-    async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=paths.sealer()) as reader:
-        yield reader
-
-
-def _is_there(path: Path) -> bool:
-    return path.exists()
-
-
 async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: Path | None = None) -> RecordedSession:
     """Everything on record about a session.
 
@@ -154,7 +136,7 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
 
 
 async def _why_unreadable(paths: LedgerPaths, past: RecordedSession) -> str:
-    async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
+    async with paths.reader_at(past.path, is_ho2m=True) as ho2m:
         return await why_unreadable(ho2m, [each.payload for each in past.entries]) if ho2m is not None else ""
 
 
@@ -167,7 +149,7 @@ async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Pa
     classes = [preferred, *[name for name in paths.agent_classes() if name != preferred and path is None]]
     for name in classes:
         ho2m = path if path is not None else paths.ledger(name, "ho2m")
-        async with open_reader(paths, ho2m, is_ho2m=True) as reader:
+        async with paths.reader_at(ho2m, is_ho2m=True) as reader:
             if reader is None and path is not None:
                 raise CallerError(f"{path}: there is no such ledger")
             declarations = reader.read(entity_id=intent_id, entry_type=events.INTENT_DECLARED) if reader is not None else None
@@ -182,7 +164,7 @@ async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Pa
 
 
 async def _entries(paths: LedgerPaths, path: Path, session_id: str, *, is_only: bool) -> list[StoredEntry]:
-    async with open_reader(paths, path, is_ho2m=True) as reader:
+    async with paths.reader_at(path, is_ho2m=True) as reader:
         if reader is None:
             raise CallerError(f"{path}: there is no such ledger")
         found = [entry async for entry in reader.read(session_id=session_id)]
@@ -198,7 +180,7 @@ def _may_be_of(entry: StoredEntry, session_id: str | None) -> bool:
 
 async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry]:
     """What other sessions wrote about the intents of the subject."""
-    async with open_reader(paths, past.path, is_ho2m=True) as reader:
+    async with paths.reader_at(past.path, is_ho2m=True) as reader:
         if reader is None or past.subject_id is None:
             return []
         found = reader.read(key=events.shared_intents_key(past.subject_id))
@@ -246,7 +228,7 @@ async def fold_shadow(
     """The state of the shadow, whose own decisions are in the context ledger."""
     config = past.config.model_copy(update={"context_mode": "shadow"})
     ruleset = ruleset_of(config, policy_version=policy_version)
-    async with open_reader(paths, past.context_path) as context:
+    async with paths.reader_at(past.context_path) as context:
         if context is None:
             return fold_entries(entries, past.config, past.session_id, policy_version)
         state = ContextState(estimator(ruleset.token_estimator), past.session_id, is_split=ruleset.is_split)

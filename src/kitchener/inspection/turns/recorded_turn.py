@@ -22,7 +22,6 @@ from kitchener.context import (
     estimator,
     evidence_item,
     explain,
-    read_chain,
 )
 from kitchener.context import recalled as recalled_item
 from kitchener.context.fold.events import Said, read_event
@@ -31,14 +30,15 @@ from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_valid_turn
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.prefix_breaks import read_breaks
 from kitchener.inspection.shown_text import UNREADABLE
-from kitchener.inspection.spending import Spending, read_spending
+from kitchener.inspection.spending import Spending
 from kitchener.inspection.turns.answered_calls import AnsweredCall, read_calls, spent_on
+from kitchener.inspection.turns.recorded_lists import RecordedLists
 from kitchener.inspection.turns.recorded_results import kept_results, read_results, result_items
-from kitchener.inspection.turns.recorded_session import RecordedSession, fold_shadow, open_reader, read_past
+from kitchener.inspection.turns.recorded_session import RecordedSession, fold_shadow, read_past
 from kitchener.inspection.turns.remade_projection import rebuild
 from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turns.turn_breaks import read_turn_breaks
 from kitchener.inspection.turns.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
@@ -147,12 +147,18 @@ class TurnView:
 
 
 async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnView:
-    """A turn's view.
+    """A turn's view. Reads the decisions about its session, the calls of the turn, and of other
+    sessions what the turn names.
 
     Raises:
         CallerError: it is no turn id
         UnknownSession, NotOnRecord: no ledger knows the turn
     """
+    async with paths.kept_open() as kept:
+        return await _read_turn(kept, preferred, turn_id)
+
+
+async def _read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnView:
     session_id = session_of_valid_turn(turn_id)
     past = await read_past(paths, session_id, preferred)
     begun = next(
@@ -163,16 +169,17 @@ async def read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVie
     if begun is None:
         raise NotOnRecord(f"turn {turn_id!r} is not on record; `kitchener session show {session_id}` lists the turns there are")
     cut = next((n for n in range(begun + 1, len(past.entries)) if _is_after(past.entries[n])), len(past.entries))
-    async with open_reader(paths, past.context_path) as context:
+    async with paths.reader_at(past.context_path) as context:
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
-    view = await _viewed(paths, past, past.entries[begun], cut, decided)
-    calls, waited_for = await read_calls(paths, past.agent_class, session_id, turn_id)
-    spent = spent_on(calls, paths.config.router.prices)
-    spent.nested_turns += (await read_spending(paths, past.agent_class, past.session_id)).get(turn_id, Spending()).nested_turns
-    breaks = (await read_breaks(paths, past.agent_class, session_id)).get(turn_id)
+    recorded = RecordedLists(decided)
+    view = await _viewed(paths, past, past.entries[begun], cut, decided, recorded)
+    calls = await read_calls(paths, past.agent_class, past.entries, turn_id)
+    spent = spent_on(calls.answered, paths.config.router.prices)
+    spent.nested_turns += calls.nested_turns
+    breaks = await read_turn_breaks(paths, past, turn_id, decided, recorded)
     approvals = approvals_of(past.entries).get(turn_id, view.approvals)
-    end = end_of(turn_id, past.entries, waited_for)
-    return replace(view, calls=calls, spent=spent, breaks=breaks, end=end, approvals=approvals)
+    end = end_of(turn_id, past.entries, calls.waited_for)
+    return replace(view, calls=calls.answered, spent=spent, breaks=breaks, end=end, approvals=approvals)
 
 
 def _is_after(entry: StoredEntry) -> bool:
@@ -183,7 +190,12 @@ def _is_after(entry: StoredEntry) -> bool:
 
 
 async def _viewed(
-    paths: LedgerPaths, past: RecordedSession, started: StoredEntry, cut: int, decided: Sequence[StoredEntry]
+    paths: LedgerPaths,
+    past: RecordedSession,
+    started: StoredEntry,
+    cut: int,
+    decided: Sequence[StoredEntry],
+    recorded: RecordedLists,
 ) -> TurnView:
     turn_id, before = started.entity_id, past.entries[:cut]
     begun = payload_as(TurnStartedPayload, started.payload)
@@ -205,7 +217,7 @@ async def _viewed(
             state = await fold_shadow(paths, past, before, version)
         else:
             state = past.state(before, position=_position(started, begun), policy_version=version)
-        lists = _lists(shown, decided)
+        lists = recorded.of(shown)
         offered = [
             *await _offered(paths, past, lists, state, version),
             *result_items(past, await _named_results(paths, past, lists), state, message),
@@ -294,18 +306,6 @@ def _gathered(past: RecordedSession, turn_id: str, results: Mapping[str, str]) -
     return list(found)
 
 
-def _lists(shown: StoredEntry, decided: Sequence[StoredEntry]) -> ProjectionLists:
-    """A recorded projection written out, along those that it is a change of."""
-    payloads = {entry.ref: entry.payload for entry in decided}
-
-    def payload_of(ref: Ref) -> Mapping[str, object]:
-        if ref not in payloads:
-            raise NotOnRecord(f"{shown.entry_id} is recorded as a change of {ref.entry_id}, which is not there")
-        return payloads[ref]
-
-    return read_chain(shown.payload, {}, payload_of)
-
-
 async def _offered(
     paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists, state: ContextState, policy_version: int
 ) -> list[Item]:
@@ -319,7 +319,7 @@ async def _offered(
     items += [recalled_item(turns[ref]) for ref in evidence if ref in turns]
     elsewhere = [ref for ref in evidence if ref not in turns]
     if elsewhere:
-        async with open_reader(paths, past.path, is_ho2m=True) as ho2m:
+        async with paths.reader_at(past.path, is_ho2m=True) as ho2m:
             ruleset = ruleset_of(past.config, policy_version=policy_version)
             found = [await _evidence(ho2m, ref, ruleset) for ref in elsewhere if ho2m is not None]
         items += [item for item in found if item is not None]

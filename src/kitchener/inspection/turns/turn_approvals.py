@@ -24,6 +24,7 @@ _ENDS: Final[Mapping[str, str]] = {
     "cancelled": "void: the tool had changed",
     "void": "void: the turn that asked was cut off, or the session has ended",
 }
+_CLIENT_ENDS: Final = {**_ENDS, "waiting": "the client has given no output yet", "expired": "the client gave no output in time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def answer_words(each: ApprovalInfo) -> str:
     given = details(each)
     if each.resolved is None or each.resolved["decision"] in _ENDS:
         decision = each.status if each.resolved is None else each.resolved["decision"]
-        return _ENDS.get(decision, decision)
+        return (_CLIENT_ENDS if each.is_of_client else _ENDS).get(decision, decision)
     if each.is_of_client:
         error = f" – {one_line(str(given['given_message']), _WIDTH)}" if "given_message" in given else ""
         how = "failed at the client" if each.resolved["decision"] == "failed" else "returned by the client"

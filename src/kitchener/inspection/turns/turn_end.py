@@ -7,9 +7,19 @@ from typing import Final
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import TurnAbortedPayload, TurnCompletedPayload, TurnErrorMapping, opened, payload_as
+from kitchener.records.entries import (
+    SealedText,
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    TurnErrorMapping,
+    is_sealed,
+    opened,
+    payload_as,
+)
+from kitchener.records.spoken import told_reply
 
 _OPEN: Final = "not ended: it runs, or a crash cut it off"
+_WORDLESS: Final = "(no text)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,12 @@ def end_of(turn_id: str, entries: Sequence[StoredEntry], waited_for: str) -> Tur
     mine = [each for each in entries if each.entity_id == turn_id and each.entry_type in ends]
     is_completed = bool(mine) and mine[-1].entry_type == events.TURN_COMPLETED
     return TurnEnd(mine[-1] if mine else None, "" if is_completed else waited_for)
+
+
+def shown_reply(completed: TurnCompletedPayload) -> SealedText:
+    """A reply for a reader: its text and the functions that it left to the client; sealed where it cannot be read."""
+    response = completed["response"]
+    return response if is_sealed(response) else told_reply(completed) or _WORDLESS
 
 
 def current(entry: StoredEntry) -> Mapping[str, object]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from pathlib import Path
 
 from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
 from kitchener.ledger.disk.volume import LedgerFile, Volume
@@ -121,6 +122,20 @@ def ledger_id_of(read: ReadBytes) -> str:
     """The ledger id in a file's first line; "": there is none."""
     name, end, _ = read(_FIRST_BYTES, 0).removeprefix(OPENING).partition(b'"')
     return name.decode("ascii", "replace") if end and read(len(OPENING), 0) == OPENING else ""
+
+
+def may_be_ledger(path: Path) -> bool:
+    """Whether a file is a ledger or was one: by what lies beside it, or by how it begins. A file that cannot be read may be."""
+    if any(path.with_name(f"{path.name}{end}").exists() for end in (".checkpoint", ".segments")):
+        return True
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(OPENING))
+    except OSError:
+        return True
+    return OPENING.startswith(begin) or not begin.strip(b"\0")  # a crash may leave less than a line, or zeros
 
 
 def find_line(read: ReadBytes, number: int, start: Mark = START) -> tuple[int, bytes] | None:

@@ -26,6 +26,8 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 _TAIL_ENTRIES = 16_384
 """Entries whose positions are kept in memory before the index gets them; after a crash, opening indexes about this many."""
+_SCANNED_ENTRIES = 64
+"""Entries that a reader beside the writer scans as fast as it finds them in the index."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
 """The largest commit. A longer queue becomes several commits, each durable before the next; joined entries stay joined."""
@@ -90,6 +92,12 @@ class Storage:
                 self.journal.finish_segment(self._segment_bytes)
         finally:
             self._lock.release()
+
+    def index_flushed(self) -> None:
+        """Adds what was flushed to the index now, unless that is little, so that a reader beside need not scan it."""
+        with self._lock:
+            if self.journal.problem is None:
+                self._note(_SCANNED_ENTRIES, self.journal.synced.seq)
 
     def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T | None:
         """The index's answer; None once the index is known to be damaged. Files are then scanned until the next opening."""

@@ -7,7 +7,7 @@ Explained in `docs/tools.md`.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from kitchener.canonical import digest
@@ -16,6 +16,9 @@ from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.entries.turns import ClientCallMapping
 from kitchener.records.tools.runnable_tool import RunnableTool, ToolTraits
 from kitchener.records.tools.server_tools import ServerTool
+from kitchener.schemas.compiled_schemas import KEPT_SCHEMAS, CompileTime
+from kitchener.schemas.json_schema import JsonSchema
+from kitchener.schemas.pattern_limits import pattern_problem
 
 CLIENT_SOURCE: Final = "client:"
 """Begins the source of a client tool, before its name."""
@@ -81,8 +84,24 @@ class ClientToolset:
 
         Args:
             is_trusted: whether what the client returns may be followed as if the user had written it
+
+        Raises:
+            ValueError: a schema is invalid; the error's text names the tool
         """
+        self.compiled()
         return _runnable(self.text, is_trusted)
+
+    def compiled(self, time: CompileTime | None = None) -> tuple[JsonSchema, ...]:
+        """The schemas of the tools. A client sends the same ones again and again, so they are kept.
+
+        Args:
+            time: what compiling counts against; None: nothing
+
+        Raises:
+            ValueError: a schema cannot be used; the error's text names the tool
+        """
+        schemas = [each.parameters for each in self.tools]
+        return KEPT_SCHEMAS.of(f"client_tools {self.hash}", schemas, partial(_compiled, self.tools), time)
 
     @classmethod
     def of(cls, tools: Sequence[ClientTool]) -> "ClientToolset":
@@ -103,18 +122,31 @@ class ClientToolset:
 
 @lru_cache(maxsize=64)
 def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
-    """The tools of a text. A client sends the same ones again and again, and compiling their schemas takes time.
+    """The tools of a text, which a client sends again and again. They have their schemas from where these are kept."""
+    tools = ClientToolset.from_text(text)
 
-    Raises:
-        ValueError: a schema is invalid; the error's text names the tool
-    """
-    found = list[RunnableTool]()
-    for each in ClientToolset.from_text(text).tools:
+    def schema_of(number: int) -> JsonSchema:
+        return tools.compiled()[number]
+
+    return tuple(
+        [
+            ServerTool(_definition(each, is_trusted), schema=partial(schema_of, number))
+            for number, each in enumerate(tools.tools)
+        ]
+    )
+
+
+def _compiled(tools: Sequence[ClientTool]) -> list[JsonSchema]:
+    """The schemas of tools; raises ValueError if one cannot be used, or if their patterns together cost too much."""
+    if (problem := pattern_problem(each.parameters for each in tools)) is not None:
+        raise ValueError(f"client_tools: parameters: {problem}")
+    found = list[JsonSchema]()
+    for each in tools:
         try:
-            found.append(ServerTool(_definition(each, is_trusted), is_of_stranger=True))
+            found.append(JsonSchema(each.parameters, is_of_stranger=True))
         except ValueError as error:
             raise ValueError(f"client tool {each.name!r}: {_EXPECTED}, found: {error}") from error
-    return tuple(found)
+    return found
 
 
 def _definition(tool: ClientTool, is_trusted: bool) -> ToolDefinition:

@@ -20,6 +20,10 @@ async def _not_called(arguments: Mapping[str, object], context: object) -> objec
     raise RuntimeError("a tool that is known by its definition only cannot be called")
 
 
+def _itself(schema: JsonSchema) -> JsonSchema:
+    return schema
+
+
 class ServerTool:
     """A `RunnableTool` of another program.
 
@@ -27,7 +31,7 @@ class ServerTool:
         definition: its definition, present or on record
         call: calls it; None: it cannot be called, as in a replay
         timeout_s: longest call, seconds; None: the registry's limit
-        is_of_stranger: whether a client wrote the schema; see `JsonSchema`
+        schema: gives the compiled schema of its parameters; None: it is compiled here
 
     Raises:
         ValueError: the schema of its parameters is invalid; the error's text is one line
@@ -42,7 +46,7 @@ class ServerTool:
         call: CallTool | None = None,
         timeout_s: float | None = None,
         *,
-        is_of_stranger: bool = False,
+        schema: Callable[[], JsonSchema] | None = None,
     ) -> None:
         self.identity = identity = ToolIdentity.of(definition)
         self.tool_id, self.policy_name, self.source, self.traits = (
@@ -55,11 +59,11 @@ class ServerTool:
         self.is_read_only, self.timeout_s = definition["read_only"], timeout_s
         self.description, self.parameters = definition["description"], definition["parameters"]
         self.spec = ToolSpec(self.tool_id, self.description, self.parameters)
-        self._call, self._schema = call or _not_called, JsonSchema(self.parameters, is_of_stranger=is_of_stranger)
+        self._call, self._schema = call or _not_called, schema or partial(_itself, JsonSchema(self.parameters))
 
     def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns a copy of the arguments, or one line of text that says what is wrong with them."""
-        problem = self._schema.problem(dict(arguments))
+        problem = self._schema().problem(dict(arguments))
         if problem is not None:
             return f"tool {self.tool_id!r} cannot take these arguments: {problem}"
         return deepcopy(dict(arguments))

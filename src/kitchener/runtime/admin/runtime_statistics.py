@@ -5,7 +5,8 @@
 
 from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
 
-from kitchener.gateway.attempts import ProviderUsage
+from kitchener.errors import ProviderReason
+from kitchener.gateway.attempts import FailureCounts, ProviderUsage
 from kitchener.lanes.durations import DurationCounts
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.mcp.server import ServerStatistics
@@ -29,6 +30,8 @@ class RuntimeStatistics(TypedDict):
     """What the calls of each provider used so far."""
     usage_by_model: dict[str, dict[str, ProviderUsage]]
     """The same by provider and model."""
+    failures_by_model: dict[str, dict[str, dict[ProviderReason, FailureCounts]]]
+    """Model calls that failed, and attempts that were retried, by provider, model and reason."""
     open_circuits: dict[str, bool]
     """Whether a provider failed so often that it is not called."""
     mcp_servers: dict[str, ServerStatistics]

@@ -39,10 +39,17 @@ class Caller:
     rate: Rate
     running: int = 0
     """Requests of this key that run now."""
+    left_behind: int = 0
+    """Requests that have ended before the turn that they began: in the background, or because the client went away."""
+    compiling: Rate = field(init=False, repr=False)
+    """Milliseconds of processor time for new schemas."""
     token_secret: str | None = field(default=None, kw_only=True, repr=False)
     """With what tokens are signed that name the subject; None: a header names it."""
     is_local: bool = field(default=False, kw_only=True)
     """Whether there are no keys, so that everybody on this machine is this caller."""
+
+    def __post_init__(self) -> None:
+        self.compiling = Rate(self.settings.schema_ms_per_minute)
 
     def check(self, right: ServeRight) -> None:
         """Raises RequestRefused unless the key allows this."""
@@ -58,7 +65,7 @@ class Caller:
     def unknown_agent(agent_class: str) -> RequestRefused:
         """The error about an agent class that there is not, or not for this key."""
         return RequestRefused(
-            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/models lists them"
+            404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/me lists them"
         )
 
     def reaches(self, agent_class: str) -> bool:
@@ -85,8 +92,8 @@ class Caller:
             raise RequestRefused(400, "subject_invalid", str(error)) from None
         return named
 
-    def enter(self) -> None:
-        """Counts a request that begins; `leave` follows.
+    def enter(self) -> "RequestPlace":
+        """Counts a request that begins, until its place is left.
 
         Raises:
             RequestRefused: the key's requests come too fast, or too many run
@@ -103,11 +110,73 @@ class Caller:
                 429, "rate_limited", f"more than {limit} requests a minute (requests_per_minute)", retry_after_s=wait
             )
         self.rate.take(1, now)
-        self.running += 1
+        return RequestPlace(self)
+
+
+class RequestPlace:
+    """The place of a request among those of its key. A turn that it began keeps the place until it ends.
+
+    Args:
+        caller: who sent the request
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller, self._turns, self._is_left = caller, 0, False
+        caller.running += 1
+
+    def check_turn(self) -> None:
+        """Raises RequestRefused if turns that go on without their request leave no room for another turn."""
+        caller = self.caller
+        if caller.running + caller.left_behind > caller.settings.max_requests:
+            raise RequestRefused(
+                429,
+                "too_many_requests",
+                f"{caller.left_behind} turns of this key go on without their request (max_requests)",
+                retry_after_s=1.0,
+            )
+
+    def begin_turn(self) -> None:
+        """A turn of the request begins; `end_turn` follows."""
+        self._turns += 1
+
+    def end_turn(self) -> None:
+        """A turn of the request has ended."""
+        self._turns -= 1
+        if self._is_left and not self._turns:
+            self.caller.left_behind -= 1
 
     def leave(self) -> None:
-        """Counts a request that has ended."""
-        self.running -= 1
+        """The request has ended."""
+        self._is_left = True
+        self.caller.running -= 1
+        if self._turns:
+            self.caller.left_behind += 1
+
+
+class SchemaTime:
+    """What compiling the schemas of a request counts against: `schema_ms_per_minute` of its key. Made as the request runs.
+
+    Implements `CompileTime`, also for a worker thread, which has no event loop's clock.
+
+    Args:
+        caller: who sent the request
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller, self._now = caller, anyio.current_time()
+
+    def check(self) -> None:
+        """Raises RequestRefused if schemas of this key have taken too long."""
+        wait = self._caller.compiling.ready_at(1) - self._now
+        if wait > 0:
+            most = self._caller.settings.schema_ms_per_minute
+            raise RequestRefused(
+                429, "rate_limited", f"new schemas took more than {most} ms (schema_ms_per_minute)", retry_after_s=wait
+            )
+
+    def spend(self, seconds: float) -> None:
+        """Books processor time."""
+        self._caller.compiling.take(max(1, round(seconds * 1_000)), self._now)
 
 
 class Callers:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
 from kitchener.plain_names import quoted
-from kitchener.serve.access.callers import Caller, Callers, anybody, is_loopback
+from kitchener.serve.access.callers import Caller, Callers, RequestPlace, anybody, is_loopback
 from kitchener.serve.access.request_names import only_value
 from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
@@ -25,7 +25,7 @@ from kitchener.serve.problems import RequestRefused, problem_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
-_CALLER: Final = "kitchener.caller"
+_PLACE: Final = "kitchener.place"
 _PORT: Final = 5
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
 
@@ -100,16 +100,16 @@ class Guard:
                 return
             self._check(scope)
             caller = self._anybody if scope["path"] in self._public else self._caller(scope)
-            caller.enter()
+            place = caller.enter()
         except RequestRefused as error:
             closes = {"connection": "close"} if error.code == "two_lengths" else None
             await problem_of(error).response(closes)(scope, receive, answer.send)
             return
         self.running += 1
         try:
-            await self._serve(scope, receive, answer, caller)
+            await self._serve(scope, receive, answer, place)
         finally:
-            caller.leave()
+            place.leave()
             self.running -= 1
             if not self.running:
                 self._idle.set()
@@ -119,11 +119,12 @@ class Guard:
         key = only_value(Headers(scope=scope), "authorization")
         return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
-    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", place: RequestPlace) -> None:
+        caller = place.caller
         try:
             # Files for everybody need no body, and a slow one must not take a place from those who have a key.
             body = b"" if caller is self._anybody else await self._body(scope, receive, caller.settings.max_request_bytes)
-            scope[_CALLER], scope[OPEN_STREAMS] = caller, self.streams
+            scope[_PLACE], scope[OPEN_STREAMS] = place, self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)
         except (_ClientGone, ClientDisconnect):
@@ -212,8 +213,13 @@ class _Body:
 
 def caller_of(request: Request) -> Caller:
     """The caller of a request that has passed the guard."""
-    found: Any = request.scope[_CALLER]
-    assert isinstance(found, Caller)
+    return place_of(request).caller
+
+
+def place_of(request: Request) -> RequestPlace:
+    """The place of a request that has passed the guard."""
+    found: Any = request.scope[_PLACE]
+    assert isinstance(found, RequestPlace)
     return found
 
 

@@ -7,7 +7,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from kitchener.actors.approval.answering import GivenAnswer
+from kitchener.actors.admission.content_checks import MessageContent
+from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
@@ -16,11 +17,12 @@ from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, Unk
 from kitchener.ids import is_session_id
 from kitchener.records import events
 from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, place_of
 from kitchener.serve.access.request_names import SESSION_HEADER
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun, RunInput, message_id, read_run
+from kitchener.serve.chat.asked_content import checked_content
 from kitchener.serve.chat.chat_chunks import told_of
 from kitchener.serve.chat.client_functions import read_functions
 from kitchener.serve.chat.client_outputs import going_on, session_of_outputs, waits_for
@@ -64,6 +66,11 @@ class AguiDoor:
         asked, caller = read_run(await request.body()), caller_of(request)
         supervisor = self._access.supervisor(caller, request.path_params["agent"])
         subject_id = self._access.subject(request)
+        if asked.body.resume or asked.body.messages:
+            place_of(request).check_turn()
+        functions = read_functions(asked.body.tools, None, allowed=supervisor.config.client_tools == "allow")
+        run_id = asked.body.run_id
+        content = await checked_content(request, supervisor, asked.message, asked.parts, functions, key=run_id)
         if asked.body.resume:
             caller.check("approve")
             resumed = await self._resumed(request, supervisor, subject_id, asked)
@@ -73,24 +80,24 @@ class AguiDoor:
             caller.check("read")
             return await self._told(supervisor, subject_id, asked)
         if asked.outputs is not None:
-            continued = await self._continued(request, supervisor, subject_id, asked)
+            continued = await self._continued(request, supervisor, subject_id, asked, content)
             if continued is not None:
                 return continued
-        run_id = asked.body.run_id
         async with self._sessions.chosen(supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id) as session_id:
             session = await supervisor.session(session_id)
             if has_waiting(session, for_person=True) and not await self._has_run(supervisor, session_id, run_id):
                 return self._stream(supervisor, RunEvents(asked), session, None, asked)
-            turn = self._turns.begin(session.session_id, self._replying(supervisor, session, asked))
+            turn = self._turns.begin(
+                place_of(request), supervisor.agent_class, session_id, self._replying(supervisor, session, asked, content)
+            )
         # What is wrong with the request shows before the first event, and can still have a status of its own.
         await until_gone(request.receive, turn.wait_begun, turn.leave)
         return self._stream(supervisor, RunEvents(asked), session, turn, asked)
 
     def _replying(
-        self, supervisor: HO2Supervisor, session: SessionManager, asked: AskedRun
+        self, supervisor: HO2Supervisor, session: SessionManager, asked: AskedRun, content: MessageContent
     ) -> Callable[[UpdateListener | None], Awaitable[TurnResult]]:
         """Runs the turn of a message."""
-        functions = read_functions(asked.body.tools, None, allowed=supervisor.config.client_tools == "allow")
 
         def started(listener: UpdateListener | None) -> Awaitable[TurnResult]:
             return supervisor.handle_turn(
@@ -98,14 +105,15 @@ class AguiDoor:
                 session_id=session.session_id,
                 subject_id=session.subject_id,
                 idempotency_key=asked.body.run_id,
-                parts=asked.parts,
-                client_tools=functions.tools,
                 listener=listener,
+                **content._asdict(),
             )
 
         return started
 
-    async def _continued(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
+    async def _continued(
+        self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun, content: MessageContent
+    ) -> ASGIApp | None:
         """The run that goes on with outputs of the front end's tools; None: they were given, and there is a message."""
         assert asked.outputs is not None
         try:
@@ -118,8 +126,9 @@ class AguiDoor:
         if asked.message:
             if has_waiting(session, for_person=True) or not waits_for(session, asked.outputs):
                 return None
-            then = self._replying(supervisor, session, asked)
-        made, turn = RunEvents(asked), self._turns.begin(session.session_id, going_on(supervisor, asked.outputs, then))
+            then = self._replying(supervisor, session, asked, content)
+        give, made = going_on(supervisor, asked.outputs, then), RunEvents(asked)
+        turn = self._turns.begin(place_of(request), supervisor.agent_class, session.session_id, give)
         if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
             return self._stream(supervisor, made, session, None, asked)
         return self._stream(supervisor, made, session, turn, asked)
@@ -139,7 +148,9 @@ class AguiDoor:
             return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
-        turn = self._turns.begin(session.session_id, partial(_answer_all, supervisor, given))
+        turn = self._turns.begin(
+            place_of(request), supervisor.agent_class, session.session_id, partial(_answer_all, supervisor, given)
+        )
         if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
             return self._stream(supervisor, made, session, None, asked)
         return self._stream(supervisor, made, session, turn, asked)

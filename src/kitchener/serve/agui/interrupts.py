@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from kitchener.actors.approval.answering import GivenAnswer
+from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id

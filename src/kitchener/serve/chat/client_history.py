@@ -91,6 +91,9 @@ class KnownHistory(NamedTuple):
         return found
 
 
+_UNREAD: Final = KnownHistory(0, (), (), None)
+
+
 class Histories:
     """The histories of the sessions that were used last."""
 
@@ -117,15 +120,17 @@ class Histories:
         return True
 
     async def _of(self, session: SessionManager) -> KnownHistory:
-        """The history of a session: what is kept of it and its newest turns, or read from its ledger."""
-        state, kept = session.state, self._kept.get(session.session_id)
+        """The history of a session: what is kept of it and its newest turns, or read from its ledger.
+
+        A session whose turns are all in memory is not read at all, so its second message costs no more than a later one.
+        """
+        state, kept = session.state, self._kept.get(session.session_id, _UNREAD)
         count = state.completed_turns + state.imported
-        new = count - kept.known if kept is not None else 0
+        new = count - kept.known
         # The newest turns in memory do not say which of them went on after an answer, and name files beside the message.
         is_partial = state.approvals is not None or state.has_parts
-        if kept is None or not 0 <= new <= (0 if is_partial else len(state.window)):
-            shortened = kept.shortened if kept is not None else {}
-            kept = _with(KnownHistory(0, (), (), None, shortened), count, await _said(session))
+        if not 0 <= new <= (0 if is_partial else len(state.window)):
+            kept = _with(_UNREAD._replace(shortened=kept.shortened), count, await _said(session))
         elif new:
             kept = _with(kept, count, [SaidPair(each.user_message, each.response) for each in state.newest(new)])
         self._keep(session.session_id, kept)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from kitchener.actors.admission.content_checks import MessageContent
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
@@ -16,13 +17,14 @@ from kitchener.ids import split_approval_id
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, place_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.chat.approval_answers import given_answer
+from kitchener.serve.chat.asked_content import checked_content
 from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
 from kitchener.serve.chat.chat_request import STILL_WAITING, UTILITY, ChatBody, ChatRequest, read_body, read_request
-from kitchener.serve.chat.client_functions import ClientFunctions, read_functions
+from kitchener.serve.chat.client_functions import read_functions
 from kitchener.serve.chat.client_history import spoken_answer
 from kitchener.serve.chat.client_outputs import going_on, read_left, session_of_outputs, waits_for
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
@@ -67,7 +69,8 @@ class ChatDoor:
         """The agents that the caller reaches, and each as a plain model."""
         caller = caller_of(request)
         agents = [each for each in self._runtime.config.classes or ("ADMIN",) if caller.reaches(each)]
-        names = [name for each in agents for name in (each, f"{each}{UTILITY}")]
+        kinds = ("", UTILITY) if self._utility.is_offered else ("",)
+        names = [f"{each}{kind}" for each in agents for kind in kinds]
         return json_response({"object": "list", "data": [self._model(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
@@ -83,6 +86,7 @@ class ChatDoor:
         supervisor, subject_id = self._agent(caller, body.model), self._subjects.of(request)
         if self._utility.is_asked(request, body):
             return await self._plain_call(request, body, supervisor, subject_id)
+        place_of(request).check_turn()
         asked, name = read_request(body), named_session(request, self._config)
         answer = spoken_answer(asked.message)
         if answer is not None:
@@ -90,8 +94,9 @@ class ChatDoor:
             session_id, give = await given_answer(supervisor, subject_id, answer)
             return await self._answered(request, body, supervisor, session_id, answer.approval_id, give)
         functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
+        content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
         if asked.outputs is not None:
-            goes_on = await self._going_on(request, supervisor, subject_id, asked, functions, name)
+            goes_on = await self._going_on(request, supervisor, subject_id, asked, content, name)
             if goes_on is not None:
                 call_id = next(iter(asked.outputs.outputs))
                 return await self._answered(request, body, supervisor, asked.outputs.session_id, call_id, goes_on)
@@ -101,7 +106,8 @@ class ChatDoor:
         if name is None and key is not None:
             name = f"{BY_KEY}{key}"
         async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
-            turn = self._begin(self._asking(supervisor, subject_id, session_id, asked, functions, key), session_id, body)
+            ask = self._asking(supervisor, subject_id, session_id, asked, content, key)
+            turn = self._begin(request, supervisor.agent_class, ask, session_id, body)
         heading = self._heading(body, session_id)
         if not body.stream:
             result = await until_gone(request.receive, turn.result, turn.leave)
@@ -117,7 +123,7 @@ class ChatDoor:
         subject_id: str,
         session_id: str,
         asked: ChatRequest,
-        functions: ClientFunctions,
+        content: MessageContent,
         key: str | None,
     ) -> Asking:
         """Runs the turn of a message."""
@@ -127,16 +133,13 @@ class ChatDoor:
             session_id=session_id,
             subject_id=subject_id,
             idempotency_key=key,
-            parts=asked.parts,
-            output=asked.output,
-            tool_choice=functions.choice,
-            client_tools=functions.tools,
+            **content._asdict(),
         )
 
-    def _begin(self, ask: Asking, session_id: str, body: ChatBody) -> ServedTurn:
+    def _begin(self, request: Request, agent_class: str, ask: Asking, session_id: str, body: ChatBody) -> ServedTurn:
         if body.stream:
-            return self._turns.begin(session_id, lambda listener: ask(listener=listener))
-        return self._turns.begin_whole(session_id, ask)
+            return self._turns.begin(place_of(request), agent_class, session_id, lambda listener: ask(listener=listener))
+        return self._turns.begin_whole(place_of(request), agent_class, session_id, ask)
 
     async def _going_on(
         self,
@@ -144,7 +147,7 @@ class ChatDoor:
         supervisor: HO2Supervisor,
         subject_id: str,
         asked: ChatRequest,
-        functions: ClientFunctions,
+        content: MessageContent,
         name: str | None,
     ) -> Going | None:
         """Gives outputs of functions, and runs the turn of the message after them; None: they were given before the message.
@@ -164,7 +167,7 @@ class ChatDoor:
         if not waits_for(session, outputs):
             return None
         key = request.headers.get("idempotency-key")
-        ask = self._asking(supervisor, subject_id, session.session_id, asked, functions, key)
+        ask = self._asking(supervisor, subject_id, session.session_id, asked, content, key)
         return going_on(supervisor, outputs, lambda listener: ask(listener=listener))
 
     async def _answered(
@@ -174,10 +177,10 @@ class ChatDoor:
         heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}
         result = None
         if body.stream:
-            turn = self._turns.begin(session_id, give)
+            turn = self._turns.begin(place_of(request), supervisor.agent_class, session_id, give)
             has_turn = await until_gone(request.receive, turn.wait_begun, turn.leave)
         else:
-            turn = self._turns.begin_whole(session_id, partial(give, None))
+            turn = self._turns.begin_whole(place_of(request), supervisor.agent_class, session_id, partial(give, None))
             result = await until_gone(request.receive, turn.result, turn.leave)
             has_turn = result is not None
         if not has_turn:
@@ -211,7 +214,7 @@ class ChatDoor:
 
     def _agent(self, caller: Caller, model: str) -> HO2Supervisor:
         """The agent that a model's name means. Raises RequestRefused if the caller has none of this name."""
-        agent_class = model.removesuffix(UTILITY)
+        agent_class = model.removesuffix(UTILITY) if self._utility.is_offered else model
         caller.check_agent(agent_class)
         known = self._runtime.config.classes or ("ADMIN",)
         if agent_class not in known:

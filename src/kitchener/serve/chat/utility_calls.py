@@ -16,6 +16,7 @@ from starlette.requests import Request
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ServeConfig
 from kitchener.errors import ProviderError
+from kitchener.plain_names import quoted
 from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
 from kitchener.serve.chat.chat_request import UTILITY, ChatBody, message_text, plain_messages
@@ -40,11 +41,24 @@ class UtilityCalls:
     def __init__(self, runtime: Runtime, config: ServeConfig) -> None:
         self._runtime = runtime
         self._prompts = config.utility_prompts
+        self.is_offered = config.utility_calls == "allow"
+        """Whether there are such calls at all."""
 
     def is_asked(self, request: Request, body: ChatBody) -> bool:
-        """Whether a request is such a call: a header or the model says so, or its one message is a client's prompt for it."""
-        if body.model.endswith(UTILITY) or request.headers.get(TASK_HEADER, "").strip():
-            return True
+        """Whether a request is such a call: a header or the model says so, or its one message is a client's prompt for it.
+
+        Raises:
+            RequestRefused: it is one, and there are none
+        """
+        by_model = body.model.endswith(UTILITY)
+        is_one = by_model or bool(request.headers.get(TASK_HEADER, "").strip()) or self._has_prompt(body)
+        if not is_one or self.is_offered:
+            return is_one
+        if by_model:
+            raise RequestRefused(404, "model_not_found", f"there is no model {quoted(body.model)}; GET /v1/models lists them")
+        raise RequestRefused(400, "unsupported", "this server refuses requests for titles, tags and suggestions")
+
+    def _has_prompt(self, body: ChatBody) -> bool:
         *before, last = body.messages
         if last.role != "user" or any(each.role not in ("system", "developer") for each in before):
             return False

@@ -5,19 +5,22 @@ bounded by the settings. `docs/server.md` lists them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, get_args
 
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
-from kitchener.gateway.attempts import ProviderUsage
+from kitchener.errors import ProviderReason
+from kitchener.gateway.attempts import FailureCounts, ProviderUsage
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.serve.metrics.metric_family import HistogramFamily, Labels, MetricFamily, single
-from kitchener.serve.metrics.server_counts import ServerCounts
+from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Family = MetricFamily | HistogramFamily
+FailuresByModel = Mapping[str, Mapping[str, Mapping[ProviderReason, FailureCounts]]]
+"""By provider, model and reason."""
 
 
 def exposition(families: Iterable[Family]) -> str:
@@ -34,14 +37,16 @@ def server_families(counts: ServerCounts, *, running_requests: int, loop_lag_s: 
         loop_lag_s: how long the event loop took for one round of its ready tasks, seconds
     """
     answers = [({"status": status}, each) for status, each in sorted(counts.answers.items())]
-    ends = [({"end": end}, counts.turns[end]) for end in ("completed", "degraded", "failed", "stopped")]
+    turns = [({"agent": name}, each) for name, each in counts.turns.items()]
+    ends = [({**agent, "end": end}, each.ends[end]) for agent, each in turns for end in get_args(ServedEnd)]
     yield MetricFamily("kitchener_requests_running", "gauge", "Requests that run now.", single(running_requests))
     yield MetricFamily("kitchener_answers_total", "counter", "Answers by status.", answers)
     yield MetricFamily("kitchener_served_turns_total", "counter", "Turns that requests began, by how they ended.", ends)
     meaning = "Duration of turns that requests began, with their waits."
-    yield HistogramFamily("kitchener_turn_seconds", meaning, [({}, counts.turn_s.statistics())])
+    yield HistogramFamily("kitchener_turn_seconds", meaning, [(agent, each.turn_s.statistics()) for agent, each in turns])
     meaning = "Time until the first text of a streamed reply."
-    yield HistogramFamily("kitchener_first_text_seconds", meaning, [({}, counts.first_text_s.statistics())])
+    first_texts = [(agent, each.first_text_s.statistics()) for agent, each in turns]
+    yield HistogramFamily("kitchener_first_text_seconds", meaning, first_texts)
     meaning = "How long the event loop took for one round of its ready tasks, just now."
     yield MetricFamily("kitchener_event_loop_lag_seconds", "gauge", meaning, single(loop_lag_s))
 
@@ -67,7 +72,8 @@ def runtime_families(
     commits = [({"agent": name}, each) for name, each in found["commits"].items()]
     yield HistogramFamily("kitchener_commit_seconds", "Time to write and sync one commit round of the ledgers.", commits)
     yield from _of_lanes(found["mailboxes"])
-    yield from _of_models(found["usage_by_model"], prices)
+    yield from _of_models(found["usage_by_model"], found["failures_by_model"], prices)
+    yield from _of_failures(found["failures_by_model"])
     circuits = [({"provider": name}, int(is_open)) for name, is_open in found["open_circuits"].items()]
     meaning = "Whether a provider failed so often that it is not called."
     yield MetricFamily("kitchener_circuit_open", "gauge", meaning, circuits)
@@ -92,9 +98,15 @@ def _of_lanes(mailboxes: Mapping[str, Mapping[str, LaneStatistics]]) -> Iterator
     yield MetricFamily("kitchener_lane_given_up_total", "counter", meaning, of("given_up"))
 
 
-def _of_models(usage: Mapping[str, Mapping[str, ProviderUsage]], prices: Mapping[str, ModelPrice]) -> Iterator[MetricFamily]:
-    """What models were asked, and what that cost where their price is known."""
-    known = [(provider, model, each) for provider, models in usage.items() for model, each in models.items()]
+def _of_models(
+    usage: Mapping[str, Mapping[str, ProviderUsage]], failures: FailuresByModel, prices: Mapping[str, ModelPrice]
+) -> Iterator[MetricFamily]:
+    """What models were asked, and what that cost where their price is known. One that only failed has a count of 0 answers,
+    so that the share of failed calls has a value."""
+    asked = {provider: dict.fromkeys(models, ProviderUsage()) for provider, models in failures.items()}
+    for provider, models in usage.items():
+        asked[provider] = {**asked.get(provider, {}), **models}
+    known = [(provider, model, each) for provider, models in asked.items() for model, each in models.items()]
     calls = [({"provider": provider, "model": model}, each.calls) for provider, model, each in known]
     yield MetricFamily("kitchener_model_calls_total", "counter", "Model calls that were answered.", calls)
     tokens = [
@@ -111,3 +123,17 @@ def _of_models(usage: Mapping[str, Mapping[str, ProviderUsage]], prices: Mapping
             cost = price.cost(each.input_tokens, each.output_tokens, each.cached_tokens, each.cache_write_tokens)
             costs.append(({"provider": provider, "model": model}, cost))
     yield MetricFamily("kitchener_model_cost_total", "counter", "Cost of model calls by `[router.prices]`.", costs)
+
+
+def _of_failures(failures: FailuresByModel) -> Iterator[MetricFamily]:
+    """Model calls that were not answered, and what they were tried again for."""
+    counts = [
+        ({"provider": provider, "model": model, "error_type": reason}, each)
+        for provider, models in failures.items()
+        for model, reasons in models.items()
+        for reason, each in reasons.items()
+    ]
+    meaning = "Model calls that were not answered, retries and fallbacks included, by their last error."
+    yield MetricFamily("kitchener_model_calls_failed_total", "counter", meaning, [(of, each.calls) for of, each in counts])
+    meaning = "Attempts of model calls that failed and were followed by another one, there or at a fallback."
+    yield MetricFamily("kitchener_model_retries_total", "counter", meaning, [(of, each.retries) for of, each in counts])

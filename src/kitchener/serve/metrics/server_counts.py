@@ -1,6 +1,7 @@
 """Counts what the server does with requests and their turns. The counts are of this process, since it began."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from kitchener.lanes.durations import Durations
@@ -13,13 +14,27 @@ TURN_BOUNDS: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4
 ServedEnd = Literal["completed", "degraded", "failed", "stopped"]
 
 
-class ServerCounts:
-    """What the server has done since it began."""
+class TurnCounts:
+    """The turns of requests to one agent class."""
+
+    __slots__ = ("ends", "first_text_s", "turn_s")
 
     def __init__(self) -> None:
+        self.ends: Counter[ServedEnd] = Counter()
+        """By how they ended."""
+        self.turn_s, self.first_text_s = Durations(TURN_BOUNDS), Durations(FIRST_TEXT_BOUNDS)
+        """How long they took with their waits, and how long until the first text of a stream."""
+
+
+class ServerCounts:
+    """What the server has done since it began.
+
+    Args:
+        agent_classes: the agent classes that it serves
+    """
+
+    def __init__(self, agent_classes: Iterable[str]) -> None:
         self.answers: Counter[int] = Counter()
         """Answers by their status."""
-        self.turns: Counter[ServedEnd] = Counter()
-        """Turns of requests by how they ended."""
-        self.turn_s, self.first_text_s = Durations(TURN_BOUNDS), Durations(FIRST_TEXT_BOUNDS)
-        """How long turns took with their waits, and how long until the first text of a stream."""
+        self.turns = {name: TurnCounts() for name in agent_classes}
+        """By agent class."""

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.runtime.queries.approval_list import ApprovalInfo
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, place_of
 from kitchener.serve.event_stream import until_gone
 from kitchener.serve.native.message_calls import result_json
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
@@ -105,7 +105,8 @@ class ApprovalCalls:
         return found
 
     async def _answered(self, request: Request, found: FoundSession, answer: Whole) -> ASGIApp:
-        turn = self._turns.begin_whole(found.session.session_id, answer)
+        place_of(request).check_turn()
+        turn = self._turns.begin_whole(place_of(request), found.supervisor.agent_class, found.session.session_id, answer)
         result = await until_gone(request.receive, turn.result, turn.leave)
         return json_response({"result": result_json(result) if result is not None else None})
 

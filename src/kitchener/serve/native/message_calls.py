@@ -25,6 +25,9 @@ from kitchener.records.turn import (
     WorkOrderFinished,
     WorkOrderPlanned,
 )
+from kitchener.serve.access.guard import place_of
+from kitchener.serve.chat.asked_content import checked_content
+from kitchener.serve.chat.client_functions import ClientFunctions
 from kitchener.serve.event_stream import EventStream, event, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
@@ -96,9 +99,13 @@ class MessageCalls:
 
     async def send(self, request: Request) -> ASGIApp:
         """The reply to a message."""
+        place = place_of(request)
+        place.check_turn()
         body = read_model(NewMessage, await request.body())
         found = await self._access.of(request)
-        session_id = found.session.session_id
+        session_id, parts = found.session.session_id, [_part(number, each) for number, each in enumerate(body.files, 1)]
+        functions = ClientFunctions(choice=body.tool_choice)
+        content = await checked_content(request, found.supervisor, body.message, parts, functions, body.output_schema)
         ask: Callable[..., Awaitable[TurnResult]] = partial(
             found.supervisor.handle_turn,
             body.message,
@@ -108,17 +115,15 @@ class MessageCalls:
             memory=body.memory,
             deadline=body.deadline_s,
             acceptance=body.acceptance,
-            parts=[_part(number, each) for number, each in enumerate(body.files, 1)],
             speaker=body.speaker,
-            output=body.output_schema,
-            tool_choice=body.tool_choice,
+            **content._asdict(),
         )
         if not body.stream:
-            turn = self._turns.begin_whole(session_id, ask)
+            turn = self._turns.begin_whole(place, found.supervisor.agent_class, session_id, ask)
             result = await until_gone(request.receive, turn.result, turn.leave)
             assert result is not None
             return json_response(result_json(result))
-        turn = self._turns.begin(session_id, lambda listener: ask(listener=listener))
+        turn = self._turns.begin(place, found.supervisor.agent_class, session_id, lambda listener: ask(listener=listener))
         return EventStream(_events(turn), self._config, turn.leave, ready=turn.wait_begun)
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownSession
-from kitchener.ledger import LedgerGroup
+from kitchener.ledger import Ledgers
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
 from kitchener.serve.access.guard import caller_of
@@ -23,7 +23,7 @@ class FoundSession(NamedTuple):
 
     supervisor: HO2Supervisor
     session: SessionManager
-    ledgers: LedgerGroup
+    ledgers: Ledgers
 
 
 class SessionAccess:

@@ -23,7 +23,7 @@ from kitchener.serve.problems import RequestRefused, json_response
 R = TypeVar("R")
 
 _AT_ONCE: Final = 2
-"""Explanations at the same time. One reads a whole session and computes for a while; more would hold up turns."""
+"""Explanations at the same time. One reads the decisions about a session and computes for a while; more would hold up turns."""
 
 
 class ExplanationCalls:
@@ -67,7 +67,8 @@ class ExplanationCalls:
 
     async def _read(self, found: FoundSession, work: Callable[[], Awaitable[R]]) -> R:
         """Reads the record in a thread with an event loop of its own, so that turns go on meanwhile."""
-        await found.ledgers.commit()  # the record is read from the files
+        await found.ledgers.commit()  # the record is read from the files, by their index
+        await found.ledgers.update_index()
         return await anyio.to_thread.run_sync(partial(anyio.run, work), limiter=self._places)
 
 

@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from kitchener.actors.admission.content_checks import MessageContent
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, place_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat.approval_answers import given_answer
+from kitchener.serve.chat.asked_content import checked_content
 from kitchener.serve.chat.chat_request import UTILITY
-from kitchener.serve.chat.client_functions import ClientFunctions, read_functions
+from kitchener.serve.chat.client_functions import read_functions
 from kitchener.serve.chat.client_outputs import going_on, read_left, session_of_outputs, waits_for
 from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat.utility_calls import UtilityCalls
@@ -91,18 +93,20 @@ class ResponsesDoor:
         supervisor, subject_id = self._access.supervisor(caller, agent), self._access.subject(request)
         if self._utility.is_asked(request, as_chat_body(body, body.model or "")):
             return await self._plain_call(request, body, supervisor, subject_id)
+        place_of(request).check_turn()
         asked = read_responses_request(body)
         if asked.answers:
             caller.check("approve")
         functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
-        going = await self._going_on(request, body, supervisor, subject_id, asked, functions)
+        content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
+        going = await self._going_on(request, body, supervisor, subject_id, asked, content)
         if going is not None:
             session_id = going.session_id
-            log = self._begin(body, supervisor, session_id, going.give)
+            log = self._begin(request, body, supervisor, session_id, going.give)
         else:
             async with self._chosen(request, body, supervisor, subject_id, asked) as session_id:
-                ask = self._asking(request, subject_id, session_id, supervisor, asked, functions)
-                log = self._begin(body, supervisor, session_id, ask)
+                ask = self._asking(request, subject_id, session_id, supervisor, asked, content)
+                log = self._begin(request, body, supervisor, session_id, ask)
         turn = log.turn
         assert turn is not None
         if not body.stream and not body.background:
@@ -190,7 +194,7 @@ class ResponsesDoor:
         session_id: str,
         supervisor: HO2Supervisor,
         asked: ResponsesRequest,
-        functions: ClientFunctions,
+        content: MessageContent,
     ) -> ListenedTurn:
         """Runs the turn of a message."""
 
@@ -200,20 +204,19 @@ class ResponsesDoor:
                 session_id=session_id,
                 subject_id=subject_id,
                 idempotency_key=request.headers.get("idempotency-key"),
-                parts=asked.parts,
-                output=asked.output,
-                tool_choice=functions.choice,
-                client_tools=functions.tools,
                 listener=listener,
+                **content._asdict(),
             )
 
         return ask
 
-    def _begin(self, body: ResponsesBody, supervisor: HO2Supervisor, session_id: str, listened: Listened) -> ResponseLog:
+    def _begin(
+        self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, session_id: str, listened: Listened
+    ) -> ResponseLog:
         """Begins a turn, whose events the log gets."""
         log, before = ResponseLog(), self._access.runtime.ledgers(supervisor.agent_class).ho2m.position
         read = partial(self._write, log, body, supervisor, before)
-        log.turn = self._turns.begin_kept(session_id, listened, read)
+        log.turn = self._turns.begin_kept(place_of(request), supervisor.agent_class, session_id, listened, read)
         return log
 
     async def _write(
@@ -265,7 +268,7 @@ class ResponsesDoor:
         supervisor: HO2Supervisor,
         subject_id: str,
         asked: ResponsesRequest,
-        functions: ClientFunctions,
+        content: MessageContent,
     ) -> "_GoingOn | None":
         """What gives the answers and outputs of a request, and runs the turn that goes on; None: there is just a message."""
         given = [await given_answer(supervisor, subject_id, each) for each in asked.answers]
@@ -281,7 +284,7 @@ class ResponsesDoor:
                 if asked.message:  # then they are just what was said before
                     return None
                 raise
-            ask = self._asking(request, subject_id, session.session_id, supervisor, asked, functions) if asked.message else None
+            ask = self._asking(request, subject_id, session.session_id, supervisor, asked, content) if asked.message else None
             if ask is not None and not waits_for(session, asked.outputs):
                 return None
             given.append((session.session_id, going_on(supervisor, asked.outputs, ask)))

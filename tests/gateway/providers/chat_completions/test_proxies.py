@@ -66,6 +66,17 @@ def test_what_is_no_proxy_of_http_is_a_wrong_setting_that_shows_no_password(
     with pytest.raises(ConfigError, match="ALL_PROXY") as caught:
         proxy_for("http://model.example/v1", Redaction())
     assert "secret-word" not in f"{caught.value!r}{caught.value}"
+    assert ("SOCKS" in str(caught.value)) == address.startswith("socks")
+
+
+def test_the_error_names_the_variable_as_it_is_spelled_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", "socks5h://127.0.0.1:1080")
+    with pytest.raises(
+        ConfigError, match=r"environment: all_proxy: is a SOCKS proxy.* HTTP proxy.* model\.example in NO_PROXY"
+    ):
+        proxy_for("http://model.example/v1", Redaction())
+    monkeypatch.setenv("NO_PROXY", "model.example")
+    assert proxy_for("http://model.example/v1", Redaction()) is None
 
 
 def test_the_password_of_a_proxy_is_taken_out_of_answers_however_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

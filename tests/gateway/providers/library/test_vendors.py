@@ -14,20 +14,8 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.library.vendors import OWN_CLIENT_VENDORS
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import Message, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import Told, ask, read_until_error
+from tests.gateway.asking import Told, ask, one, read_until_error, refusal_of
 from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
-
-
-def one(**settings: Any) -> RouterConfig:
-    """A router whose only further provider is `it`."""
-    return RouterConfig(providers={"it": ProviderConfig(**settings)})
-
-
-async def refusal_of(config: RouterConfig) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        async with build_providers(config):
-            pass
-    return caught.value
 
 
 async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None:

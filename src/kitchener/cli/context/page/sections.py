@@ -15,7 +15,7 @@ from kitchener.cli.context.why import doubts, nothing_lines
 from kitchener.context import Explanation, PlacedItem, Projection
 from kitchener.context.fold import items
 from kitchener.inspection.shown_text import UNREADABLE, counted, short_time
-from kitchener.inspection.turns.turn_end import current
+from kitchener.inspection.turns.turn_end import current, shown_reply
 from kitchener.inspection.turns.turn_reasons import visibility_changes
 from kitchener.records import events
 from kitchener.records.entries import TurnCompletedPayload, is_sealed
@@ -129,7 +129,7 @@ def _problem(page: TurnPage) -> str:
 def _reply(page: TurnPage, completed: TurnCompletedPayload | None) -> str:
     if completed is None:
         return f"(none: {page.view.end.words})"
-    return _text(completed.get("response"))
+    return _text(shown_reply(completed))
 
 
 def _text(value: object) -> str:

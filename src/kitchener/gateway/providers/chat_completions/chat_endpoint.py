@@ -7,7 +7,7 @@ an optional field, the request is sent again without it, and later requests for 
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
@@ -20,8 +20,8 @@ from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
 from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import (
+    ChatAnswer,
     ChatTransport,
-    Part,
     StatusError,
     open_transport,
 )
@@ -84,11 +84,14 @@ class ChatEndpoint:
         """
         reader = self._reader(request)
         try:
-            async with aclosing(self._bodies(request, streams=False)) as bodies:
-                async for (body, *_), are_events, _ in bodies:
-                    if are_events:
+            answer = await self._post(request, streams=False)
+            try:
+                while bodies := await answer.read():
+                    if answer.are_events:
                         raise UnusableAnswer("malformed", "the answer is a stream of events, which was not requested")
-                    reader.take(parsed_json(body), streams=False)
+                    reader.take(parsed_json(bodies[0]), streams=False)
+            finally:
+                answer.close()
             reader.rest()
             return reader.response(streamed=False)
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
@@ -104,17 +107,20 @@ class ChatEndpoint:
         """
         reader, pieces, is_streamed = self._reader(request), RedactedPieces(self._redaction), True
         try:
-            async with aclosing(self._bodies(request, streams=True)) as bodies:
-                async for each, is_streamed, is_last in bodies:  # some servers answer as a whole
-                    text, is_over, failure = _read(reader, each, are_events=is_streamed)
+            answer = await self._post(request, streams=True)
+            try:
+                while bodies := await answer.read():
+                    is_streamed = answer.are_events  # some servers answer as a whole
+                    text, is_over, failure = _read(reader, bodies, are_events=is_streamed)
                     if text and (shown := pieces.take(text)):
                         yield TextPiece(1, shown)
                     if failure is not None:
                         raise failure
                     if is_over:
-                        if not is_last:
-                            await _read_to_end(bodies)
+                        await _read_to_end(answer)
                         break
+            finally:
+                answer.close()
             if text := pieces.take(reader.rest()) + pieces.rest():
                 yield TextPiece(1, text)
             yield reader.response(streamed=is_streamed)
@@ -127,26 +133,24 @@ class ChatEndpoint:
             raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
         return AnswerReader(request, self._provider_id, asked, self._redaction)
 
-    async def _bodies(self, request: PromptRequest, *, streams: bool) -> AsyncGenerator[Part, None]:
-        """Yields what `ChatTransport.post` does. Sends the request again for each optional field that the endpoint refuses."""
+    async def _post(self, request: PromptRequest, *, streams: bool) -> ChatAnswer:
+        """Sends a request. Sends it again for each optional field that the endpoint refuses."""
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.get(asked, self.left_out)
         while True:
             content = request_body(request, asked, streams=streams, without=without)
             try:
-                async with aclosing(self._transport.post(content)) as bodies:
-                    async for each in bodies:
-                        if without is not known:
-                            # Remembered only now, because a text that one user caused may name a field by chance.
-                            self._remember(asked, without)
-                            known = without
-                        yield each
-                return
+                answer = await self._transport.post(content)
             except StatusError as error:
                 field = _refused_field(error, content)
                 if field is None or field in without:
                     raise
                 without = without | {field}
+                continue
+            if without is not known:
+                # Remembered only now, because a text that one user caused may name a field by chance.
+                self._remember(asked, without)
+            return answer
 
     def _remember(self, model: str, refused: frozenset[OptionalField]) -> None:
         if model not in self._refused and len(self._refused) >= REMEMBERED_MODELS:
@@ -187,11 +191,12 @@ def _read(
     return "".join(texts), False, None
 
 
-async def _read_to_end(bodies: AsyncIterator[object]) -> None:
+async def _read_to_end(answer: ChatAnswer) -> None:
     """Reads what follows the last event of a whole answer, so that its connection can be used again; not for long."""
-    with anyio.move_on_after(AFTER_END_S), suppress(UnusableAnswer, *TRANSPORT_ERRORS):
-        async for _ in bodies:
-            pass
+    if not answer.has_arrived:
+        with anyio.move_on_after(AFTER_END_S), suppress(UnusableAnswer, *TRANSPORT_ERRORS):
+            while await answer.read():
+                pass
 
 
 def _told(error: StatusError) -> str:

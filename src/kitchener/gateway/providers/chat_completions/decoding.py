@@ -88,9 +88,9 @@ class AnswerReader:
             ProviderError: the answer is the report of an error
             UnusableAnswer: it has not the format
         """
-        answer = _dict(body, "the answer")
-        if answer.get("error"):
-            raise self._reported(answer["error"])
+        answer = body if type(body) is dict else _dict(body, "the answer")
+        if error := answer.get("error"):
+            raise self._reported(error)
         if not self._model:
             self._model = _text(answer.get("model"))
         if usage := answer.get("usage"):
@@ -98,14 +98,18 @@ class AnswerReader:
         choices = answer.get("choices")
         if not choices:
             return ""
-        if not isinstance(choices, list):
+        if type(choices) is not list:
             raise UnusableAnswer("malformed", "`choices` is no list")
         self._has_choice = True
-        choice = _dict(choices[0], "a choice")
+        choice = choices[0] if type(choices[0]) is dict else _dict(choices[0], "a choice")
         if finish := choice.get("finish_reason"):
             self._finish = _text(finish)
-        said = _dict(choice.get("delta" if streams else "message"), "a message")
-        if len(said) == 1 and self._thoughts.are_over and type(text := said.get("content")) is str:  # most events of a stream
+        said = choice.get("delta" if streams else "message")
+        if type(said) is not dict:
+            said = _dict(said, "a message")
+        if (
+            len(said) == 1 and self._thoughts.state == "text" and type(text := said.get("content")) is str
+        ):  # most events of a stream
             if text:
                 self._texts.append(text)
             return text
@@ -197,41 +201,37 @@ class _Thoughts:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._held = ""
-        self._state: Literal["start", "thought", "gap", "text"] = "start"
+        self.state: Literal["start", "thought", "gap", "text"] = "start"
+        """What is read now; "text": the text has begun, so that all that follows is text."""
 
     def without(self, text: str) -> str:
         """Returns what of the next piece of text is no thought. Holds back what may be the beginning of a mark."""
-        if self._state == "start":
+        if self.state == "start":
             self._held += text
             begun = self._held.lstrip()
             if len(begun) < len(_BEGIN) and _BEGIN.startswith(begun) and len(self._held) < _MAX_HELD:
                 return ""
             if not begun.startswith(_BEGIN):
                 return self.rest()
-            text, self._held, self._state = begun[len(_BEGIN) :], "", "thought"
-        if self._state == "thought":
+            text, self._held, self.state = begun[len(_BEGIN) :], "", "thought"
+        if self.state == "thought":
             thought, mark, text = (self._held + text).partition(_END)
             kept = len(thought) if mark else max(0, len(thought) - len(_END) + 1)
             self.texts.append(thought[:kept])
             self._held = thought[kept:]
             if not mark:
                 return ""
-            self._state = "gap"
-        if self._state == "gap":
+            self.state = "gap"
+        if self.state == "gap":
             text = text.lstrip()
-            self._state = "text" if text else "gap"
+            self.state = "text" if text else "gap"
         return text
-
-    @property
-    def are_over(self) -> bool:
-        """Whether the text has begun, so that all that follows is text."""
-        return self._state == "text"
 
     def rest(self) -> str:
         """Returns text that was held back and is no thought."""
-        if self._state != "start":
+        if self.state != "start":
             return ""
-        held, self._held, self._state = self._held, "", "text"
+        held, self._held, self.state = self._held, "", "text"
         return held
 
 

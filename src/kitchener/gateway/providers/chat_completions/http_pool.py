@@ -9,9 +9,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
 
 IDLE_S: Final = 90.0
@@ -35,8 +38,6 @@ class PoolTarget:
     authorities: bytes | None
     """Certificates in PEM that are trusted beside the system's."""
     connect_timeout_s: float
-    read_timeout_s: float
-    """Longest wait for the next bytes of an answer, seconds."""
 
 
 class HttpAnswer(Protocol):
@@ -68,49 +69,98 @@ class HttpAnswer(Protocol):
 class Connections(Protocol):
     """A pool of connections to one endpoint."""
 
-    async def post(self, content: bytes) -> HttpAnswer:
-        """Sends a body, and returns the answer as soon as its head is there."""
+    async def post(self, content: bytes, read_timeout_s: float | None) -> HttpAnswer:
+        """Sends a body, and returns the answer as soon as its head is there.
+
+        Args:
+            content: the body
+            read_timeout_s: longest wait for the next bytes of the answer, seconds; None: the caller's scope ends the wait
+        """
         ...
 
 
 class OwnAnswer:
-    """An answer on the event loop that has the connection."""
+    """An answer on the event loop that has the connection.
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.status: int = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self.read, self.is_over, self.close = response.content.readany, response.content.at_eof, response.close
+    Args:
+        message: its head
+        content: its body
+        connection: goes back into the pool when the whole answer has arrived
+    """
+
+    def __init__(self, message: RawResponseMessage, content: aiohttp.StreamReader, connection: Connection) -> None:
+        self.status: int = message.code
+        self.headers: Mapping[str, str] = message.headers
+        self.read, self.is_over = content.readany, content.at_eof
+        self._connection = connection
+        content.on_eof(self._release)
+
+    def close(self) -> None:
+        """See `HttpAnswer`."""
+        _close(self._connection)
+
+    def _release(self) -> None:
+        transport = self._connection.transport
+        if transport is not None and transport.get_write_buffer_size():  # it answered before it had read the request
+            _close(self._connection)
+        else:
+            self._connection.release()
+
+
+def _close(connection: Connection) -> None:
+    transport = connection.transport
+    if transport is not None and transport.get_write_buffer_size():
+        transport.abort()  # closing it would wait until the rest of the request is sent, which may be never
+    connection.close()
 
 
 class OwnConnections:
     """Connections of the running event loop, which is asyncio's. `open_own_connections` opens them.
 
+    Every request has the same head but for its length, so it is written once, and aiohttp's session, which makes a dozen
+    objects and a task for each request, is left out: that is two fifths of a call's CPU time (`benchmarks/model_calls.py`).
+
     Args:
-        session: the client
+        connector: the pool
         target: where requests go
     """
 
-    def __init__(self, session: aiohttp.ClientSession, target: PoolTarget) -> None:
-        self._session, self._url = session, URL(target.url)
-        proxy = URL(target.proxy) if target.proxy is not None else None
-        self._proxy = proxy.with_user(None) if proxy is not None else None  # so no error quotes its password
-        named: dict[str, str] = {}
-        if proxy is not None and proxy.user:
-            named[aiohttp.hdrs.PROXY_AUTHORIZATION] = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
-        is_tunnel = self._url.scheme == "https"
-        self._headers, self._proxy_headers = ({}, named) if is_tunnel else (named, {})
+    def __init__(self, connector: aiohttp.BaseConnector, target: PoolTarget) -> None:
+        self._connector, self._timeout = connector, aiohttp.ClientTimeout(sock_connect=target.connect_timeout_s)
+        self._request = _model_request(target)
+        self._head = _head_of(self._request)
 
-    async def post(self, content: bytes) -> OwnAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None) -> OwnAnswer:
         """See `Connections`."""
-        response = await self._session.post(
-            self._url,
-            data=content,
-            headers=self._headers,
-            allow_redirects=False,
-            proxy=self._proxy,
-            proxy_headers=self._proxy_headers,
-        )
-        return OwnAnswer(response)
+        try:
+            connection = await self._connector.connect(self._request, [], self._timeout)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+        try:
+            protocol, transport = connection.protocol, connection.transport
+            if protocol is None or transport is None or transport.is_closing():
+                raise aiohttp.ServerDisconnectedError
+            protocol.set_response_params(
+                read_until_eof=True,
+                auto_decompress=False,  # `BodyReader` decompresses, because it counts
+                read_timeout=read_timeout_s,
+                read_bufsize=MAX_UNREAD_BYTES,
+            )
+            transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(content), content))
+            if read_timeout_s is not None:
+                protocol.start_timeout()
+            message, body = await protocol.read()
+            while message.code < 200 and message.code != HTTPStatus.SWITCHING_PROTOCOLS:  # such as 103 Early Hints
+                message, body = await protocol.read()
+        except HttpProcessingError as error:
+            _close(connection)
+            raise aiohttp.ClientResponseError(
+                self._request.request_info, (), status=error.code, message=error.message, headers=error.headers
+            ) from error
+        except BaseException:
+            _close(connection)
+            raise
+        return OwnAnswer(message, body, connection)
 
 
 @asynccontextmanager
@@ -119,13 +169,40 @@ async def open_own_connections(target: PoolTarget) -> AsyncIterator[OwnConnectio
     context = ssl.create_default_context()
     if target.authorities is not None:
         context.load_verify_locations(cadata=target.authorities.decode("ascii"))
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=context, keepalive_timeout=IDLE_S),  # the gateway's lanes limit the calls
-        headers=target.headers,
-        skip_auto_headers=("accept",),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # `BodyReader` decompresses, because it counts
-        timeout=aiohttp.ClientTimeout(sock_connect=target.connect_timeout_s, sock_read=target.read_timeout_s),
-        read_bufsize=MAX_UNREAD_BYTES,
-    ) as session:
-        yield OwnConnections(session, target)
+    # The gateway's lanes limit the calls.
+    async with aiohttp.TCPConnector(limit=0, ssl=context, keepalive_timeout=IDLE_S) as connector:
+        yield OwnConnections(connector, target)
+
+
+def _model_request(target: PoolTarget) -> aiohttp.ClientRequest:
+    """Returns the request of which all are copies. It is never sent: it tells the pool which connection is wanted."""
+    url, proxy = URL(target.url), URL(target.proxy) if target.proxy is not None else None
+    headers, proxy_headers = dict(target.headers), dict[str, str]()
+    if proxy is not None and proxy.user:
+        named = proxy_headers if url.scheme == "https" else headers  # a tunnel is asked for in a request of its own
+        named[aiohttp.hdrs.PROXY_AUTHORIZATION] = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
+    if url.user:
+        headers.setdefault(aiohttp.hdrs.AUTHORIZATION, aiohttp.encode_basic_auth(url.user, url.password or ""))
+    url = url.with_user(None)
+    host = url.host_port_subcomponent or ""
+    request = aiohttp.ClientRequest(
+        aiohttp.hdrs.METH_POST,
+        url,
+        headers=headers,
+        skip_auto_headers=(aiohttp.hdrs.ACCEPT,),
+        proxy=proxy.with_user(None) if proxy is not None else None,  # so no error quotes its password
+        # The pool would add the host, and then not find connections again, which it knows by these headers.
+        proxy_headers={**proxy_headers, aiohttp.hdrs.HOST: host},
+    )
+    return request
+
+
+def _head_of(request: aiohttp.ClientRequest) -> bytes:
+    """Returns the head of a request up to the number of bytes of its body, which comes last."""
+    path = str(request.url) if request.proxy and not request.is_ssl() else request.url.raw_path_qs
+    lines = [f"{request.method} {path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items() if name != aiohttp.hdrs.CONTENT_LENGTH]
+    lines.append(f"{aiohttp.hdrs.CONTENT_LENGTH}: ")
+    if any(not line.isprintable() for line in lines):
+        raise ValueError("a header or the address has characters that no request can carry")
+    return "\r\n".join(lines).encode("ascii")

@@ -3,13 +3,14 @@
 An event loop of asyncio in a thread of its own has them. Each wait is handed to it, and ends with the wait of the asker.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import Any, TypeVar
+from contextvars import Context, copy_context
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import anyio
 import anyio.to_thread
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 from anyio.lowlevel import current_token
 from typing_extensions import TypeVarTuple, Unpack
 
@@ -21,12 +22,34 @@ from kitchener.gateway.providers.chat_completions.http_pool import (
     open_own_connections,
 )
 
+_CLOSED: Final = "the connections were closed"
+
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 
 
+Soon = Callable[[Callable[[], object]], object]
+"""Has an event loop call something soon, from any thread."""
 BodyPiece = tuple[bytes, bool]
 """What has arrived of a body, and whether that is the end of it: asking once more would be one more way there and back."""
+
+
+class _Task(Protocol[T_co]):
+    """A task of asyncio."""
+
+    def add_done_callback(self, call: Callable[[object], object], /) -> object: ...
+    def cancel(self) -> object: ...
+    def cancelled(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def result(self) -> T_co: ...
+
+
+class _Loop(Protocol):
+    """An event loop of asyncio."""
+
+    def call_soon_threadsafe(self, call: Callable[..., object], *args: object, context: Context) -> object: ...
+    def create_task(self, call: Coroutine[object, None, T]) -> _Task[T]: ...
 
 
 class LentAnswer:
@@ -63,45 +86,100 @@ class LentConnections:
     """Connections of an event loop in another thread.
 
     Args:
-        portal: leads to that event loop
+        lender: that event loop
         own: its connections
     """
 
-    def __init__(self, portal: BlockingPortal, own: OwnConnections) -> None:
-        self._portal, self._own = portal, own
+    def __init__(self, lender: "Lender", own: OwnConnections) -> None:
+        self._lender, self._own = lender, own
         token: Any = current_token().native_token
-        self._soon: Callable[[Callable[[], object]], object] = token.run_sync_soon
+        self._soon: Soon = token.run_sync_soon
 
-    async def post(self, content: bytes) -> LentAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None) -> LentAnswer:
         """See `Connections`."""
         asked = _PostedRequest()
         try:
-            answer, first = await self.wait(_begun, self._own, content, asked)
+            answer, first = await self.wait(_begun, self._own, content, read_timeout_s, asked)
         except BaseException:
             asked.is_wanted = False
-            self._portal.start_task_soon(asked.close)
+            with suppress(ConnectionAbortedError):
+                self._lender.soon(asked.close)
             raise
         return LentAnswer(self, answer, first)
 
-    async def wait(self, call: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+    async def wait(self, call: Callable[[Unpack[Ts]], Coroutine[object, None, T]], *args: *Ts) -> T:
         """Returns what a call in the other thread returns. Cancelling this cancels the call."""
-        future = self._portal.start_task_soon(call, *args)
-        is_done = anyio.Event()
-        future.add_done_callback(lambda _: self._tell(is_done))
+        errand = _Errand[T](self._soon)
+        self._lender.soon(errand.start, self._lender, call, args)
         try:
-            await is_done.wait()
+            await errand.is_done.wait()
         except BaseException:
-            future.cancel()
+            with suppress(ConnectionAbortedError):
+                self._lender.soon(errand.cancel)
             raise
-        return future.result()
+        return errand.result()
 
     def close(self, answer: OwnAnswer) -> None:
         """Closes the connection of an answer."""
-        self._portal.start_task_soon(answer.close)
+        with suppress(ConnectionAbortedError):
+            self._lender.soon(answer.close)
 
-    def _tell(self, is_done: anyio.Event) -> None:
+
+class Lender:
+    """An event loop of asyncio in another thread, which runs what it is given without making the giver wait.
+
+    A portal of anyio would: its `start_task_soon` stops the calling thread until the other one has begun the task.
+    """
+
+    def __init__(self) -> None:
+        self._loop = cast(_Loop, current_token().native_token)
+        self._context = copy_context()
+
+    def create_task(self, call: Coroutine[object, None, T]) -> _Task[T]:
+        """Begins a task; called there."""
+        return self._loop.create_task(call)
+
+    def soon(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """Calls something there soon.
+
+        Raises:
+            ConnectionAbortedError: that event loop has ended, and the connections with it
+        """
+        try:
+            self._loop.call_soon_threadsafe(call, *args, context=self._context)
+        except RuntimeError as error:
+            raise ConnectionAbortedError(_CLOSED) from error
+
+
+class _Errand(Generic[T]):
+    """A call that another thread makes for a task that waits here."""
+
+    def __init__(self, soon: Soon) -> None:
+        self.is_done = anyio.Event()
+        self._soon = soon
+        self._task: _Task[T] | None = None
+
+    def start(self, lender: Lender, call: Callable[[Unpack[Ts]], Coroutine[object, None, T]], args: tuple[*Ts]) -> None:
+        """Begins the call, in the other thread."""
+        self._task = lender.create_task(call(*args))
+        self._task.add_done_callback(self._tell)
+
+    def cancel(self) -> None:
+        """Ends the call, in the other thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        """Returns what the call returned, here, when `is_done` is set."""
+        if self._task is None or self._task.cancelled():
+            raise ConnectionAbortedError(_CLOSED)
+        return self._task.result()
+
+    def _tell(self, _: object) -> None:
+        if self._task is not None and not self._task.cancelled():
+            self._task.exception()  # else asyncio reports it where the asker has left
         with suppress(RuntimeError):  # the event loop that waited has ended
-            self._soon(is_done.set)
+            self._soon(self.is_done.set)
 
 
 @asynccontextmanager
@@ -111,20 +189,20 @@ async def open_connections(target: PoolTarget) -> AsyncIterator[Connections]:
         async with open_own_connections(target) as own:
             yield own
         return
-    stack, portal, own = await anyio.to_thread.run_sync(_open_elsewhere, target)
+    stack, lender, own = await anyio.to_thread.run_sync(_open_elsewhere, target)
     try:
-        yield LentConnections(portal, own)
+        yield LentConnections(lender, own)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(stack.close)
 
 
-def _open_elsewhere(target: PoolTarget) -> tuple[ExitStack, BlockingPortal, OwnConnections]:
-    """Starts the other thread. Returns what ends it, the way to it, and its connections."""
+def _open_elsewhere(target: PoolTarget) -> tuple[ExitStack, Lender, OwnConnections]:
+    """Starts the other thread. Returns what ends it, its event loop, and its connections."""
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal("asyncio"))
         own = stack.enter_context(portal.wrap_async_context_manager(open_own_connections(target)))
-        return stack.pop_all(), portal, own
+        return stack.pop_all(), portal.call(Lender), own
 
 
 class _PostedRequest:
@@ -140,9 +218,11 @@ class _PostedRequest:
             self.answer.close()
 
 
-async def _begun(own: OwnConnections, content: bytes, asked: _PostedRequest) -> tuple[OwnAnswer, BodyPiece]:
+async def _begun(
+    own: OwnConnections, content: bytes, read_timeout_s: float | None, asked: _PostedRequest
+) -> tuple[OwnAnswer, BodyPiece]:
     """Sends a body. Returns the answer and the first piece of its body."""
-    asked.answer = answer = await own.post(content)
+    asked.answer = answer = await own.post(content, read_timeout_s)
     try:
         first = await _piece(answer)
     except BaseException:

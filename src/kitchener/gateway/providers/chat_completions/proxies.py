@@ -1,5 +1,6 @@
 """Finds the proxy that the environment names for an address, as other programs read it."""
 
+import os
 from ipaddress import ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment
@@ -28,9 +29,18 @@ def proxy_for(base_url: str, redaction: Redaction) -> str | None:
         redaction.note(password)
         redaction.note(unquote(password))
     if not _is_http(address):
-        expected = "is not the address of an HTTP proxy, such as `http://proxy.example:3128`"
-        raise ConfigError("environment", f"{name.upper()}_PROXY", "", expected)
+        raise _refused(name, address, parts.hostname or "")
     return address
+
+
+def _refused(name: str, address: str, host: str) -> ConfigError:
+    """The error about a proxy that cannot be used. It has nothing of the address, which may hold a password."""
+    variable = f"{name}_proxy" if os.environ.get(f"{name}_proxy") else f"{name.upper()}_PROXY"
+    problem = (
+        "is a SOCKS proxy, which cannot be used" if address.lower().startswith("socks") else "is not the address of a proxy"
+    )
+    remedy = f"set it to an HTTP proxy, such as `http://proxy.example:3128`, or list {host} in NO_PROXY to call it without one"
+    return ConfigError("environment", variable, "", f"{problem}: {remedy}")
 
 
 def _is_http(address: str) -> bool:

@@ -4,10 +4,11 @@ The caller's scope is the deadline; ending it closes the connection. Redirects a
 `bodies.py` has the limits of an answer. Explained in `docs/gateway.md`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
+import anyio
 import anyio.lowlevel
 import orjson
 
@@ -15,7 +16,7 @@ from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
-from kitchener.gateway.providers.chat_completions.http_pool import Connections, PoolTarget
+from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
 from kitchener.gateway.providers.pauses import asked_pause_s
@@ -39,14 +40,52 @@ class StatusError(Exception):
         super().__init__(f"HTTP {status}")
 
 
-class Part(NamedTuple):
-    """What arrived together of an answer."""
+class ChatAnswer:
+    """The answer of an endpoint that accepted the request. Close it when no more is wanted of it.
 
-    bodies: list[bytes]
-    """The data of events, or the whole body."""
-    are_events: bool
-    is_last: bool
-    """Whether the whole answer has arrived with it, so that its connection is free."""
+    Args:
+        answer: its connection
+        reader: bounds its body
+    """
+
+    def __init__(self, answer: HttpAnswer, reader: BodyReader) -> None:
+        self._answer, self._reader = answer, reader
+        self._has_ended = False
+
+    @property
+    def are_events(self) -> bool:
+        """Whether it is a stream of events, so far as was read."""
+        return self._reader.has_events
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether all of it was read, so that its connection is free."""
+        return not self._reader.ready and (self._has_ended or self._answer.is_over())
+
+    async def read(self) -> list[bytes]:
+        """Returns the data of the next events that arrived together, 256 at most, or the whole body; empty: it is over.
+
+        Raises:
+            UnusableAnswer: the answer passed a limit
+        """
+        reader, answer, reads = self._reader, self._answer, 0
+        while not reader.ready and not self._has_ended:
+            if raw := await answer.read():
+                reader.take(raw)
+            if not raw or answer.is_over():
+                reader.end()
+                self._has_ended = True
+            reads += 1
+            if reads % PIECES_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
+        ready = reader.ready
+        reader.ready = ready[PIECES_AT_ONCE:]
+        return ready[:PIECES_AT_ONCE]
+
+    def close(self) -> None:
+        """Closes the connection unless the whole answer has arrived."""
+        if not self._has_ended and not self._answer.is_over():
+            self._answer.close()
 
 
 class ChatTransport:
@@ -56,51 +95,35 @@ class ChatTransport:
         connections: the connections to the endpoint
         url: the address of every request
         max_bytes: limit of an answer, both as received and decompressed
+        timeout_s: longest wait for the next bytes of an answer, seconds
     """
 
-    def __init__(self, connections: Connections, url: str, max_bytes: int) -> None:
+    def __init__(self, connections: Connections, url: str, max_bytes: int, timeout_s: float) -> None:
         self.url = url
-        self._connections, self._max_bytes = connections, max_bytes
+        self._connections, self._max_bytes, self._timeout_s = connections, max_bytes, timeout_s
 
-    async def post(self, content: bytes) -> AsyncGenerator[Part, None]:
-        """Yields the data of the events of the answer to one request, up to 256 that arrived together, or its whole body alone.
-
-        Close it (`contextlib.aclosing`) to end the request early.
+    async def post(self, content: bytes) -> ChatAnswer:
+        """Sends one request, and returns its answer as soon as that has begun.
 
         Raises:
             StatusError: the endpoint answered with another status than 2xx
-            UnusableAnswer: the answer passed a limit
+            UnusableAnswer: the answer is encoded as was not asked for
         """
-        answer = await self._connections.post(content)
-        status, headers = answer.status, answer.headers
-        is_read = False
+        # The gateway's deadline is as near, so its calls do without a timer for each read.
+        is_limited = anyio.current_effective_deadline() <= anyio.current_time() + self._timeout_s
+        answer = await self._connections.post(content, None if is_limited else self._timeout_s)
+        is_accepted = False
         try:
-            reader = BodyReader(
-                encoding=headers.get("content-encoding", ""), status=status, max_bytes=self._max_bytes, is_checked=False
-            )
-            pieces = 0
-            while raw := await answer.read():
-                reader.take(raw)
-                if reader.is_over:
-                    break
-                if status < 300 and reader.ready:
-                    events, reader.ready = reader.ready, []
-                    for at in range(0, len(events), PIECES_AT_ONCE):
-                        has_arrived = at + PIECES_AT_ONCE >= len(events) and answer.is_over()
-                        yield Part(events[at : at + PIECES_AT_ONCE], True, has_arrived)
-                pieces += 1
-                if pieces % PIECES_AT_ONCE == 0:
-                    await anyio.lowlevel.checkpoint()
-            else:
-                is_read = True
-                reader.end()
+            status, headers = answer.status, answer.headers
+            encoding = headers.get("content-encoding", "")
+            reader = BodyReader(encoding=encoding, status=status, max_bytes=self._max_bytes, is_checked=False)
             if status >= 300:
-                raise StatusError(status, _error_body(reader.ready), asked_pause_s(headers.get))
-            if reader.ready:
-                yield Part(reader.ready, reader.has_events, True)
+                raise StatusError(status, await _error_body(answer, reader), asked_pause_s(headers.get))
+            is_accepted = True
         finally:
-            if not is_read and not answer.is_over():
+            if not is_accepted and not answer.is_over():
                 answer.close()
+        return ChatAnswer(answer, reader)
 
 
 @asynccontextmanager
@@ -127,10 +150,9 @@ async def open_transport(
         proxy=proxy_for(base, redaction),
         authorities=read_authorities(provider_id, config),
         connect_timeout_s=min(CONNECT_TIMEOUT_S, config.timeout_s),
-        read_timeout_s=config.timeout_s,
     )
     async with open_connections(target) as connections:
-        yield ChatTransport(connections, url, config.max_response_bytes)
+        yield ChatTransport(connections, url, config.max_response_bytes, config.timeout_s)
 
 
 def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
@@ -143,8 +165,14 @@ def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
     return headers
 
 
-def _error_body(ready: list[bytes]) -> object:
-    text = ready[0] if ready else b""
+async def _error_body(answer: HttpAnswer, reader: BodyReader) -> object:
+    """Reads the beginning of an error's body, and returns it parsed, or as its text if it is not JSON."""
+    while not reader.is_over:
+        if raw := await answer.read():
+            reader.take(raw)
+        else:
+            reader.end()
+    text = reader.ready[0] if reader.ready else b""
     try:
         body = orjson.loads(text)
     except orjson.JSONDecodeError:

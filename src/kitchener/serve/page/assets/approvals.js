@@ -1,9 +1,10 @@
-// A tool call that waits for a person: what it would do, and the answers that there are.
+// A tool call that waits: for a person, with what it would do and the answers that there are, or for the client that makes it.
 
 import { ask, inWords } from "./api.js";
 import { button, el, harmless, shownJson, when } from "./dom.js";
 
 const DECISIONS = { approved: "Approved", denied: "Denied", cancelled: "Cancelled", expired: "Expired" };
+const CLIENT_DECISIONS = { returned: "The client gave the output", failed: "Failed at the client" };
 let cards = 0;
 
 /** The card of a request, as the event stream tells it. */
@@ -78,6 +79,29 @@ export class ApprovalCard {
     this.element.classList.add("resolved", decision);
     this.problem.textContent = "";
     this.body.replaceChildren(el("p", { class: "badge" }, how.filter(Boolean).join(", ")));
+  }
+}
+
+/** The card of a call that the client of the conversation makes. Nobody answers it here. */
+export class ClientCallCard {
+  constructor(request) {
+    this.state = el("p", { class: "badge" });
+    this.element = el(
+      "section",
+      { class: "approval client", "aria-label": `Function of the client: ${harmless(request.tool)}` },
+      el("h3", {}, "The client runs ", el("code", {}, request.tool)),
+      argumentTable(request.arguments ?? {}),
+      this.state,
+    );
+    const isOver = Date.parse(request.expires_at) < Date.now();
+    this.state.append(isOver ? "The client gave no output until " : "Waits for the client until ", when(request.expires_at));
+  }
+
+  /** Shows what the client gave. */
+  resolve({ decision, message }) {
+    this.element.classList.add("resolved", decision);
+    const how = CLIENT_DECISIONS[decision] ?? DECISIONS[decision] ?? decision;
+    this.state.replaceChildren(harmless(message ? `${how}: ${message}` : how));
   }
 }
 

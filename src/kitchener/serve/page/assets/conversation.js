@@ -2,7 +2,7 @@
 // The stream of a message's own request only adds what is not on record: provisional text, and the progress of tools.
 
 import { ask, events, pause, Problem, uniqueKey } from "./api.js";
-import { ApprovalCard } from "./approvals.js";
+import { ApprovalCard, ClientCallCard } from "./approvals.js";
 import { el } from "./dom.js";
 import { importedLine, TurnView } from "./turn.js";
 
@@ -113,7 +113,9 @@ export class Conversation {
   }
 
   request(data, turn) {
-    const card = new ApprovalCard(this.sessionId, data, { mayAnswer: this.hooks.mayAnswer });
+    const isOfClient = data.reason === "client_tool";
+    const card = isOfClient ? new ClientCallCard(data) : new ApprovalCard(this.sessionId, data, { mayAnswer: this.hooks.mayAnswer });
+    if (isOfClient) turn?.clientCalls.push(data.tool);
     this.cards.set(data.approval_id, card);
     (turn?.approvals ?? this.element).append(card.element);
   }

@@ -23,6 +23,7 @@ export class TurnView {
     this.isDone = false;
     this.isStopping = false;
     this.tools = new Map();
+    this.clientCalls = [];
     this.withdrawals = el("div");
     this.steps = el("ul", { class: "steps", "aria-label": "What was done" });
     this.text = el("div", { class: "text", dir: "auto" });
@@ -32,7 +33,7 @@ export class TurnView {
     this.reply = el("div", { class: "reply" }, this.withdrawals, this.steps, this.text, this.approvals, this.state, this.foot);
     this.element = el(
       "article",
-      { class: "turn", "aria-label": isResumed ? "Reply after an approval" : "Message and reply" },
+      { class: "turn", "aria-label": isResumed ? "Reply after a tool call" : "Message and reply" },
       !isResumed && el("div", { class: "said" }, el("span", { class: "unseen" }, "You said"), el("p", { class: "bubble", dir: "auto" }, message), at && when(at)),
       this.reply,
     );
@@ -152,17 +153,22 @@ export class TurnView {
   complete(result, { isLive }) {
     if (this.isDone) return;
     this.end();
-    this.response = result.response;
-    if (!result.pending_approval?.length) this.text.replaceChildren(markdown(result.response));
+    this.response = result.response || this.wordless();
+    if (!result.pending_approval?.length) this.text.replaceChildren(result.response ? markdown(result.response) : el("p", { class: "pale" }, this.response));
     else this.text.replaceChildren(el("p", {}, "I need your approval before I go on. You can go on talking meanwhile."));
     if (result.degraded && result.error) this.state.replaceChildren(el("span", { class: "badge warn" }, `Not done as asked: ${result.error.message}`));
     const told = el("button", { type: "button", class: "quiet", "aria-label": "Copy the reply" }, "Copy");
     told.addEventListener("click", () => copy(result.response, this.text, told));
-    this.foot.append(told);
+    if (result.response) this.foot.append(told);
     if (this.onWhy && this.id) this.foot.append(el("button", { type: "button", class: "quiet", on: { click: () => this.onWhy(this) } }, "Why this reply?"));
     const cost = result.cost_summary;
     if (cost) this.foot.append(el("span", { class: "cost" }, counted((cost.input_tokens ?? 0) + (cost.output_tokens ?? 0), "token")));
     if (isLive) announce(`Reply: ${this.text.textContent}`);
+  }
+
+  /** What stands in the place of a reply without text. */
+  wordless() {
+    return this.clientCalls.length ? `Asked the client to run ${this.clientCalls.join(", ")}.` : "This reply has no text.";
   }
 
   /** Shows that there is no reply, and why. */

@@ -1,0 +1,86 @@
+"""Checks a message and what it brings, before there is a session for it: a message that is refused then leaves nothing behind.
+
+A server asks this before it looks for the session of a request. `requests.py` has the rules, `content.py` reads images and
+files. Explained in `docs/turn.md`.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.admission.requests import RequestChecks
+from kitchener.ledger import LedgerGroup
+from kitchener.records.output_schema import OutputSchema
+from kitchener.records.parts import FilePart, ReadPart
+from kitchener.records.tools.client_tools import ClientTool, ClientToolset
+from kitchener.schemas.compiled_schemas import CompileTime
+
+
+class MessageContent(NamedTuple):
+    """What a message brings besides its text, checked. `handle_turn` and `stream_turn` take the fields as they are."""
+
+    parts: tuple[ReadPart, ...] = ()
+    output: OutputSchema | None = None
+    tool_choice: str = "auto"
+    client_tools: ClientToolset | tuple[()] = ()
+
+
+class ContentChecks:
+    """Checks messages to one agent class.
+
+    Args:
+        rules: those for all arguments
+        intake: reads images and files, and knows which of them the model takes
+        ledgers: those of the agent class, whose entries a message must fit into
+    """
+
+    def __init__(self, rules: RequestChecks, intake: ContentIntake, ledgers: LedgerGroup) -> None:
+        self._rules, self._intake, self._ledgers = rules, intake, ledgers
+        self._compiling = anyio.Lock()
+
+    async def checked(
+        self,
+        message: str,
+        *,
+        idempotency_key: str | None = None,
+        parts: Sequence[FilePart] = (),
+        output: Mapping[str, object] | None = None,
+        tool_choice: str = "auto",
+        client_tools: Sequence[ClientTool] = (),
+        time: CompileTime | None = None,
+    ) -> MessageContent:
+        """Returns what the message brings. Nothing is started or recorded.
+
+        Schemas are compiled in a worker thread, those of one message after those of another.
+
+        Args:
+            message: text
+            idempotency_key: as all that follow, an argument of `handle_turn`
+            parts: images and files
+            output: the JSON schema of the object that is wanted
+            tool_choice: what the model must call first
+            client_tools: tools that the caller runs
+            time: what compiling schemas counts against; None: nothing
+
+        Raises:
+            CallerError: the turn would be refused; its subclasses say why. UnsupportedPart is one
+        """
+        text = self._rules.message(message)
+        self._rules.size(text, self._ledgers.ho2m.config)
+        given = (None, None, idempotency_key, True, None)
+        check = partial(self._rules.call, *given, (), parts, None, output, tool_choice, client_tools, time)
+        if output is None and not client_tools:
+            call = check()
+        else:
+            async with self._compiling:
+                call = await anyio.to_thread.run_sync(check)
+        if call.parts:
+            call = await self._intake.read(call)
+            if (refusal := self._intake.refusal(call.parts)) is not None:
+                raise refusal
+        read = tuple([each for each in call.parts if isinstance(each, ReadPart)])
+        return MessageContent(read, call.output, tool_choice, call.client_tools or ())

@@ -1,0 +1,58 @@
+"""One step of a turn's chain as the turn asks for it: what its work order is to do, with what, and within which limits.
+
+`turn.py` and `reply_check.py` make steps; `chain.py` turns each into a work order. Explained in `docs/turn.md`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kitchener.actors.attention.retriever import AttentionContext
+from kitchener.canonical import canonical_bytes
+from kitchener.records.entries import WorkOrderType
+from kitchener.records.parts import StoredPart
+from kitchener.records.ref import RefMapping
+from kitchener.records.tokens import tokens_of_bytes
+from kitchener.records.tools.deferred_loop import Resumption
+from kitchener.records.work_order import Constraints
+
+
+class Step(NamedTuple):
+    """What a turn asks of one work order. A retry is a changed copy."""
+
+    wo_type: WorkOrderType
+    input_context: Mapping[str, object]
+    """The input, as JSON types."""
+    constraints: Constraints
+    """The limits, but for those of the moment: the time and the tokens that the turn has left."""
+    prior_results: Sequence[Mapping[str, object]] = ()
+    """What earlier steps gave, as JSON types."""
+    parent: str | None = None
+    """The work order that this one retries, verifies or goes on with; None: there is none."""
+    input_refs: Sequence[RefMapping | None] = ()
+    """The entries with what the input holds besides the turn's message."""
+    context: AttentionContext | None = None
+    """What was gathered for the model; None: the step is no reply."""
+    acceptance: tuple[str, ...] = ()
+    """The criteria that the output must meet."""
+    output_schema: Mapping[str, object] | None = None
+    """The schema of the object that the caller wants; None: text."""
+    resumption: Resumption | None = None
+    """The deferred tool loop that the step goes on with; None: it begins anew."""
+
+    @property
+    def parts(self) -> tuple[StoredPart, ...]:
+        """The images and files that the model is shown."""
+        return self.context.parts if self.context is not None else ()
+
+    def input_bytes(self) -> bytes:
+        """The canonical bytes of the input, of which the plan has the hash.
+
+        Raises:
+            EntryRefused: the input has none: an output can be storable alone, but too deep inside an input
+        """
+        return canonical_bytes([self.input_context, self.prior_results], at="input_context")
+
+    def input_tokens(self, data: bytes) -> int:
+        """The tokens of the input, estimated from its canonical bytes."""
+        earlier = self.resumption.tokens if self.resumption is not None else 0
+        return tokens_of_bytes(len(data)) + sum([each.tokens for each in self.parts]) + earlier

@@ -1,0 +1,173 @@
+"""The root of the tree of errors, and its branches without many leaves: settings, running, administration, providers."""
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+
+class KitchenerError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigError(KitchenerError):
+    """A setting is wrong.
+
+    Attributes:
+        source: the file, environment variable or argument with the setting
+        key: dotted key inside the source; "": the whole source
+        value: the value found, shortened; never a secret
+        expected: a description of valid values
+    """
+
+    def __init__(self, source: str, key: str, value: str, expected: str) -> None:
+        self.source, self.key, self.value, self.expected = source, key, value, expected
+        where = f"{source}: {key}" if key else source
+        shown = f" = {value}" if value else ""
+        super().__init__(f"{where}{shown}: {expected}")
+
+
+class NotOnRecord(KitchenerError):
+    """The ledgers do not contain what was asked for. The error says where to see what they contain."""
+
+
+class Overloaded(KitchenerError):
+    """A bounded queue stayed full until the deadline. Send again later.
+
+    Without a `turn_id`, nothing was started. With it, a step of that turn waited for room, and the turn was aborted.
+    `waited_for` then names the attempts at a model that failed before, as in `TurnTimeout`.
+    """
+
+    def __init__(self, what: str, limit: int, turn_id: str | None = None, waited_for: str = "") -> None:
+        self.what, self.limit, self.turn_id, self.waited_for = what, limit, turn_id, waited_for
+        end = "nothing was started" if turn_id is None else f"turn {turn_id} waited for room until its deadline and was aborted"
+        why = f" ({waited_for})" if waited_for else ""
+        super().__init__(f"{what} is full ({limit} waiting){why}; {end}, send again later")
+
+
+class TurnTimeout(KitchenerError):
+    """The turn passed its deadline, `seconds` after its start. It was aborted and the session is usable.
+
+    `waited_for` is what it waited for at a model, such as the attempts that failed; "": it asked none.
+    """
+
+    def __init__(self, turn_id: str, seconds: float, waited_for: str = "") -> None:
+        self.turn_id, self.seconds, self.waited_for = turn_id, seconds, waited_for
+        why = f" ({waited_for})" if waited_for else ""
+        super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s{why} and was aborted; the session is usable")
+
+
+class TurnReplaced(KitchenerError):
+    """A newer message of the same session replaced this one (`overlap_policy = "replace"`)."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"a newer message of session {session_id!r} replaced this one")
+
+
+class RuntimeClosed(KitchenerError):
+    """The runtime is shutting down or has stopped."""
+
+
+class ActorStopped(KitchenerError):
+    """An actor ended before it could reply."""
+
+
+class AdminUnavailable(KitchenerError):
+    """The process that has the root open takes no administration, or not this request. Nothing was done."""
+
+
+class AdminRefused(KitchenerError):
+    """The process that has the root open could not do what was asked.
+
+    Attributes:
+        kind: name of the class of the error there
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind, self.message = kind, message
+        super().__init__(message)
+
+    @property
+    def error_class(self) -> type[KitchenerError]:
+        """The class of the error there; `KitchenerError` if this version has no such class."""
+        known = {each.__name__: each for each in _tree(KitchenerError) if each.__module__ == __package__}
+        return known.get(self.kind, KitchenerError)
+
+
+class AdminUnanswered(KitchenerError):
+    """The process that has the root open did not answer in time. The change may have been made."""
+
+
+class FolderDamaged(KitchenerError):
+    """A file of an exported session is missing, or `field` of it is not what the export wrote. Nothing was imported."""
+
+    def __init__(self, path: str, field: str, expected: str, found: str) -> None:
+        self.path, self.field, self.expected, self.found = path, field, expected, found
+        super().__init__(f"{path}: {field}: expected {expected}, found {found}; nothing was imported: export the session again")
+
+
+class SealingError(KitchenerError):
+    """A value cannot be sealed or opened."""
+
+
+class SigningError(KitchenerError):
+    """A key to sign or to check signatures with is missing or invalid. The error never shows a key."""
+
+
+class PromptError(KitchenerError):
+    """A contract or prompt pack is missing, does not match its hash in the manifest, or lacks a variable."""
+
+
+class ToolError(KitchenerError):
+    """A tool is unknown, not allowed here, or was declared wrongly."""
+
+
+_Passing = Literal["rate_limited", "server_error", "connection", "timeout", "malformed", "empty"]
+_Lasting = Literal[
+    "refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded", "spending_limit"
+]
+ProviderReason = Literal[_Passing, _Lasting]
+"""Why a model call failed. A retry may help with the first six only."""
+
+RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(get_args(_Passing))
+
+
+class ProviderError(KitchenerError):
+    """A model call failed.
+
+    Attributes:
+        provider_id: the provider
+        reason: a `ProviderReason`
+        status: HTTP status, if there was one
+        retry_after_s: the pause that the provider asked for, seconds; None: it asked for none
+        output_begun: whether text had already been streamed
+    """
+
+    def __init__(
+        self,
+        provider_id: str,
+        reason: ProviderReason,
+        detail: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        output_begun: bool = False,
+    ) -> None:
+        self.provider_id, self.reason, self.detail = provider_id, reason, detail
+        self.status, self.retry_after_s, self.output_begun = status, retry_after_s, output_begun
+        super().__init__(f"provider {provider_id!r}: {reason}: {detail}")
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.reason in RETRYABLE_REASONS
+
+
+class ExecutorError(KitchenerError):
+    """The executor itself failed (a bug, not a model or tool failure). The cause is chained."""
+
+
+def _tree(root: type[KitchenerError]) -> Iterator[type[KitchenerError]]:
+    """The class and all classes below it."""
+    yield root
+    for each in root.__subclasses__():
+        yield from _tree(each)

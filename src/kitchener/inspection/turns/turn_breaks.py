@@ -1,0 +1,48 @@
+"""Tells why a provider's cache could not serve the beginning of one turn's prompt, from that turn and the one before it."""
+
+from collections.abc import Sequence
+
+from kitchener.context import ProjectionLists
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.answered_calls import read_work
+from kitchener.inspection.turns.recorded_lists import RecordedLists
+from kitchener.inspection.turns.recorded_session import RecordedSession
+from kitchener.ledger import StoredEntry
+from kitchener.records import events
+from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.tuning import BreakCause, session_breaks
+from kitchener.tuning.recorded_prefixes import read_last_prefixes
+
+
+async def read_turn_breaks(
+    paths: LedgerPaths, past: RecordedSession, turn_id: str, decided: Sequence[StoredEntry], recorded: RecordedLists
+) -> tuple[BreakCause, ...] | None:
+    """Why the prompt of a turn does not begin as that of the turn before; (): it does; None: there is nothing to compare.
+
+    Reads the calls of these two turns only.
+
+    Args:
+        paths: where the ledgers are
+        past: the session
+        turn_id: the turn
+        decided: the entries of the session in the context ledger
+        recorded: their lists
+    """
+    mine = [each for each in past.entries if each.session_id == past.session_id]
+
+    async def calls_of(each: str) -> list[StoredEntry]:
+        return await read_work(ho1m, past.entries, each) if ho1m is not None else []
+
+    def projection_of(each: str) -> tuple[ProjectionPayload, ProjectionLists] | None:
+        for entry in reversed(decided):
+            if entry.entry_type == events.PROJECTION_COMPUTED and entry.payload.get("turn_id") == each:
+                payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+                if payload["mode"] == "enforce":
+                    return payload, recorded.of(entry)
+        return None
+
+    async with paths.reader(past.agent_class) as ho2m, paths.reader(past.agent_class, "ho1m") as ho1m:
+        if ho2m is None or ho1m is None:
+            return None
+        turns = await read_last_prefixes(ho2m, mine, turn_id, calls_of, projection_of)
+    return session_breaks(turns).get(turn_id)

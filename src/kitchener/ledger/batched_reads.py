@@ -1,0 +1,99 @@
+"""Answers short blocking questions of many tasks in few calls of a worker thread.
+
+While the event loop is busy, each call waits milliseconds for the interpreter lock. A hundred conversations that begin at once
+would wait for one another's look-ups, so those that wait share a call. It knows nothing of what is asked.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Generic, TypeVar, cast
+
+import anyio
+
+T = TypeVar("T")
+_MOST: Final = 64
+"""Questions of one call; reads of another kind get the thread between two calls."""
+
+
+class _WaitingRead(Generic[T]):
+    """A question, and its answer once there is one."""
+
+    __slots__ = ("answers", "error", "question", "woken")
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self.question = question
+        self.answers = list[T]()
+        self.error: Exception | None = None
+        self.woken = anyio.Event()
+        """Set when the question is answered, or when its task has to make the next call."""
+
+    @property
+    def is_open(self) -> bool:
+        return not self.answers and self.error is None
+
+    def answer(self) -> None:
+        """Answers it, in the worker thread."""
+        try:
+            self.answers.append(self.question())
+        except Exception as error:  # noqa: BLE001  raised again in the task that asks; the other questions are answered
+            self.error = error
+
+
+class BatchedReads:
+    """The questions that wait for the worker thread.
+
+    Args:
+        limiter: lets one call run at a time
+    """
+
+    def __init__(self, limiter: anyio.CapacityLimiter) -> None:
+        self._limiter = limiter
+        self._waiting = deque[_WaitingRead[object]]()
+        self._is_calling = False
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        """What the question returns or raises, from a worker thread.
+
+        Cancelled before the call begins, the question is not asked; after that, its answer is dropped.
+        """
+        asked = _WaitingRead(question)
+        waits = cast("_WaitingRead[object]", asked)
+        self._waiting.append(waits)
+        try:
+            while asked.is_open:
+                if self._is_calling:
+                    if asked.woken.is_set():  # to make a call, which another task has begun meanwhile
+                        asked.woken = anyio.Event()
+                    await asked.woken.wait()
+                else:
+                    await self._call()
+        finally:
+            with suppress(ValueError):  # it was taken
+                self._waiting.remove(waits)
+                self._wake_next()
+        if asked.error is not None:
+            raise asked.error
+        return asked.answers[0]
+
+    async def _call(self) -> None:
+        """Answers the questions that wait when the thread begins, and wakes their tasks and that of the next call."""
+        taken = list[_WaitingRead[object]]()
+        self._is_calling = True
+        try:
+            await anyio.to_thread.run_sync(self._answer, taken, limiter=self._limiter)
+        finally:
+            self._is_calling = False
+            for each in taken:
+                each.woken.set()
+            self._wake_next()
+
+    def _answer(self, taken: list[_WaitingRead[object]]) -> None:
+        with suppress(IndexError):  # nothing waits any more; only popping says so, as tasks that are cancelled remove theirs
+            while len(taken) < _MOST:
+                taken.append(self._waiting.popleft())
+                taken[-1].answer()
+
+    def _wake_next(self) -> None:
+        if self._waiting and not self._is_calling:
+            self._waiting[0].woken.set()
