@@ -39,7 +39,7 @@ test: $(DEV) ## check format, lint, types and layers, then run the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto
 
 format: $(DEV) ## format the code and apply the safe lint fixes
 	@$(BIN)/ruff check --fix-only --quiet .
