@@ -20,7 +20,7 @@ const UNSIGNED = form(sorted({ ...HEAD, ...TREE })), PATH = RegExp(`^\\[(?:${HAS
 const NAMED = RegExp(`^(${ID})(?:\\.\\d\\d)?$`) // a reference may name a piece of an entry
 // Which fields of which entries hold references; what looks like one anywhere else is somebody's words.
 const REFS = new Map(Object.entries({
-  TURN_COMPLETED: ['projection_ref', 'tool_results', 'user_message_ref'], WO_PLANNED: ['attention', 'input_refs'], WO_COMPLETED: ['output_ref'], WO_QUALITY_GATE: ['output_ref'],
+  TURN_COMPLETED: ['projection_ref', 'tool_results', 'user_message_ref'], WO_PLANNED: ['attention', 'input_refs'], WO_COMPLETED: ['output_ref'],
   LIFECYCLE_VOIDED: ['ref'], LLM_CALL: ['part_refs'], CONFLICT_FLAG: ['involved_refs', 'proof_refs'],
   PROJECTION_COMPUTED: ['eligible_refs', 'flags', 'proof_refs', 'suppressed_refs', 'visible_refs']
 }))

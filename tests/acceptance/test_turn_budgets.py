@@ -115,8 +115,8 @@ async def test_what_a_cache_served_costs_no_budget(tmp_path: Path) -> None:
         result = await runtime.supervisor().handle_turn("go", subject_id="ada")
         (done,) = [
             each.payload
-            for each in await read_all(runtime.ledgers().ho2m)
-            if events.completes_work_order(each.entry_type, each.payload) and each.payload["cost"]["tool_calls"]
+            for each in await read_all(runtime.ledgers().ho2m, entry_type=events.WO_COMPLETED)
+            if each.payload["cost"]["tool_calls"]
         ]
     assert result.response == f"read {DEFAULT.tool_turn_limit} times"
     cost = done["cost"]

@@ -19,14 +19,14 @@ from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records import events
 from kitchener.runtime import Runtime
 from kitchener.runtime.ledger_paths import sealer_of
-from tests.acceptance.stack import life_of, places, scripted_config
+from tests.acceptance.stack import places, scripted_config
 from tests.faults.crash_load import EFFECTS, SESSIONS, digest_of, message_of, namespaces, reply_of, session_of
 
 _WINDOW_HOURS: Final = 168
 _CLOSED: Final = (
-    ("planned", "WO_ABANDONED"),
-    ("planned", "dispatched", "WO_ABANDONED"),
-    ("planned", "dispatched", "completed"),
+    ("WO_PLANNED", "WO_ABANDONED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_ABANDONED"),
+    ("WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"),
 )
 _KEYS_LOOKED_UP: Final = 40
 
@@ -170,10 +170,11 @@ def _turns(recorded: Recorded) -> Iterator[str]:
 def _work_orders(recorded: Recorded) -> Iterator[str]:
     lives = defaultdict[str, tuple[str, ...]](tuple)
     for entry in recorded.ho2m:
-        lives[entry.entity_id] += life_of(entry)
-    yield from (f"work order {wo_id} has the life {life}" for wo_id, life in lives.items() if life and life not in _CLOSED)
+        if entry.entry_type.startswith("WO_") and entry.entry_type not in ("WO_QUALITY_GATE", "WO_CHAIN_COMPLETE"):
+            lives[entry.entity_id] += (entry.entry_type,)
+    yield from (f"work order {wo_id} has the life {life}" for wo_id, life in lives.items() if life not in _CLOSED)
     held = {(each.ledger_id, each.entry_id, each.entry_hash): each.entity_id for each in recorded.ho1m}
-    for entry in [each for each in recorded.ho2m if events.completes_work_order(each.entry_type, each.payload)]:
+    for entry in recorded.turns(events.WO_COMPLETED):
         ref = entry.payload["output_ref"]
         if ref is None or held.get((ref["ledger_id"], ref["entry_id"], ref["entry_hash"])) != entry.entity_id:
             yield f"work order {entry.entity_id} is completed, and its output is not on record"

@@ -124,7 +124,7 @@ def tampered_candidates(entry: dict[str, Any]) -> None:
 
 
 def tampered_trace(entry: dict[str, Any]) -> None:
-    if entry["entry_type"] == "TURN_COMPLETED":
+    if entry["entry_type"] == "WO_CHAIN_COMPLETE":
         entry["payload"]["trace_hash"] = "sha256:" + "0" * 64
 
 
@@ -145,12 +145,12 @@ def tampered_objective(entry: dict[str, Any]) -> None:
 
 SIGNALS = Path("HOT/memory/signals.jsonl")
 FORGED: dict[str, tuple[Path, Callable[[dict[str, Any]], None], tuple[str, str, int]]] = {
-    "answer": (HO1M, tampered_answer, ("WO_QUALITY_GATE", "output_hash", 4)),
+    "answer": (HO1M, tampered_answer, ("WO_QUALITY_GATE", "trace_hash", 4)),
     "classification": (HO1M, tampered_label, ("WO_COMPLETED", "output_hash", 3)),
     "projection": (CONTEXT, tampered_visible, ("PROJECTION_COMPUTED", "visible", 2)),
     "objective": (HO2M, tampered_objective, ("INTENT_DECLARED", "objective", 1)),
     "verdict": (HO2M, tampered_verdict, ("WO_QUALITY_GATE", "decision", 1)),
-    "trace": (HO2M, tampered_trace, ("TURN_COMPLETED", "trace_hash", 1)),
+    "trace": (HO2M, tampered_trace, ("WO_CHAIN_COMPLETE", "trace_hash", 1)),
     "signal": (SIGNALS, tampered_signal, ("HO3_SIGNAL", "signals", 1)),
     "candidates": (HO2M, tampered_candidates, ("TURN_COMPLETED", "consolidation_candidates", 1)),
     "response": (HO2M, tampered_response, ("TURN_COMPLETED", "response", 1)),

@@ -118,7 +118,6 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_COMPLETED: ("projection_ref", "tool_results", "user_message_ref"),
     WO_PLANNED: ("attention", "input_refs"),
     WO_COMPLETED: ("output_ref",),
-    WO_QUALITY_GATE: ("output_ref",),
     LIFECYCLE_VOIDED: ("ref",),
     LLM_CALL: ("part_refs",),
     PROJECTION_COMPUTED: ("eligible_refs", "flags", "proof_refs", "suppressed_refs", "visible_refs"),
@@ -142,7 +141,7 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
 
-POLICY_VERSION: Final = 9
+POLICY_VERSION: Final = 8
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -183,11 +182,8 @@ its signals have one entry, which names the turn (7: an entry each, with the tur
 `WO_PLANNED` name what the input holds besides the turn's message, and are left out where that is nothing (7: the message too).
 A model is shown the text of a tool as it is, with a line below it about a page or a cut (7: as JSON, in quotes and escapes).
 
-Version 9: a turn has an entry for each thing that happens. The verdict that accepts a reply completes its work order, with the
-cost and the output (8: `WO_COMPLETED` followed it). `WO_PLANNED` says to whom the work order is dispatched, unless the budget
-does not cover it (8: `WO_DISPATCHED` followed it). What the chain of a turn adds up to stands in `TURN_COMPLETED` alone (8: in
-`WO_CHAIN_COMPLETE` too). A reply that takes too many steps to check against the schema that its caller asks for does not fit,
-with the matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
+Version 9: a reply that takes too many steps to check against the schema that its caller asks for does not fit, with the
+matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
 """
 
 VERSIONS: Final[Mapping[str, int]] = {
@@ -350,11 +346,6 @@ def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
     scope = payload["idempotency_scope"]
     owner = payload["session_id"] if scope == "session" else payload["subject_id"]
     return (*keys, idempotency_index_key(scope, owner, payload["idempotency_key"]))
-
-
-def completes_work_order(entry_type: str, payload: Mapping[str, object]) -> bool:
-    """Whether an entry of HO2m completes a work order: `WO_COMPLETED`, or since version 9 an accepting verdict."""
-    return entry_type == WO_COMPLETED or (entry_type == WO_QUALITY_GATE and "output_ref" in payload)
 
 
 def ends_by_erasure(entry_type: str, payload: Mapping[str, object]) -> bool:

@@ -78,7 +78,7 @@ async def test_requests_of_a_turn_that_was_cut_off_are_void(tmp_path: Path) -> N
         with anyio.CancelScope() as scope:
 
             async def cut(*args: object, **options: object) -> object:
-                if args[0].entry_type == events.TURN_COMPLETED and not stopped.is_set():  # type: ignore[attr-defined]
+                if args[0].entry_type == events.WO_CHAIN_COMPLETE and not stopped.is_set():  # type: ignore[attr-defined]
                     stopped.set()
                     scope.cancel()
                     await anyio.lowlevel.checkpoint()

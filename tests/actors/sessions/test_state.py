@@ -113,19 +113,6 @@ def test_other_entries_change_nothing_but_the_head(kind: str) -> None:
     assert facts(after) == facts(before)
 
 
-def test_a_verdict_ends_the_work_order_only_where_it_says_what_it_cost() -> None:
-    """An accepting verdict does since version 9 of the policy. Before, `WO_COMPLETED` followed it; a rejection never does."""
-    kind, ending = ended(events.WO_COMPLETED, 1, 7)
-    accepted = folded(START, started(1), planned(1, "synthesize"), (events.WO_QUALITY_GATE, {**ending, "decision": "accept"}))
-    assert facts(accepted) == facts(folded(START, started(1), planned(1, "synthesize"), (kind, ending)))
-    assert accepted.open_turn is not None
-    assert (accepted.open_turn.work_orders, accepted.tokens_used) == ({}, 7)
-    for decision in ("accept", "reject"):
-        judged = folded(START, started(1), planned(1), (events.WO_QUALITY_GATE, {"wo_id": wo_id(1), "decision": decision}))
-        assert judged.open_turn is not None
-        assert (judged.open_turn.work_orders, judged.tokens_used) == ({wo_id(1): "classify"}, 0)
-
-
 def test_numbers_that_a_crash_left_out_stay_taken() -> None:
     """The second turn and its work orders are in HO1m alone; the next ones have higher numbers, and these count."""
     found = folded(START, started(1), planned(1), completed(1), aborted(2))

@@ -83,8 +83,8 @@ class TestExplain:
         assert f"kitchener session repair {session} --void {impossible}" in text
         late = cli("context", "explain", "--turn", turn(session, 2), "--entry", turn(session, 4))
         assert "was not there yet: TURN_STARTED in E-" in late.out
-        other = next(line for line in read_lines(HO2M) if line["entry"]["entry_type"] == "SESSION_START")
-        assert "is a SESSION_START, which says nothing about context" in cli(*view, other["entry_id"]).out
+        dispatched = next(line for line in read_lines(HO2M) if line["entry"]["entry_type"] == "WO_DISPATCHED")
+        assert "is a WO_DISPATCHED, which says nothing about context" in cli(*view, dispatched["entry_id"]).out
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -284,17 +284,6 @@ def test_times_are_compared_as_times(written: str) -> None:
     assert made.timestamp == "2026-02-18T09:00:01.000000+00:00"
 
 
-def test_a_verdict_that_names_the_output_closes_the_work_order_as_its_completion_does() -> None:
-    """Since version 9 of the policy; a verdict without one is followed by what became of the work order."""
-    verdict = {"wo_id": "WO-1", "decision": "accept", "output_ref": entry_ref(1)._asdict()}
-    at = "2026-02-18T09:00:01.000000+00:00"
-    closing = make_event("WO_QUALITY_GATE", "WO-1", at, verdict, entry_ref(2))
-    assert closing == make_event("WO_COMPLETED", "WO-1", at, verdict, entry_ref(2))
-    assert closing is not None
-    for decision in ("accept", "reject"):
-        assert make_event("WO_QUALITY_GATE", "WO-1", at, {"wo_id": "WO-1", "decision": decision}, entry_ref(2)) is None
-
-
 def test_entries_that_mean_nothing_here_are_not_even_decoded() -> None:
     class Entry:
         entry_type, entity_id, timestamp, ref = "WO_DISPATCHED", "WO-1", "", entry_ref(1)

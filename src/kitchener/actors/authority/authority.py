@@ -51,7 +51,6 @@ from kitchener.signing import Signer
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows outside the context: rules in the instructions, learned lines in a block of their own."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
-_SUCCESSES: Final = (events.WO_COMPLETED, events.WO_QUALITY_GATE)
 _LEAVES: Final = (
     events.INTENT_SUPERSEDED,
     events.INTENT_CLOSED,
@@ -121,7 +120,7 @@ class SessionThread:
         if event is None:
             return
         self.state.apply(event)
-        self.held_chars += _EVENT_CHARS if entry_type in _SUCCESSES else _EVENT_CHARS + _chars_of(event.facts)
+        self.held_chars += _EVENT_CHARS if entry_type == events.WO_COMPLETED else _EVENT_CHARS + _chars_of(event.facts)
         if entry_type in _LEAVES and ref not in self.state.invalid:
             self.last_left = event.entity_id
         elif entry_type == events.TURN_STARTED and self.is_shadow:

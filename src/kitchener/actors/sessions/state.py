@@ -21,7 +21,6 @@ from kitchener.records.entries import (
     CostSummary,
     MessageImportedPayload,
     PartAttachedPayload,
-    QualityGatePayload,
     SessionEndPayload,
     TurnAbortedPayload,
     TurnCompletedPayload,
@@ -171,9 +170,7 @@ def _fail_work_order(state: SessionState, payload: WorkOrderFailedPayload, ref: 
         state.failed_work_orders.append(payload["wo_id"])
 
 
-def _end_work_order(
-    state: SessionState, payload: WorkOrderCompletedPayload | WorkOrderFailedPayload | QualityGatePayload, _: Ref
-) -> None:
+def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | WorkOrderFailedPayload, _: Ref) -> None:
     wo_id = payload["wo_id"]
     if state.open_turn is not None:
         state.open_turn.work_orders.pop(wo_id, None)
@@ -183,11 +180,6 @@ def _end_work_order(
         state.approvals.deferred.pop(wo_id, None)
     if cost := payload.get("cost"):  # WO_ABANDONED and WO_SUPERSEDED have none
         state.tokens_used += _tokens(cost)  # an aborted turn's tokens count too
-
-
-def _judge_work_order(state: SessionState, payload: QualityGatePayload, ref: Ref) -> None:
-    if "cost" in payload:  # only an accepting verdict has it
-        _end_work_order(state, payload, ref)
 
 
 def _defer_work_order(state: SessionState, payload: WorkOrderDeferredPayload, _: Ref) -> None:
@@ -266,7 +258,6 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.PART_ATTACHED: _attach_part,
     events.WO_PLANNED: _plan_work_order,
     events.WO_COMPLETED: _end_work_order,
-    events.WO_QUALITY_GATE: _judge_work_order,
     events.WO_FAILED: _fail_work_order,
     events.WO_ABANDONED: _end_work_order,
     events.WO_SUPERSEDED: _end_work_order,

@@ -229,19 +229,16 @@ class WorkOrderChain:
 
     async def accept(self, wo: WorkOrder) -> None:
         """Writes `WO_COMPLETED`: HO2 accepts the output unchanged."""
-        await self.write(events.WO_COMPLETED, wo.wo_id, self.completion_of(wo))
-
-    def completion_of(self, wo: WorkOrder) -> WorkOrderCompletedPayload:
-        """What the entry that completes a work order says: its cost, and where its output stands."""
+        wo_id = wo.wo_id
         output: RefMapping | None = None
         for entry in reversed(self.trace):  # nearly always the last one
-            if entry.entity_id == wo.wo_id:
+            if entry.entity_id == wo_id:
                 output = entry.ref.as_mapping()
                 break
-        found: WorkOrderCompletedPayload = {"wo_id": wo.wo_id, "cost": cost_mapping(wo.cost), "output_ref": output}
+        completed: WorkOrderCompletedPayload = {"wo_id": wo_id, "cost": cost_mapping(wo.cost), "output_ref": output}
         if wo.output_hash is not None and self._services.constants.policy_version > 6:
-            found["output_hash"] = wo.output_hash
-        return found
+            completed["output_hash"] = wo.output_hash
+        await self.write(events.WO_COMPLETED, wo_id, completed)
 
     async def supersede(self, failed: WorkOrder, by: WorkOrder) -> None:
         """Writes `WO_SUPERSEDED`: a retry replaced a failed work order."""
@@ -259,7 +256,7 @@ class WorkOrderChain:
         await self._session.write_all(made, turn=self.turn_id)
 
     async def record_totals(self, cost: CostSummary) -> None:
-        """Writes `WO_CHAIN_COMPLETE`, as turns did before version 9 of the policy; their `TURN_COMPLETED` repeats it."""
+        """Writes `WO_CHAIN_COMPLETE`: what the work orders of the turn add up to."""
         fields: ChainCompletePayload = {
             "wo_ids": list(self.work_orders),
             "wo_count": len(self.work_orders),
@@ -336,13 +333,11 @@ class WorkOrderChain:
             fields["attention"] = _gathered(
                 step.context, ho2m.content_digest(wo.subject_id, step.context.context_text.encode())
             )
-        if is_covered and policy_version > 8:
-            fields["tier_target"] = wo.tier_target
         planned = await self.write(events.WO_PLANNED, wo_id, fields)
         self.work_orders[wo_id] = wo
         if self._update is not None:
             await self._tell(WorkOrderPlanned(wo_id, wo_type))
-        if is_covered and policy_version < 9:
+        if is_covered:
             dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": wo.tier_target, "lane": "interactive"}
             await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         return planned

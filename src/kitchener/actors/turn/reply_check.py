@@ -43,7 +43,7 @@ async def judge_reply(
     acceptance: tuple[str, ...],
     asked: OutputSchema | None = None,
 ) -> QualityGateResult | Reply:
-    """Judges one attempt, and records the verdict with the hash of the trace so far. Acceptance completes the work order.
+    """Judges one attempt, and records the verdict with the hash of the trace so far.
 
     Returns a `Reply` if the model that should verify the reply was never asked, e.g. for lack of budget.
 
@@ -78,15 +78,7 @@ async def judge_reply(
         "reason": verdict.reason if has_reason else None,
         "trace_hash": chain.trace_hash(),
     }
-    completes = verdict.is_accepted and services.constants.policy_version > 8
-    if completes:
-        done = chain.completion_of(wo)
-        fields["cost"], fields["output_ref"] = done["cost"], done["output_ref"]
-        if "output_hash" in done:
-            fields["output_hash"] = done["output_hash"]
     await chain.write(events.WO_QUALITY_GATE, wo_id, fields)
-    if verdict.is_accepted and not completes:
-        await chain.accept(wo)
     return verdict
 
 

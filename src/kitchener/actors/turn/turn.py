@@ -346,6 +346,7 @@ class Turn:
             if isinstance(verdict, Reply):
                 return verdict
             if verdict.is_accepted and wo.output_result is not None:
+                await chain.accept(wo)
                 for failed in rejected:
                     await chain.supersede(failed, wo)
                 self._output = wo.output_result
@@ -419,7 +420,7 @@ class Turn:
         return Reply(response, None, deferral.approval_ids, deferral.client_calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
-        """Closes what the turn leaves behind and writes `TURN_COMPLETED`. After that nothing aborts the turn."""
+        """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
         response, error, pending, client_calls = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
@@ -429,8 +430,7 @@ class Turn:
             await self._chain.abandon(wo_id, "turn_over")
         if (resumed_id := self._approval.resumed_id) is not None:
             await self._chain.abandon(resumed_id, "answered")
-        if self._services.constants.policy_version < 9:
-            await self._chain.record_totals(cost)
+        await self._chain.record_totals(cost)
         if authority is not None:
             is_waiting = pending or client_calls
             closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not is_waiting else None

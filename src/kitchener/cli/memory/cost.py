@@ -15,7 +15,7 @@ from kitchener.records import events
 from kitchener.records.entries import WorkOrderCompletedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.tokens import estimate_tokens
 
-_TYPES: Final = (events.WO_PLANNED, events.WO_COMPLETED, events.WO_QUALITY_GATE, events.WO_FAILED)
+_TYPES: Final = (events.WO_PLANNED, events.WO_COMPLETED, events.WO_FAILED)
 _WIDTH: Final = 60
 _COLUMNS: Final = ("artifact", "subject", "state", "line_tokens", "turns", "calls", "tokens_shown", "learning_tokens", "line")
 

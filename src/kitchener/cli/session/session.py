@@ -308,8 +308,6 @@ class _History:
             turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
         elif kind in _WORK_ORDER_STATES:
             self._take_work_order(turn, entry.entity_id, kind, payload)
-        elif events.completes_work_order(kind, payload):
-            self._take_work_order(turn, entry.entity_id, events.WO_COMPLETED, payload)
 
     def _take_work_order(self, turn: _TurnRow, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
         state = _WORK_ORDER_STATES[kind]
@@ -318,7 +316,7 @@ class _History:
         known = turn.work_orders.setdefault(
             wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "reason": None, "cost": None}
         )
-        known["state"] = "dispatched" if "tier_target" in payload else state
+        known["state"] = state
         if kind == events.WO_ABANDONED:
             known["reason"] = payload_as(WorkOrderAbandonedPayload, payload).get("reason")
         known["wo_type"] = payload_as(WorkOrderPlannedPayload, payload).get("wo_type", known["wo_type"])

@@ -300,11 +300,6 @@ def _completed(payload: Mapping[str, object]) -> Closed:
     return _SUCCEEDED if "evidence_refs" not in payload else Closed(False, "", _refs(payload["evidence_refs"]))
 
 
-def _judged(payload: Mapping[str, object]) -> Closed | None:
-    """A verdict that names the output accepts it, and completes the work order; any other verdict changes nothing."""
-    return _SUCCEEDED if "output_ref" in payload else None
-
-
 _SUCCEEDED: Final = Closed(is_failed=False, detail="")
 
 
@@ -400,7 +395,6 @@ _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
     "WO_PLANNED": (WO_OPENED, "wo_id", _opened),
     "WO_OPENED": (WO_OPENED, "wo_id", _opened),
     "WO_COMPLETED": (WO_CLOSED, "wo_id", _completed),
-    "WO_QUALITY_GATE": (WO_CLOSED, "wo_id", _judged),
     "WO_FAILED": (WO_CLOSED, "wo_id", _failed),
     "WO_CLOSED": (WO_CLOSED, "wo_id", _closed),
     "WO_SUPERSEDED": (WO_SUPERSEDED, "wo_id", _superseded_work_order),

@@ -184,7 +184,7 @@ class TurnAbortedPayload(CommonPayload):
 
 
 class ChainCompletePayload(CommonPayload):
-    """`WO_CHAIN_COMPLETE`: before version 9 of the policy. `TURN_COMPLETED` has all of it."""
+    """`WO_CHAIN_COMPLETE`"""
 
     wo_ids: list[str]
     wo_count: int

@@ -118,9 +118,6 @@ class WorkOrderPlannedPayload(CommonPayload):
     message first."""
     input_hash: str
     parent_wo_id: NotRequired[str]
-    tier_target: NotRequired[Literal["HO1"]]
-    """To whom the work order is dispatched; absent: the budget did not cover it, or `WO_DISPATCHED` follows, as it does for
-    consolidations, and did for all work orders before version 9 of the policy."""
     attention: NotRequired[GatheredContext]
     consolidates: NotRequired[ConsolidatedSignal]
     config_hash: NotRequired[str]
@@ -128,7 +125,7 @@ class WorkOrderPlannedPayload(CommonPayload):
 
 
 class WorkOrderDispatchedPayload(CommonPayload):
-    """`WO_DISPATCHED`: of consolidations only, since version 9 of the policy."""
+    """`WO_DISPATCHED`"""
 
     wo_id: NotRequired[str]
     tier_target: Literal["HO1"]
@@ -197,18 +194,13 @@ class WorkOrderReopenedPayload(CommonPayload):
 
 
 class QualityGatePayload(CommonPayload):
-    """`WO_QUALITY_GATE`: the verdict on an attempt at a reply. One that accepts it completes the work order."""
+    """`WO_QUALITY_GATE`"""
 
     wo_id: str
     decision: GateDecision
     reason: SealedText | None
     """Why, or the model's words that judged it; None: all checks passed. Before version 7 of the policy never None."""
     trace_hash: str
-    cost: NotRequired[CostMapping]
-    """As in `WO_COMPLETED`, like the next two. Absent: the attempt was rejected, or `WO_COMPLETED` follows, as it did before
-    version 9 of the policy."""
-    output_ref: NotRequired[RefMapping | None]
-    output_hash: NotRequired[str]
 
 
 class ClassifiedLabels(TypedDict, total=False):

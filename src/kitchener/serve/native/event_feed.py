@@ -32,7 +32,6 @@ TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.TURN_ABORTED: ("turn_aborted", ("turn_id", "reason")),
     events.WO_PLANNED: ("work_order_planned", ("turn_id", "wo_id", "wo_type")),
     events.WO_COMPLETED: ("work_order_completed", ("turn_id", "wo_id")),
-    events.WO_QUALITY_GATE: ("work_order_completed", ("turn_id", "wo_id")),
     events.WO_FAILED: ("work_order_failed", ("turn_id", "wo_id")),
     events.WO_DEFERRED: ("work_order_deferred", ("turn_id", "wo_id")),
     events.WO_ABANDONED: ("work_order_abandoned", ("turn_id", "wo_id", "reason")),
@@ -49,8 +48,7 @@ TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.INTENT_DEFERRED: ("intent_deferred", ("intent_id", "reason")),
     events.SUBJECT_ERASED: ("subject_erased", ()),
 }
-"""The name and the fields of an event by the type of its entry. Entries of other types are for operators,
-and so are verdicts that complete no work order."""
+"""The name and the fields of an event by the type of its entry. Entries of other types are for operators."""
 LAST_NUMBER: Final = 2**53
 """Highest number of an event."""
 _MOST_JOINED: Final = 64
@@ -102,7 +100,7 @@ class EventFeed:
                 told = list[bytes]()
                 async for entry in ho2m.read(session_id=session_id, after_seq=after, up_to_seq=position):
                     after = entry.seq
-                    if _is_told(entry):
+                    if entry.entry_type in TOLD:
                         told.append(event_of(entry))
                     if len(told) >= _MOST_JOINED:
                         yield b"".join(told)
@@ -114,11 +112,6 @@ class EventFeed:
                 await written.news.wait()
                 # What a turn writes comes in bursts, and each commit is a write to the disk.
                 await anyio.sleep(self._config.text_interval_s)
-
-
-def _is_told(entry: StoredEntry) -> bool:
-    kind = entry.entry_type
-    return kind in TOLD and (kind != events.WO_QUALITY_GATE or events.completes_work_order(kind, entry.payload))
 
 
 def event_of(entry: StoredEntry) -> bytes:
