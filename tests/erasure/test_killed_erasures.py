@@ -15,11 +15,13 @@ import pytest
 from tests.erasure.kit import ADA, fill, found, verified
 
 ERASER = """
-import json, os, shutil, sys, threading
+import gc, json, os, shutil, sys, threading
 from pathlib import Path
 
 import anyio
 
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.actors.policy_identity import policy_code
 from kitchener.runtime import erase_subject
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
@@ -94,6 +96,10 @@ async def look():
     }
 
 
+# before the forks, which would each do it
+PromptLibrary.load()
+policy_code()
+gc.freeze()
 n, killed = 1 - step, -9
 while killed == -9:
     n += step

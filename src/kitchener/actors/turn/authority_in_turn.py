@@ -154,6 +154,11 @@ class TurnAuthority:
             return self._answer(f"Does this belong to {about}, or is it something new?", "UNCLEAR_INTENT", decision.reason)
         return None
 
+    async def compare(self, shown: AttentionContext, memory: TurnMemory | None, tokens_left: int | None) -> None:
+        """Records the projection that would have been shown instead of `shown`; in `shadow`."""
+        anchors = await self.with_refs(shown.biases, memory) if memory is not None else ()
+        await self.show(shown, anchors, tokens_left)
+
     async def show(
         self, gathered: AttentionContext, anchors: Sequence[ContextFragment], tokens_left: int | None
     ) -> AttentionContext:

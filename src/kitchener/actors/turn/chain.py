@@ -15,7 +15,7 @@ from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.last_call import Room
 from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
-from kitchener.actors.turn.step import Step
+from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping
@@ -29,7 +29,6 @@ from kitchener.plain_names import origin_of, words_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
-    ChainCompletePayload,
     CommonPayload,
     ConstraintsMapping,
     CostSummary,
@@ -146,7 +145,7 @@ class WorkOrderChain:
         payload |= self._base
         return self._session.append(entry_type, entity_id, payload)
 
-    async def dispatch(self, step: Step) -> WorkOrder | Reply:
+    async def dispatch(self, step: TurnStep) -> WorkOrder | Reply:
         """Executes one work order and returns it, completed, failed or deferred. A failure is already recorded.
 
         Returns a reply if the chain cannot go on: the budget does not cover the work order, its input cannot be recorded, or
@@ -158,17 +157,27 @@ class WorkOrderChain:
         except EntryRefused as error:
             said = f"the input of the {step.wo_type} step cannot be recorded: {error}"
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", said))
-        room = self._room_for(step, data)
+        services, budgeter = self._services, self._services.budgeter
+        reserve = 0 if step.wo_type == "tool_call" else services.config.reply_reserve
+        room = Room(
+            step,
+            step.input_tokens(data) + reserve,
+            self.tokens_left,
+            partial(budgeter.check, self._scope[:1]),
+            services.config.turn_budget,
+            tuple(self.work_orders.values()),
+        )
         wo, limits = self._work_order(step, number, room)
-        budgeter = self._services.budgeter
         self._wo_scope = scope = (*self._scope, wo.wo_id)
         budgeter.allocate(scope, wo.constraints.token_budget)
         budget = budgeter.check(scope)
         is_covered = budget.covers(room.needed) or room.is_last
         planned = await self._plan(wo, step, limits, data, is_covered=is_covered)
         if not is_covered:
-            await self._abandon_unaffordable(wo)
-            return room.refusal(wo, budget.remaining, self._services.constants.policy_version)
+            self.work_orders[wo.wo_id] = wo.abandoned()
+            await self.abandon(wo.wo_id, "BUDGET")
+            await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
+            return room.refusal(wo, budget.remaining, services.constants.policy_version)
         done = await self._execute(wo.dispatched(planned))
         if isinstance(done, Reply):
             return done
@@ -181,15 +190,7 @@ class WorkOrderChain:
             await self._tell(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
         return done
 
-    def _room_for(self, step: Step, data: bytes) -> Room:
-        """What the input `data` of a step and its answer need of the budget, beside what there is."""
-        services = self._services
-        reserve = 0 if step.wo_type == "tool_call" else services.config.reply_reserve
-        earlier = tuple(self.work_orders.values())
-        session = partial(services.budgeter.check, self._scope[:1])
-        return Room(step, step.input_tokens(data) + reserve, self.tokens_left, session, services.config.turn_budget, earlier)
-
-    def _work_order(self, step: Step, number: int, room: Room) -> tuple[WorkOrder, ConstraintsMapping]:
+    def _work_order(self, step: TurnStep, number: int, room: Room) -> tuple[WorkOrder, ConstraintsMapping]:
         """The work order of a step, and its limits as `WO_PLANNED` names them."""
         services, session = self._services, self._session
         # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
@@ -255,16 +256,6 @@ class WorkOrderChain:
         self.work_orders[wo.wo_id] = wo
         await self._session.write_all(made, turn=self.turn_id)
 
-    async def record_totals(self, cost: CostSummary) -> None:
-        """Writes `WO_CHAIN_COMPLETE`: what the work orders of the turn add up to."""
-        fields: ChainCompletePayload = {
-            "wo_ids": list(self.work_orders),
-            "wo_count": len(self.work_orders),
-            "total_cost": cost,
-            "trace_hash": self.trace_hash(),
-        }
-        await self.write(events.WO_CHAIN_COMPLETE, self.turn_id, fields)
-
     async def record_failure(self, wo: WorkOrder) -> None:
         """Writes `WO_FAILED` with the work order's error, or with reason `EXECUTOR` if it has none."""
         wo_id, error = wo.wo_id, wo.error
@@ -305,7 +296,7 @@ class WorkOrderChain:
             fields["wo_id"] = violation_by
         await self.write(events.DEGRADATION, self.turn_id, fields)
 
-    async def _plan(self, wo: WorkOrder, step: Step, limits: ConstraintsMapping, data: bytes, *, is_covered: bool) -> Ref:
+    async def _plan(self, wo: WorkOrder, step: TurnStep, limits: ConstraintsMapping, data: bytes, *, is_covered: bool) -> Ref:
         """Records the plan of a work order, and that it is dispatched if the budget covers it.
 
         The plan has references to the input and the hash of its bytes `data`, but never the input itself.
@@ -341,12 +332,6 @@ class WorkOrderChain:
             dispatched: WorkOrderDispatchedPayload = {"wo_id": wo_id, "tier_target": wo.tier_target, "lane": "interactive"}
             await self.write(events.WO_DISPATCHED, wo_id, dispatched)
         return planned
-
-    async def _abandon_unaffordable(self, wo: WorkOrder) -> None:
-        """Abandons a work order that the budget does not cover."""
-        self.work_orders[wo.wo_id] = wo.abandoned()
-        await self.abandon(wo.wo_id, "BUDGET")
-        await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
 
     async def _execute(self, wo: WorkOrder) -> WorkOrder | Reply:
         listener = self._update if wo.wo_type in ("synthesize", "tool_call") else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kitchener.actors.turn.reply import MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
-from kitchener.actors.turn.step import Step
+from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.work.budget import Budget
 from kitchener.records.entries import ConstraintsMapping
 from kitchener.records.turn import TurnError
@@ -17,7 +17,7 @@ from kitchener.records.work_order import WorkOrder
 class Room(NamedTuple):
     """What a step needs, and what there is."""
 
-    step: Step
+    step: TurnStep
     needed: int
     """Tokens of its input, estimated, and of the answer's reserve."""
     left: int | None

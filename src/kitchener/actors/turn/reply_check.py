@@ -12,7 +12,7 @@ from kitchener.actors.executor.tool_rounds.result_pages import cut_results
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
-from kitchener.actors.turn.step import Step
+from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
 from kitchener.context import result_id
@@ -205,7 +205,7 @@ async def _ask_verifier(
         "acceptance": list(acceptance),
         "user_message": message,
     }
-    check = await chain.dispatch(Step("verify", inputs, services.constants.steps.verify, parent=wo.wo_id))
+    check = await chain.dispatch(TurnStep("verify", inputs, services.constants.steps.verify, parent=wo.wo_id))
     if isinstance(check, Reply):
         return check
     if check.state != "completed" or check.output_result is None:

@@ -13,10 +13,10 @@ from kitchener.records.parts import StoredPart
 from kitchener.records.ref import RefMapping
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.tools.deferred_loop import Resumption
-from kitchener.records.work_order import Constraints
+from kitchener.records.work_order import Constraints, WorkOrder
 
 
-class Step(NamedTuple):
+class TurnStep(NamedTuple):
     """What a turn asks of one work order. A retry is a changed copy."""
 
     wo_type: WorkOrderType
@@ -38,6 +38,18 @@ class Step(NamedTuple):
     """The schema of the object that the caller wants; None: text."""
     resumption: Resumption | None = None
     """The deferred tool loop that the step goes on with; None: it begins anew."""
+
+    def retried(
+        self, failed: WorkOrder, constraints: Constraints, prior_results: Sequence[Mapping[str, object]], instructions: str
+    ) -> "TurnStep":
+        """The next attempt after one that failed: under these limits, with what its tools gave, told what was wrong."""
+        return self._replace(
+            input_context={**self.input_context, "instructions": instructions},
+            constraints=constraints,
+            prior_results=prior_results,
+            parent=failed.wo_id,
+            resumption=None,
+        )
 
     @property
     def parts(self) -> tuple[StoredPart, ...]:

@@ -28,7 +28,7 @@ from kitchener.actors.turn.reply_check import (
     said_beside_calls,
 )
 from kitchener.actors.turn.services import TurnServices
-from kitchener.actors.turn.step import Step
+from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.turn.turn_start import start_fields, write_start
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
@@ -218,7 +218,7 @@ class Turn:
         await self._services.ledgers.commit()
 
     async def _classify(self) -> Mapping[str, object] | Reply:
-        """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
+        """TurnStep 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
@@ -230,7 +230,7 @@ class Turn:
             **(self._authority.classify_inputs() if self._authority is not None else {}),
         }
         refs = [ref.as_mapping() for past in newest if (ref := past.fragment.ref) is not None]
-        wo = await self._chain.dispatch(Step("classify", inputs, constants.steps.classify, input_refs=refs))
+        wo = await self._chain.dispatch(TurnStep("classify", inputs, constants.steps.classify, input_refs=refs))
         if isinstance(wo, Reply):
             return wo
         if wo.state != "completed" or wo.output_result is None:
@@ -282,16 +282,11 @@ class Turn:
         horizontal = await attention.horizontal_scan(session.session_id, self._message, results)
         context = attention.assemble_wo_context(horizontal, priority, self._message, classification)
         if authority is not None:
-            await self._in_shadow(self._shadow(authority, context))
+            await self._in_shadow(authority.compare(context, self._memory, self._chain.tokens_left))
         return context
 
-    async def _shadow(self, authority: TurnAuthority, context: AttentionContext) -> None:
-        """Records the projection that the Authority would have shown instead of `context`."""
-        anchors = await authority.with_refs(context.biases, self._memory) if self._memory is not None else ()
-        await authority.show(context, anchors, self._chain.tokens_left)
-
     async def _anchors(self, memory: TurnMemory, classification: Mapping[str, object]) -> Sequence[ContextFragment]:
-        """Step 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
+        """TurnStep 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
         labels = labels_of(classification, self._services.constants.labels)
         try:
             overlays = await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
@@ -306,7 +301,7 @@ class Turn:
             return ()
 
     async def _learn(self, memory: TurnMemory) -> OpenGates | None:
-        """Step 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
+        """TurnStep 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
         constants, chain = self._services.constants, self._chain.work_orders.values()
         signal_ids = signals_of(self._classification, chain, constants.labels, policy_version=constants.policy_version)
         session = self._session
@@ -319,16 +314,16 @@ class Turn:
             return None
 
     async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
-        """Step 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
+        """TurnStep 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
-        wo = await self._chain.dispatch(Step("tool_call", arguments, self._services.constants.steps.tool_call))
+        wo = await self._chain.dispatch(TurnStep("tool_call", arguments, self._services.constants.steps.tool_call))
         if isinstance(wo, Reply):
             return wo
         if wo.state == "completed" and wo.output_result is not None:
             await self._chain.accept(wo)
         return results_of(self._chain.trace, wo, self._services.constants.policy_version)
 
-    async def _synthesize(self, step: Step) -> Reply:
+    async def _synthesize(self, step: TurnStep) -> Reply:
         """Steps 3 and 4: returns the first reply that the quality gate accepts.
 
         Each rejected reply is retried with tighter constraints. Returns an apology if no retry is left, or if the work order
@@ -355,7 +350,12 @@ class Turn:
             apology = await apology_after(self._services, chain, rejected, verdict)
             if apology is not None:
                 return apology
-            step = self._retry(step._replace(acceptance=acceptance), wo, verdict, len(rejected))
+            prior = step.prior_results
+            if self._services.constants.policy_version > 2:
+                had = results_of(chain.trace, wo, self._services.constants.policy_version)
+                prior = [*prior, *self._approval.earlier_results(wo), *had]
+            told = instructions_of(self._services.constants.instructions, self._call.output, acceptance, verdict, self.turn_id)
+            step = step.retried(wo, tighter(step.constraints, len(rejected)), prior, told)._replace(acceptance=acceptance)
 
     def _reply_step(
         self,
@@ -363,7 +363,7 @@ class Turn:
         context: AttentionContext,
         results: list[Mapping[str, object]],
         plan: ChainPlan,
-    ) -> Step:
+    ) -> TurnStep:
         """The first attempt at a reply: what the model is given, and what it may use."""
         constants, call = self._services.constants, self._call
         has_stubs = self._authority is not None and self._authority.shows_stubs
@@ -381,7 +381,7 @@ class Turn:
             constraints = constants.steps.with_client_tools(constraints, call.client_tools.names)
             inputs |= constants.told_of_client_tools
         is_chat = context.history is not None and context.projection_ref is not None
-        return Step(
+        return TurnStep(
             "synthesize",
             inputs,
             self._approval.limits(constraints, results),
@@ -392,21 +392,6 @@ class Turn:
             acceptance=acceptance,
             output_schema=call.output.schema if call.output is not None else None,
             resumption=self._approval.resumed,
-        )
-
-    def _retry(self, step: Step, failed: WorkOrder, verdict: QualityGateResult, attempt: int) -> Step:
-        """The next attempt at a reply, after `attempt` of them failed: under tighter limits, told what was wrong."""
-        constants, prior = self._services.constants, step.prior_results
-        if constants.policy_version > 2:
-            had = results_of(self._chain.trace, failed, constants.policy_version)
-            prior = [*prior, *self._approval.earlier_results(failed), *had]
-        told = instructions_of(constants.instructions, self._call.output, step.acceptance, verdict, self.turn_id)
-        return step._replace(
-            input_context={**step.input_context, "instructions": told},
-            constraints=tighter(step.constraints, attempt),
-            prior_results=prior,
-            parent=failed.wo_id,
-            resumption=None,
         )
 
     async def _defer(self, wo: WorkOrder) -> Reply:
@@ -430,7 +415,13 @@ class Turn:
             await self._chain.abandon(wo_id, "turn_over")
         if (resumed_id := self._approval.resumed_id) is not None:
             await self._chain.abandon(resumed_id, "answered")
-        await self._chain.record_totals(cost)
+        totals: ChainCompletePayload = {
+            "wo_ids": list(self._chain.work_orders),
+            "wo_count": len(chain),
+            "total_cost": cost,
+            "trace_hash": trace_hash,
+        }
+        await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, totals)
         if authority is not None:
             is_waiting = pending or client_calls
             closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not is_waiting else None

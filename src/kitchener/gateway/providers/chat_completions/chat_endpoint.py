@@ -20,8 +20,8 @@ from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
 from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import (
-    ChatAnswer,
     ChatTransport,
+    PostedAnswer,
     StatusError,
     open_transport,
 )
@@ -133,7 +133,7 @@ class ChatEndpoint:
             raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
         return AnswerReader(request, self._provider_id, asked, self._redaction)
 
-    async def _post(self, request: PromptRequest, *, streams: bool) -> ChatAnswer:
+    async def _post(self, request: PromptRequest, *, streams: bool) -> PostedAnswer:
         """Sends a request. Sends it again for each optional field that the endpoint refuses."""
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.get(asked, self.left_out)
@@ -191,7 +191,7 @@ def _read(
     return "".join(texts), False, None
 
 
-async def _read_to_end(answer: ChatAnswer) -> None:
+async def _read_to_end(answer: PostedAnswer) -> None:
     """Reads what follows the last event of a whole answer, so that its connection can be used again; not for long."""
     if not answer.has_arrived:
         with anyio.move_on_after(AFTER_END_S), suppress(UnusableAnswer, *TRANSPORT_ERRORS):

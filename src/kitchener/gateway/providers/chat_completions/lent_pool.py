@@ -45,7 +45,7 @@ class _Task(Protocol[T_co]):
     def result(self) -> T_co: ...
 
 
-class _Loop(Protocol):
+class _OtherLoop(Protocol):
     """An event loop of asyncio."""
 
     def call_soon_threadsafe(self, call: Callable[..., object], *args: object, context: Context) -> object: ...
@@ -132,7 +132,7 @@ class Lender:
     """
 
     def __init__(self) -> None:
-        self._loop = cast(_Loop, current_token().native_token)
+        self._loop = cast(_OtherLoop, current_token().native_token)
         self._context = copy_context()
 
     def create_task(self, call: Coroutine[object, None, T]) -> _Task[T]:

@@ -40,7 +40,7 @@ class StatusError(Exception):
         super().__init__(f"HTTP {status}")
 
 
-class ChatAnswer:
+class PostedAnswer:
     """The answer of an endpoint that accepted the request. Close it when no more is wanted of it.
 
     Args:
@@ -102,7 +102,7 @@ class ChatTransport:
         self.url = url
         self._connections, self._max_bytes, self._timeout_s = connections, max_bytes, timeout_s
 
-    async def post(self, content: bytes) -> ChatAnswer:
+    async def post(self, content: bytes) -> PostedAnswer:
         """Sends one request, and returns its answer as soon as that has begun.
 
         Raises:
@@ -123,7 +123,7 @@ class ChatTransport:
         finally:
             if not is_accepted and not answer.is_over():
                 answer.close()
-        return ChatAnswer(answer, reader)
+        return PostedAnswer(answer, reader)
 
 
 @asynccontextmanager
