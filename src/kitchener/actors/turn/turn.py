@@ -53,6 +53,7 @@ from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbortReason,
+    ChainCompletePayload,
     CheckedGates,
     TurnCompletedPayload,
 )
