@@ -5,7 +5,7 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 `docs/context.md`.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -179,7 +179,7 @@ class TurnAuthority:
             thread,
             resolution,
             self._message,
-            biases=self._bias_items(anchors) if anchors else (),
+            biases=_bias_items(anchors, authority.projector.estimate) if anchors else (),
             recalled=await self._recalled(resolution.active),
             results=await self._session.results.items(self._message, thread.state.turns),
             tokens_left=tokens_left,
@@ -304,14 +304,6 @@ class TurnAuthority:
         found = [(each, refs[each.source_id]) for each in anchors if each.source_id in refs]
         return tuple([replace(each, ref=ref, timestamp=timestamp) for each, (ref, timestamp) in found])
 
-    def _bias_items(self, anchors: Sequence[ContextFragment]) -> Sequence[Item]:
-        estimate = self._authority.projector.estimate
-        return [
-            bias_item(each.source_id, each.ref, each.timestamp, each.content, estimate)
-            for each in anchors
-            if each.ref is not None
-        ]
-
     async def _flag(self, resolution: Resolution) -> None:
         await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)
 
@@ -348,6 +340,13 @@ class TurnAuthority:
             "subject_id": session.subject_id,
             "turn_id": self._turn_id,
         }
+
+
+def _bias_items(anchors: Sequence[ContextFragment], estimate: Callable[[str], int]) -> Sequence[Item]:
+    """The learned lines as items of the projection."""
+    return [
+        bias_item(each.source_id, each.ref, each.timestamp, each.content, estimate) for each in anchors if each.ref is not None
+    ]
 
 
 def _shown_parts(projection: Projection, state: ContextState) -> tuple[StoredPart, ...]:
