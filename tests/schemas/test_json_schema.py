@@ -1,5 +1,6 @@
 """A check of a value against a schema takes bounded time, whatever the schema and the value are (`docs/security.md`)."""
 
+import json
 from typing import Any
 
 import pytest
@@ -110,3 +111,44 @@ def test_steps_do_not_depend_on_which_one_is_longer(named: list[int], present: l
     in_order = {name: value[name] for name in wide if name in value}
     others = {name: each for name, each in value.items() if name not in wide}
     assert steps(schema, value) == steps(schema, in_order | others)
+
+
+@pytest.mark.parametrize("item", ["a", "ab", 7, 7.5, None, {"k": 1}], ids=repr)
+def test_a_stranger_schema_judges_equal_values_alike_whichever_objects_they_are(item: object) -> None:
+    """Regression: a provider in the process gave one object many times, and the replay, which reads several, refused the reply."""
+    schema = JsonSchema(
+        {"properties": {"v": {"type": "array", "items": {"type": ["string", "number", "null", "object"]}}}}, is_of_stranger=True
+    )
+    for count in (1_000, 60_000):
+        shared = {"v": [item] * count}
+        assert schema.problem(shared) == schema.problem(json.loads(json.dumps(shared)))
+        assert (schema.problem(shared) is None) == (count == 1_000)
+
+
+@pytest.mark.parametrize("count", [1_000, 14_000])
+def test_equal_stranger_schemas_judge_alike_whichever_objects_they_are(count: int) -> None:
+    """A program may use one part of a schema several times; the recorded text has it several times."""
+    text = {"type": "string"}
+    shared: dict[str, Any] = {"properties": {"v": {"items": {"anyOf": [text] * 6}}}}
+    read = json.loads(json.dumps(shared))
+    value = {"v": [str(number) for number in range(count)]}
+    found = {JsonSchema(each, is_of_stranger=True).problem(value) for each in (shared, read)}
+    assert len(found) == 1
+    assert (None in found) == (count == 1_000)
+
+
+@given(
+    st.recursive(
+        st.sampled_from(["a", "ab", 7, None, True]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("ab"), inner),
+    )
+)
+def test_steps_do_not_depend_on_which_equal_values_are_one_object(value: object) -> None:
+    schema = {"anyOf": [{"items": {"$ref": "#"}}, {"additionalProperties": {"$ref": "#"}}, {"propertyNames": {"maxLength": 1}}]}
+    copied = json.loads(json.dumps(value))
+    for most in (None, 3, 10, 30):
+        counts = {
+            steps(schema, each, own_steps=lambda *_: 0, most_pairs=most)
+            for each in ([value] * 3, [copied, *json.loads(json.dumps([value] * 2))])
+        }
+        assert len(counts) == 1

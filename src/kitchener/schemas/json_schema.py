@@ -1,5 +1,6 @@
 """Compiles JSON schemas, and says how a value violates one. Pure."""
 
+import json
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
@@ -34,6 +35,7 @@ class JsonSchema:
     """
 
     __slots__ = ("_counted", "_is_of_stranger", "_validator")
+    _counted: Mapping[str, object] | None
 
     def __init__(self, schema: Mapping[str, object], *, is_of_stranger: bool = False) -> None:
         if is_of_stranger and (problem := pattern_problem([schema])) is not None:
@@ -44,7 +46,10 @@ class JsonSchema:
         except ValueError as error:
             raise ValueError(str(error).partition("\n")[0]) from error
         self._is_of_stranger = is_of_stranger
-        self._counted = schema if is_of_stranger or refers(schema) else None
+        if is_of_stranger:  # as it is read from a record: no part is one object with another, and names have one order
+            self._counted = json.loads(json.dumps(schema, sort_keys=True))
+        else:
+            self._counted = schema if refers(schema) else None
 
     def problem(self, value: object) -> str | None:
         """Returns how a value violates the schema, or None. A value that the validator cannot read violates it too."""

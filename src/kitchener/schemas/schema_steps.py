@@ -26,6 +26,10 @@ _MAX_MATCHES: Final = 100_000
 
 Pair = tuple[object, object]
 """A schema and a value that is checked against it."""
+_Place = str | int | tuple[str]
+"""Where a value stands in the one that holds it: a name, a position, or a name that is itself checked, in a tuple."""
+_Below = tuple[object, object, _Place | None]
+"""A schema, a value, and where the value stands in that of the pair above; None: it is that of the pair above."""
 
 
 def refers(schema: object) -> bool:
@@ -44,7 +48,8 @@ def steps(
 ) -> int:
     """Returns about how many steps a checker takes that tries every alternative. It may be a very large number.
 
-    A reference that is no path within the schema counts as one to the whole schema.
+    A reference that is no path within the schema counts as one to the whole schema. Values count by where they stand, since
+    equal ones may be one object in the process that got them, and several in one that reads them from a record.
 
     Args:
         schema: the schema, which stands by itself
@@ -55,37 +60,39 @@ def steps(
     """
     known: dict[tuple[int, int], int] = {}
     positions: dict[int, dict[str, int]] = {}
-    open_pairs: list[tuple[Pair, Iterator[Pair], list[int]]] = []
+    places: dict[tuple[int, _Place], int] = {}
+    open_pairs: list[tuple[tuple[int, int], Iterator[_Below], list[int]]] = []
     total = [0]
 
-    def enter(pair: Pair, into: list[int]) -> None:
-        key = (id(pair[0]), id(pair[1]))
+    def enter(pair: Pair, place: int, into: list[int]) -> None:
+        key = (id(pair[0]), place)
         if key in known:
             into[0] += known[key]
             return
         known[key] = 0  # a pair within itself is checked once
         open_pairs.append(
             (
-                pair,
+                key,
                 _below(schema, *pair, positions, counts_names=own_steps is not None),
                 [1 if own_steps is None else 1 + own_steps(*pair)],
             )
         )
 
     # Pairs that are open are kept in a list, since a chain of references may be longer than the stack.
-    enter((schema, value), total)
+    enter((schema, value), 0, total)
     visits = 0
     while open_pairs:
         visits += 1  # a pair that is known already takes time too
         if most_pairs is not None and visits > 2 * most_pairs:
             return UNCOUNTED
-        pair, below, count = open_pairs[-1]
+        key, below, count = open_pairs[-1]
         following = next(below, None)
         if following is not None:
-            enter(following, count)
+            of, found, at = following
+            enter((of, found), key[1] if at is None else places.setdefault((key[1], at), len(places) + 1), count)
             continue
         open_pairs.pop()
-        known[id(pair[0]), id(pair[1])] = count[0]
+        known[key] = count[0]
         (open_pairs[-1][2] if open_pairs else total)[0] += count[0]
     return total[0]
 
@@ -112,7 +119,7 @@ def steps_of_strangers(schema: object, value: object) -> int:
 
 def _below(
     root: Mapping[str, object], schema: object, value: object, positions: dict[int, dict[str, int]], *, counts_names: bool
-) -> Iterator[Pair]:
+) -> Iterator[_Below]:
     """The pairs that are checked in order to check a pair; those of names only where they may be costly.
 
     `positions` keeps the order of the names in large schemas.
@@ -121,19 +128,19 @@ def _below(
         return
     for key in _REFERENCES:
         if isinstance(found := schema.get(key), str):
-            yield _target(root, found), value
+            yield _target(root, found), value, None
     for one in _listed(schema, _SAME_VALUE):
-        yield one, value
+        yield one, value, None
     if isinstance(value, Mapping):
         named = _by_name(schema, "properties")
-        yield from ((named[name], value[name]) for name in _shared(named, value, positions))
-        yield from product(_by_name(schema, "patternProperties").values(), value.values())
-        yield from product(_listed(schema, _EACH_MEMBER), value.values())
+        yield from ((named[name], value[name], name) for name in _shared(named, value, positions))
+        for one in (*_by_name(schema, "patternProperties").values(), *_listed(schema, _EACH_MEMBER)):
+            yield from ((one, member, name) for name, member in value.items())
         if counts_names:
-            yield from product(_listed(schema, ("propertyNames",)), value)
-        yield from ((one, value) for key in _NAMED_FOR_SAME_VALUE for one in _by_name(schema, key).values())
+            yield from ((one, name, (name,)) for one in _listed(schema, ("propertyNames",)) for name in value)
+        yield from ((one, value, None) for key in _NAMED_FOR_SAME_VALUE for one in _by_name(schema, key).values())
     elif isinstance(value, list):
-        yield from product(_listed(schema, _EACH_ITEM), value)
+        yield from ((one, item, number) for one in _listed(schema, _EACH_ITEM) for number, item in enumerate(value))
 
 
 def _shared(named: Mapping[str, object], value: Mapping[str, object], positions: dict[int, dict[str, int]]) -> Iterable[str]:
