@@ -115,7 +115,7 @@ def test_steps_do_not_depend_on_which_one_is_longer(named: list[int], present: l
 
 @pytest.mark.parametrize("item", ["a", "ab", 7, 7.5, None, {"k": 1}], ids=repr)
 def test_a_stranger_schema_judges_equal_values_alike_whichever_objects_they_are(item: object) -> None:
-    """Regression: a provider in the process gave one object many times, and the replay, which reads several, refused the reply."""
+    """Regression: a provider in the process gave one object many times; the replay, which reads several, refused the reply."""
     schema = JsonSchema(
         {"properties": {"v": {"type": "array", "items": {"type": ["string", "number", "null", "object"]}}}}, is_of_stranger=True
     )
