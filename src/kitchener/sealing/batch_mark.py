@@ -21,7 +21,7 @@ _TRIES: Final = 16
 
 @contextmanager
 def marked(batch: Path) -> Iterator[None]:
-    """Keeps a mark beside a batch until the end of the block. If the block fails, the mark stays.
+    """Keeps a mark beside a batch until the end of the block. If the block fails and has left a batch, the mark stays.
 
     Raises:
         OSError: it cannot be made or removed
@@ -31,6 +31,11 @@ def marked(batch: Path) -> Iterator[None]:
     try:
         yield
         os.unlink(mark)
+    except BaseException:
+        if not os.path.lexists(batch):
+            with suppress(OSError):  # then it stays, and the next process finds nothing to overwrite
+                os.unlink(mark)
+        raise
     finally:
         os.close(fd)
 

@@ -129,7 +129,7 @@ def may_be_ledger(path: Path) -> bool:
     if any(path.with_name(f"{path.name}{end}").exists() for end in (".checkpoint", ".segments")):
         return True
     if not path.is_file():
-        return False
+        return True  # somebody may have put a pipe, a link or a directory into a ledger's place
     try:
         with path.open("rb") as file:
             begin = file.read(len(OPENING))
