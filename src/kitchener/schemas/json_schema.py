@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 import jsonschema_rs
 
 from kitchener.schemas.pattern_limits import MATCH_OPTIONS, pattern_problem
-from kitchener.schemas.schema_steps import refers, steps, steps_of_strangers
+from kitchener.schemas.schema_steps import UNCOUNTED, refers, steps, steps_of_strangers
 
 MAX_ERROR_CHARS: Final = 600
 """Longest description of a violation, in characters. The description is shown to the model and recorded."""
@@ -54,6 +54,9 @@ class JsonSchema:
     def problem(self, value: object) -> str | None:
         """Returns how a value violates the schema, or None. A value that the validator cannot read violates it too."""
         count = self._steps(value)
+        if count == UNCOUNTED:
+            most = f"expected at most {MAX_COUNTED_PAIRS:,} parts"
+            return f"the whole value: it has too many parts, or the schema too many ways to read it; {most}"
         if count > MAX_STEPS:
             return f"the whole value: the schema has too many ways to read it; expected at most {MAX_STEPS:,} steps"
         try:
