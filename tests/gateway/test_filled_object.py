@@ -88,3 +88,18 @@ def test_a_schema_that_multiplies_is_not_filled_to_its_end() -> None:
     for _ in range(60):
         arrays = {"type": "array", "minItems": 100, "items": arrays}
     assert len(str(filled({"type": "object", "required": ["a"], "properties": {"a": arrays}}, "x"))) < 10_000_000
+
+
+def test_limits_may_be_whole_numbers_with_a_fraction() -> None:
+    """JSON schemas may say `3.0`."""
+    named = {"a": {"type": "string", "minLength": 3.0, "maxLength": 4.0}, "b": {"type": "array", "minItems": 2.0}}
+    schema = {"type": "object", "properties": named, "required": ["a", "b"]}
+    made = filled(schema, "hello")
+    assert made == {"a": "hell", "b": ["hello", "hello"]}
+    assert JsonSchema(schema).problem(made) is None
+
+
+def test_a_long_chain_of_references_is_followed_only_so_far() -> None:
+    chain: dict[str, Any] = {f"s{number}": {"$ref": f"#/$defs/s{number + 1}"} for number in range(2_500)}
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/s0"}}, "required": ["a"], "$defs": chain}
+    assert filled(schema, "hello") == {"a": None}

@@ -276,6 +276,29 @@ def test_keys_whose_names_another_process_is_making_are_left_alone(tmp_path: Pat
     assert (nameless(directory), list(directory.rglob("*.naming"))) == ([], [])
 
 
+def test_a_name_that_cannot_be_read_keeps_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails for a moment, while what a crash has left is looked through, destroys no key that is in use."""
+    directory, readlink = tmp_path / "keys", os.readlink
+    kid = Keyring(directory).get("ada").kid
+    Keyring(directory).load(["bo"])
+    for each in list((directory / "batches").glob("*.keys")):
+        each.with_suffix(".naming").touch()  # as a crash leaves it
+    names = set(map(str, directory.glob("*.key")))
+
+    def fails(path: Any, **options: Any) -> str:
+        if str(path) in names:
+            raise OSError(5, "Input/output error")
+        return str(readlink(path, **options))
+
+    monkeypatch.setattr(os, "readlink", fails)
+    with pytest.raises(SealingError, match="Input/output error"):
+        Keyring(directory).destroy("cy")
+    monkeypatch.undo()
+    Keyring(directory).load(["cy"])
+    assert Keyring(directory).get("ada").kid == kid
+    assert (nameless(directory), list(directory.rglob("*.naming"))) == ([], [])
+
+
 def copied(directory: Path, to: Path, how: str) -> None:
     if how == "rename":
         directory.rename(to)

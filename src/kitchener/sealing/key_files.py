@@ -185,10 +185,17 @@ class KeyFiles:
     def _has_name(self, batch: Path, slot: int, text: bytes) -> bool:
         """Whether the name of the subject in a slot leads to this slot."""
         try:
-            digest = json.loads(text)["subject"]
-            return os.readlink(self.path(str(digest))) == f"{_BATCHES}/{batch.name}:{slot}"
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # it was not written to its end
+            name = self.path(str(json.loads(text)["subject"]))
+        except (ValueError, KeyError, TypeError, RecursionError):  # it was not written to its end
             return False
+        try:
+            return os.readlink(name) == f"{_BATCHES}/{batch.name}:{slot}"
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # a file with a key of its own
+                return False
+            raise  # nobody knows what it says, so the key stays
 
     def _destroy_slot(self, path: str, place: re.Match[str] | None, digest: str) -> None:
         if place is None:

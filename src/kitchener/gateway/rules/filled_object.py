@@ -13,6 +13,8 @@ _MOST_CHARS: Final = 1_000_000
 """About how long an object may become as JSON, in characters, before the rest is left empty."""
 _LONGEST: Final = 10_000
 """Longest text that is made longer than the reply, characters."""
+_MOST_REFERENCES: Final = 100
+"""How many references are followed one after the other."""
 _EACH: Final = 50
 """Characters that count for each value, so that their number is bounded too."""
 
@@ -48,7 +50,9 @@ class _Filling:
             return self._counted(schema["enum"][0])
         if "$ref" in schema:
             reference = str(schema["$ref"])
-            return None if reference in within else self.value(_at(self._whole, reference), within | {reference})
+            if reference in within or len(within) >= _MOST_REFERENCES:
+                return None
+            return self.value(_at(self._whole, reference), within | {reference})
         for key in ("anyOf", "oneOf", "allOf"):
             if schema.get(key):
                 return self.value(_first(schema[key]), within)
@@ -67,9 +71,10 @@ class _Filling:
             return {name: self.value(named.get(name, True), within) for name in schema.get("required", ())}
         if kind == "array":
             items = schema.get("items", True)
-            return [self.value(items, within) for _ in range(min(schema.get("minItems", 0), _MOST_ITEMS))]
+            return [self.value(items, within) for _ in range(min(int(schema.get("minItems", 0)), _MOST_ITEMS))]
         if kind == "string":
-            return self._counted(self._text.ljust(min(schema.get("minLength", 0), _LONGEST), ".")[: schema.get("maxLength")])
+            least, most = min(int(schema.get("minLength", 0)), _LONGEST), schema.get("maxLength")
+            return self._counted(self._text.ljust(least, ".")[: None if most is None else int(most)])
         return {"boolean": False, "null": None}.get(kind, _smallest(schema)) if kind in _TYPES else None
 
 

@@ -24,7 +24,9 @@ from cryptography.x509.oid import NameOID
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
+from kitchener.gateway.providers.chat_completions import refused_fields
 from kitchener.gateway.providers.chat_completions.chat_endpoint import ChatEndpoint
+from kitchener.gateway.providers.chat_completions.refused_fields import RefusedFields
 from kitchener.records.prompt import PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.fake_server import Answer, FakeServer, completion, error, events, fake_server
@@ -116,6 +118,28 @@ async def test_a_request_is_sent_again_without_an_optional_field_that_the_endpoi
     assert [gone in hit.body for hit in server.hits] == [True, False, False, True]
     if instead is not None:
         assert [instead in hit.body for hit in server.hits] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("field", ["response_format", "tool_choice"])
+async def test_one_callers_refused_value_of_a_field_leaves_the_field_to_all_others(field: str) -> None:
+    """A schema or a choice that the endpoint refuses is not sent again; another one, of another user, is."""
+    refusal = Answer(orjson.dumps({"error": {"message": f"Invalid value for {field}"}}), 400)
+    bad = ask(model_id="m", output_schema={**SCHEMA, "title": "bad"}, tools=(TOOL,), tool_choice="required")
+    good = ask(model_id="m", output_schema=SCHEMA, tools=(TOOL,), tool_choice="auto")
+    async with endpoint(refusal, *[completion('{"n": 1}')] * 4) as (server, provider):
+        for asked in (bad, good, bad, good):
+            assert (await provider.complete(asked)).structured == {"n": 1}
+    assert [field in hit.body for hit in server.hits] == [True, False, True, False, True]
+
+
+async def test_refused_values_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_fields, "REMEMBERED_VALUES", 2)
+    refused = RefusedFields("p", frozenset())
+    asked = [ask(output_schema={**SCHEMA, "title": f"t{number}"}) for number in range(3)]
+    for each in asked:
+        refused.add("m", each, frozenset(("response_format",)))
+    assert [bool(refused.of("m", each)) for each in asked] == [False, True, True]
+    assert not refused.of("other", asked[-1])
 
 
 @pytest.mark.parametrize(

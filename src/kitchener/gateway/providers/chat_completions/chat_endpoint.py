@@ -5,7 +5,6 @@ an optional field, the request is sent again without it, and later requests for 
 `decoding.py` have the format. Explained in `docs/gateway.md`.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
@@ -19,6 +18,7 @@ from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
 from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
+from kitchener.gateway.providers.chat_completions.refused_fields import RefusedFields
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     PostedAnswer,
@@ -28,20 +28,15 @@ from kitchener.gateway.providers.chat_completions.transport import (
 from kitchener.gateway.providers.failures import hide, reason_of_status, shortened, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
-from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 AFTER_END_S: Final = 0.5
 """Longest wait for the end of a connection's answer after its last event, seconds."""
-REMEMBERED_MODELS: Final = 64
-"""Models of which an endpoint's refusals are remembered."""
 OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
 
 _OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
 _NAMES: Final = {"response_format": ("response_format", "json_schema")}
 """Words that name a field in an error text, if they are not the field's own name."""
-
-_log = get_logger(__name__)
 
 
 class ChatEndpoint:
@@ -68,9 +63,7 @@ class ChatEndpoint:
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
         left_out: dict[OptionalField, bool] = {"max_tokens": is_openai, "prompt_cache_key": not keys_cache}
-        self.left_out = frozenset(field for field, is_left_out in left_out.items() if is_left_out)
-        """Optional fields that no request has from the start; each model's refusals are added."""
-        self._refused: OrderedDict[str, frozenset[OptionalField]] = OrderedDict()
+        self._refused = RefusedFields(provider_id, frozenset(field for field, is_left_out in left_out.items() if is_left_out))
         self.traits = ProviderTraits(model_id=model_id, media_types=ALL_CONTENT if is_openai else TEXT_FILES)
 
     def __repr__(self) -> str:
@@ -136,7 +129,7 @@ class ChatEndpoint:
     async def _post(self, request: PromptRequest, *, streams: bool) -> PostedAnswer:
         """Sends a request. Sends it again for each optional field that the endpoint refuses."""
         asked = request.model_id or self._model_id or ""
-        known = without = self._refused.get(asked, self.left_out)
+        known = without = self._refused.of(asked, request)
         while True:
             content = request_body(request, asked, streams=streams, without=without)
             try:
@@ -149,14 +142,13 @@ class ChatEndpoint:
                 continue
             if without is not known:
                 # Remembered only now, because a text that one user caused may name a field by chance.
-                self._remember(asked, without)
+                self._refused.add(asked, request, without - known)
             return answer
 
-    def _remember(self, model: str, refused: frozenset[OptionalField]) -> None:
-        if model not in self._refused and len(self._refused) >= REMEMBERED_MODELS:
-            self._refused.popitem(last=False)
-        self._refused[model] = refused
-        _log.info("model refuses fields", provider_id=self._provider_id, model_id=model, fields=sorted(refused))
+    @property
+    def left_out(self) -> frozenset[OptionalField]:
+        """Optional fields that no request has from the start."""
+        return self._refused.always
 
     def _failure(self, error: Exception) -> ProviderError:
         if isinstance(error, UnusableAnswer):
