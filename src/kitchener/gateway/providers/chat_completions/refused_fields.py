@@ -24,7 +24,7 @@ REMEMBERED_VALUES: Final = 1_024
 _OF_CALLER: Final[frozenset[OptionalField]] = frozenset(("response_format", "tool_choice"))
 """The fields whose values callers give."""
 
-_Value = tuple[str, OptionalField, bytes]
+_RefusedValue = tuple[str, OptionalField, bytes]
 """A model, a field, and a digest of its value."""
 
 
@@ -39,21 +39,21 @@ class RefusedFields:
     def __init__(self, provider_id: str, always: frozenset[OptionalField]) -> None:
         self._provider_id, self.always = provider_id, always
         self._models: OrderedDict[str, frozenset[OptionalField]] = OrderedDict()
-        self._values: OrderedDict[_Value, None] = OrderedDict()
+        self._values: OrderedDict[_RefusedValue, None] = OrderedDict()
 
     def of(self, model: str, request: PromptRequest) -> frozenset[OptionalField]:
         """The fields that a request to a model is sent without."""
         refused = self._models.get(model, self.always)
         if not self._values:
             return refused
-        return refused.union(field for field in _OF_CALLER if _value_of(model, field, request) in self._values)
+        return refused.union(field for field in _OF_CALLER if _refused_value(model, field, request) in self._values)
 
     def add(self, model: str, request: PromptRequest, refused: frozenset[OptionalField]) -> None:
         """Remembers that a model took a request without these fields, after it had refused them."""
         for field in refused & _OF_CALLER:
             if len(self._values) >= REMEMBERED_VALUES:
                 self._values.popitem(last=False)
-            self._values[_value_of(model, field, request)] = None
+            self._values[_refused_value(model, field, request)] = None
         if others := refused - _OF_CALLER:
             if model not in self._models and len(self._models) >= REMEMBERED_MODELS:
                 self._models.popitem(last=False)
@@ -61,6 +61,6 @@ class RefusedFields:
         _log.info("model refuses fields", provider_id=self._provider_id, model_id=model, fields=sorted(refused))
 
 
-def _value_of(model: str, field: OptionalField, request: PromptRequest) -> _Value:
+def _refused_value(model: str, field: OptionalField, request: PromptRequest) -> _RefusedValue:
     given: Mapping[str, object] | str | None = request.output_schema if field == "response_format" else request.tool_choice
     return model, field, hashlib.sha256(orjson.dumps(given, option=orjson.OPT_SORT_KEYS)).digest()
