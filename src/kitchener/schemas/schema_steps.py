@@ -26,9 +26,9 @@ _MAX_MATCHES: Final = 100_000
 
 Pair = tuple[object, object]
 """A schema and a value that is checked against it."""
-_Place = str | int | tuple[str]
+_PlaceInValue = str | int | tuple[str]
 """Where a value stands in the one that holds it: a name, a position, or a name that is itself checked, in a tuple."""
-_Below = tuple[object, object, _Place | None]
+_Below = tuple[object, object, _PlaceInValue | None]
 """A schema, a value, and where the value stands in that of the pair above; None: it is that of the pair above."""
 
 
@@ -60,7 +60,7 @@ def steps(
     """
     known: dict[tuple[int, int], int] = {}
     positions: dict[int, dict[str, int]] = {}
-    places: dict[tuple[int, _Place], int] = {}
+    places: dict[tuple[int, _PlaceInValue], int] = {}
     open_pairs: list[tuple[tuple[int, int], Iterator[_Below], list[int]]] = []
     total = [0]
 
