@@ -251,7 +251,18 @@ class TestEntries:
         assert {"HO1M:RESIDENT%3Abo", "HO1M:ADMIN", "HO2M:ADMIN"} <= ledgers
 
     @pytest.mark.parametrize(
-        ("entry", "code"), [("E-2026-02-18-999999999999", 1), ("E-1", 1), ("T-1", 2), ("E-x", 2), ("E-²", 2)]
+        ("entry", "code"),
+        [
+            ("E-2026-02-18-999999999999", 1),
+            ("E-2026-13-18-000000000001", 2),
+            ("E-2026-02-30-000000000001", 2),
+            ("E-2026-02-18-1", 2),
+            ("E-2026-02", 2),
+            ("E-1", 2),
+            ("T-1", 2),
+            ("E-x", 2),
+            ("E-²", 2),
+        ],
     )
     def test_an_unknown_entry_and_what_is_none(self, two: Cli, entry: str, code: int) -> None:
         outcome = two("ledger", "show", entry)
@@ -263,6 +274,23 @@ class TestEntries:
         assert expected
         for given in ("llm_call", "Llm-Call"):
             assert two("ledger", "tail", "--type", given, "--ledger", "ho1m", "--json").json == expected
-        outcome = two("ledger", "tail", "--type", "turnstarted")
-        assert (outcome.code, outcome.out) == (0, "")
-        assert outcome.err.endswith("the closest type is TURN_STARTED\n")
+
+    @pytest.mark.parametrize(
+        ("given", "hint"),
+        [
+            ("turnstarted", "did you mean TURN_STARTED or "),
+            ("wo_f", "did you mean WO_FAILED?\n"),
+            ("foo", "there are: APPROVAL_REQUESTED, "),
+            ("LEDGER_HEAD_ACCEPT", "did you mean LEDGER_HEAD_ACCEPTED?\n"),
+        ],
+    )
+    def test_a_type_that_there_is_not_is_a_mistake_that_names_those_like_it(self, two: Cli, given: str, hint: str) -> None:
+        outcome = two("ledger", "tail", "--type", given)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert f"no entries of type {given!r}; {hint}" in outcome.err
+
+    @pytest.mark.parametrize("given", ["llm_call", "LEDGER_HEAD_ACCEPTED"])
+    def test_a_type_that_this_ledger_has_none_of_is_told_with_the_other_ledgers(self, two: Cli, given: str) -> None:
+        outcome = two("ledger", "tail", "--type", given, "--json")
+        assert (outcome.code, outcome.json) == (0, [])
+        assert outcome.err.endswith("--ledger looks into another one: ho1m, context, signals, overlays\n")

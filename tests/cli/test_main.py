@@ -77,14 +77,17 @@ def test_the_list_says_of_a_command_what_its_own_help_says_first(command: str) -
         (["session", "show"], "SESSION"),
         (["run", "x.jsonl", "--concurrency", "0"], "--concurrency"),
         (["session", "list", "--agent", "THE BOSS"], "1 to 64 letters, digits"),
-        (["session", "list", "--config", "no.toml"], "no.toml: cannot be read"),
+        (["session", "list", "--config", "no.toml"], "--config = 'no.toml': cannot be read: No such file"),
         (["session", "show", "SES-x"], "is not a session id"),
-        (["run", "no.jsonl"], "no.jsonl: cannot be read"),
+        (["run", "no.jsonl"], "IN.jsonl = 'no.jsonl': cannot be read: No such file"),
         (["memory", "explain"], "ARTIFACT"),
         (["memory", "deactivate", "ART-0a1b2c3d4e5f"], "--reason"),
         (["memory", "quarantine", "intent:question"], "--reason"),
         (["memory", "signals", "--min-count", "-1"], "--min-count"),
-        (["memory", "import", "no.jsonl"], "no.jsonl: cannot be read"),
+        (["memory", "import", "no.jsonl"], "FILE = 'no.jsonl': cannot be read: No such file"),
+        (["replay", "--all", "--with-config", "no.toml"], "--with-config = 'no.toml': cannot be read: No such file"),
+        (["gateway", "what-if", "--with-config", "no.toml"], "--with-config = 'no.toml': cannot be read: No such file"),
+        (["run", "no.jsonl", "--output-schema", "no.json"], "--output-schema = 'no.json': cannot be read: No such file"),
     ],
 )
 def test_a_mistake_gives_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: str) -> None:
@@ -114,7 +117,11 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
         ("session show", "kitchener: the argument SESSION is missing (kitchener session show --help)"),
         ("run", "kitchener: the argument IN.jsonl is missing (kitchener run --help)"),
         ("session list extra 'one more'", "kitchener: unexpected: 'extra' 'one more' (kitchener session list --help)"),
-        ("context explain last --turn T-1", "kitchener: unexpected: 'last' (kitchener context explain --help)"),
+        ("context explain last --turn T-1", "TURN is given twice: by --turn and as 'last' (kitchener context explain --help)"),
+        ("memory bisect last --bad=T-1", "TURN is given twice: by --bad and as 'last' (kitchener memory bisect --help)"),
+        ("memory deactivate ART-1", "the option --reason is missing; it is required (kitchener memory deactivate --help)"),
+        ("chat --config", "kitchener: --config needs a value (kitchener chat --help)"),
+        ("chat --config --root x", "kitchener: --config needs a value (kitchener chat --help)"),
         ("nope", "(kitchener --help)"),
     ],
 )
@@ -122,6 +129,34 @@ def test_a_mistake_names_the_help_of_its_subcommand(cli: Cli, arguments: str, wo
     outcome = cli(*shlex.split(arguments))
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
     assert outcome.err.endswith(f"{words}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("sesion list", "Unknown command 'sesion'; did you mean session? Commands: approval, audit, chat, "),
+        ("memory explian", "Unknown command 'explian'; did you mean explain? Commands: biases, bisect, "),
+        ("memory list", "Unknown command 'list'. Commands: biases, bisect, "),
+        ("help", "Unknown command 'help'; did you mean --help? Commands: approval, "),
+        ("--versoin", "Unknown option '--versoin'; did you mean --version? Commands: approval, "),
+        ("''", "Unknown command ''. Commands: approval, "),
+    ],
+)
+def test_a_command_is_suggested_only_for_a_word_like_it_and_all_are_listed(cli: Cli, arguments: str, words: str) -> None:
+    outcome = cli(*shlex.split(arguments))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"kitchener: {words}")
+    app = build_app(is_listing=False)
+    listed = app["memory"] if arguments.startswith("memory") else app
+    assert all(each in outcome.err for each in listed if not each.startswith("-"))
+
+
+@pytest.mark.parametrize("command", ["run", "session repair", "ledger tail", "init", "chat"])
+def test_a_help_text_names_no_default_that_says_nothing(cli: Cli, command: str) -> None:
+    text = " ".join(cli(*command.split(), "--help").out.replace("│", " ").split())
+    assert "[default: False]" not in text
+    assert "[default: ()]" not in text
+    assert ("[default: 10]" in text) == (command == "ledger tail")
 
 
 @pytest.mark.parametrize(

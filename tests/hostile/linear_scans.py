@@ -11,7 +11,6 @@ import ast
 import contextlib
 import importlib
 import inspect
-import io
 import json
 import pkgutil
 import re
@@ -28,6 +27,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from cyclopts import UnknownCommandError
+
 import kitchener
 from kitchener import criteria, ids, signing
 from kitchener.actors.admission import requests
@@ -41,12 +42,14 @@ from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.tools.results import beginning
 from kitchener.canonical import canonical_bytes, digest
+from kitchener.cli.app import build_app
 from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.listing import folded, moment_of
 from kitchener.cli.terminal.output import table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
+from kitchener.cli.usage import usage_line
 from kitchener.config import HO2Config, LimitsConfig, McpServerConfig, RouterConfig, RuntimeConfig, condition_terms, shown
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
@@ -316,10 +319,13 @@ def _closest_class(text: str) -> object:
     return classes
 
 
-def _closest_type(text: str) -> object:
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+def _closest_command(text: str) -> None:
+    usage_line(UnknownCommandError(unused_tokens=[text], root_input_tokens=[text], app=build_app(is_listing=True)))
+
+
+def _closest_type(text: str) -> None:
+    with contextlib.suppress(KitchenerError):
         check_type(text)
-    return said
 
 
 def _moment(text: str) -> None:
@@ -487,6 +493,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("an agent class", _closest_class),
         Scan("a key that does not exist", lambda text: meant_key(text, RouterConfig, RuntimeConfig)),
         Scan("a type of entries", _closest_type),
+        Scan("a command that does not exist", _closest_command),
         Scan("a time in the past", _moment),
         Scan("words to look for", lambda text: folded(text) in folded(text + text)),
         Scan("wrapped text", lambda text: WordWrap(80).add(text)),

@@ -16,6 +16,7 @@ SOURCE = Path(kitchener.__file__).parent
 TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.cli.config.init": ("difflib", "a provider's name"),
     "kitchener.cli.ledger.ledger": ("difflib", "a type of entries"),
+    "kitchener.cli.usage": ("difflib", "a command that does not exist"),
     "kitchener.config.settings": ("difflib", "a key that does not exist"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),

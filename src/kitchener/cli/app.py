@@ -15,11 +15,12 @@ from contextlib import suppress
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
-from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import StandardError, say, say_traceback
+from kitchener.cli.usage import usage_line
 from kitchener.errors import (
     AdminRefused,
     AdminUnavailable,
@@ -95,6 +96,11 @@ _COMMANDS: Final = (
 )
 
 
+def _shown_default(value: object) -> str | None:
+    """A default as a help text names it; None: not at all, as for a switch that is off and for an empty list."""
+    return None if value in (None, False, ()) else str(value)
+
+
 def build_app(*, is_listing: bool) -> App:
     """The command line.
 
@@ -102,7 +108,14 @@ def build_app(*, is_listing: bool) -> App:
         is_listing: only the list of commands is wanted, so their modules need not be loaded; a help text given here would
             otherwise take the place of a command's own
     """
-    app = App(name="kitchener", help=_HELP, help_format="markdown", version=_version, version_format="plaintext")
+    app = App(
+        name="kitchener",
+        help=_HELP,
+        help_format="markdown",
+        version=_version,
+        version_format="plaintext",
+        default_parameter=Parameter(show_default=_shown_default),
+    )
     for name, place, summary in _COMMANDS:
         app.command(f"kitchener.cli.{place}", name=name, **({"help": summary} if is_listing else {}))
     return app
@@ -118,7 +131,7 @@ def invoke(tokens: Sequence[str]) -> int:
             options.resolve_ids(command, bound.arguments)
         code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
-        return _fail(USAGE, _usage(error))
+        return _fail(USAGE, usage_line(error))
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
@@ -128,18 +141,6 @@ def invoke(tokens: Sequence[str]) -> int:
     except (KitchenerError, OSError, ExceptionGroup) as error:
         return _told(error)
     return code if isinstance(code, int) else OK
-
-
-def _usage(error: CycloptsError) -> str:
-    """What is wrong with a command line, and where the right one is explained."""
-    text = " ".join(str(error).split())
-    argument = error.argument
-    if isinstance(error, MissingArgumentError) and argument is not None and argument.field_info.is_positional:
-        is_option_too = argument.name.startswith("-")
-        text = f"the argument {argument.field_info.name.upper() if is_option_too else argument.name} is missing"
-    elif isinstance(error, UnusedCliTokensError):
-        text = f"unexpected: {' '.join(map(repr, error.unused_tokens or ()))}"
-    return f"{text} (kitchener {''.join(f'{each} ' for each in error.command_chain or ())}--help)"
 
 
 def _told(error: Exception) -> int:

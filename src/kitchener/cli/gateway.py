@@ -14,7 +14,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, Options, SessionChoice
+from kitchener.cli.options import JsonFlag, Options, SessionChoice, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -69,7 +69,8 @@ def what_if(
 
     async def work() -> int:
         loaded = await anyio.to_thread.run_sync(options.load)
-        other = await anyio.to_thread.run_sync(lambda: load_config(with_config, root=loaded.config.plane_root))
+        with named_argument("--with-config", with_config):
+            other = await anyio.to_thread.run_sync(lambda: load_config(with_config, root=loaded.config.plane_root))
         paths = LedgerPaths(loaded.config)
         agent_class = options.agent if session is None else await _class_of(paths, session, options.first_agent)
         calls = await _read(paths, agent_class, session)

@@ -5,7 +5,8 @@ An id is a position of the command line and an option too: `session show SES-…
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, get_args, get_type_hints
@@ -17,7 +18,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError, ConfigError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.inspection.ledger_files import DEFAULT_AGENT, LAST, LedgerPaths
-from kitchener.plain_names import quoted
+from kitchener.plain_names import quoted, shown_path
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 
 
@@ -64,7 +65,8 @@ class Options:
         """
         if self.named_agent is not None and not is_agent_class(self.named_agent):
             raise ConfigError("--agent", "", repr(self.named_agent), f"must be {AGENT_CLASS_FORM}")
-        return load_config(self.config, root=self.root)
+        with named_argument("--config", self.config):
+            return load_config(self.config, root=self.root)
 
     def load_checked(self) -> LoadedConfig:
         """As `load`, and what the settings refer to is there: for commands that are about to run an agent."""
@@ -86,6 +88,22 @@ class Options:
         """These options as one would type them again, with a leading blank, or nothing."""
         text = f" --root {self.root}" if self.root else ""
         return text + (f" --config {self.config}" if self.config else "")
+
+
+@contextmanager
+def named_argument(name: str, path: Path | None) -> Iterator[None]:
+    """Lets the error about a file that cannot be read name the argument with its path.
+
+    Args:
+        name: the argument as a help text calls it, such as `--config`
+        path: its value; None: it was not given
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if path is None or error.source != shown_path(str(path)) or not isinstance(error.__cause__, OSError):
+            raise
+        raise ConfigError(name, "", repr(error.source), error.expected) from error.__cause__
 
 
 def listens(config: RuntimeConfig) -> bool:

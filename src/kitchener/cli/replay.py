@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from kitchener.actors.tools.named_tools import load_tools
 from kitchener.cli.exits import DIVERGED, OK
-from kitchener.cli.options import JsonFlag, Options, SessionChoice
+from kitchener.cli.options import JsonFlag, Options, SessionChoice, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.log_lines import nothing_logged
 from kitchener.cli.terminal.output import print_json, print_text
@@ -115,7 +115,8 @@ async def _replay(
 
 async def _what_if(options: Options, session: str | None, tools: Sequence[str], other: Path, *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
-    policy = await anyio.to_thread.run_sync(settings_of, other, config.plane_root)
+    with named_argument("--with-config", other):
+        policy = await anyio.to_thread.run_sync(settings_of, other, config.plane_root)
 
     async def compare(agent_class: str, opened: AsyncExitStack) -> _ReplayJob[WhatIfReport]:
         what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))

@@ -32,7 +32,7 @@ def test_a_probe_tells_a_dead_port_from_a_provider_that_answers(cli: Cli, tmp_pa
     assert outcome.code == 1
     (found,) = [each for each in outcome.json["findings"] if each["what"] == "probe it"]
     assert found["state"] == "fail"
-    assert found["detail"].startswith("connection: ")
+    assert found["detail"] == "connection: cannot connect to 127.0.0.1:9: connection refused"
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server()) as server:
         settings.write_text(_settings(server.url), encoding="utf-8")
         outcome = cli("doctor", "--probe")

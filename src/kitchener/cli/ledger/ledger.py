@@ -5,9 +5,11 @@
 
 import difflib
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, get_args
@@ -30,7 +32,7 @@ from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerL
 from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
-from kitchener.ledger.audit.accept_head import AcceptedHead
+from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead
 from kitchener.ledger.audit.accept_head import accept_head as accept_head_of
 from kitchener.ledger.reader import index_dirs_of
 from kitchener.ledger.verify.checkpoint import sign_ledger
@@ -47,6 +49,9 @@ for command in (checkpoint, key, proof):
 _EVERYTHING = Options()
 _PAYLOAD_WIDTH = 90
 _TYPE_CHARS: Final = 80
+_LIKE_ENOUGH: Final = 0.6
+"""Smallest similarity of two types of entries, 0 to 1, at which one is suggested for the other."""
+_ENTRY_ID: Final = re.compile(r"E-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9]{12,16})")
 _ENTRY_FIELDS = ("seq", "entry_id", "entry_hash", "entry_type", "entity_id", "timestamp", "payload")
 
 
@@ -295,10 +300,10 @@ class _Progress:
 
 
 async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, is_json: bool) -> int:
-    digits = entry_id.rpartition("-")[2]
-    if not (entry_id.startswith("E-") and digits.isascii() and digits.isdigit()):
+    number = _number_of(entry_id)
+    if number is None:
         raise CallerError(f"{entry_id[:80]!r} is not an entry id: expected one such as E-2026-02-18-000000000007")
-    found = await _entries(options, entry_id, int(digits), ledger)
+    found = await _entries(options, entry_id, number, ledger)
     if not found:
         raise NotOnRecord(f"entry {entry_id!r} is in no ledger here; `kitchener ledger tail` shows the newest entries")
     if is_json:
@@ -306,6 +311,15 @@ async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, i
     else:
         print_text("\n\n".join("\n".join(_entry_lines(each)) for each in found))
     return OK
+
+
+def _number_of(entry_id: str) -> int | None:
+    """The number in an entry id; None: it is none, for example because its date is no day."""
+    named = _ENTRY_ID.fullmatch(entry_id)
+    try:
+        return int(named[2]) if named is not None and date.fromisoformat(named[1]) else None
+    except ValueError:
+        return None
 
 
 async def _entries(options: Options, entry_id: str, number: int, ledger: LedgerName | None) -> list[StoredEntry]:
@@ -337,11 +351,18 @@ def _types(given: str) -> tuple[str, ...]:
 
 
 def check_type(given: str) -> None:
-    """Says on standard error that there is no such type, and which one is like it."""
-    known = [value for name, value in vars(events).items() if name == value]
-    if _types(given)[1] not in known:
-        closest = difflib.get_close_matches(_types(given)[1][:_TYPE_CHARS], known, n=1, cutoff=0.0)
-        say(f"kitchener: Kitchener writes no entries of type {given[:_TYPE_CHARS]!r}; the closest type is {closest[0]}")
+    """Whether Kitchener writes entries of this type.
+
+    Raises:
+        CallerError: it does not, and which types are written like it
+    """
+    known = [LEDGER_HEAD_ACCEPTED, *(value for name, value in vars(events).items() if name == value)]
+    meant = _types(given)[1][:_TYPE_CHARS]
+    if meant not in known:
+        likely = [each for each in known if meant and each.startswith(meant)]
+        likely = likely or difflib.get_close_matches(meant, known, n=3, cutoff=_LIKE_ENOUGH)
+        hint = f"did you mean {' or '.join(likely)}?" if likely else f"there are: {', '.join(sorted(known))}"
+        raise CallerError(f"--type: Kitchener writes no entries of type {given[:_TYPE_CHARS]!r}; {hint}")
 
 
 async def _newest(
@@ -359,6 +380,8 @@ async def _newest(
             newest.append(entry)
         if not newest:
             check_type(entry_type)
+            others = ", ".join(each for each in get_args(LedgerName) if each != ledger)
+            say(f"kitchener: no entry of this type in {ledger}; --ledger looks into another one: {others}")
         return list(newest)
 
 

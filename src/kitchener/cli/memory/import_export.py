@@ -19,6 +19,7 @@ from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import normalise
+from kitchener.plain_names import shown_path
 from kitchener.runtime.admin.operations import ImportOverlays
 from kitchener.runtime.administration import administer
 
@@ -113,7 +114,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+        raise ConfigError(shown_path(str(path)), "", "", f"cannot be read: {error.strerror or error}") from error
 
 
 def _older(record: Mapping[str, object]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import open_view
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, ReasonOption
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
@@ -227,7 +227,8 @@ def import_(
 
     async def work() -> int:
         place = AgentMemory.of(options)
-        overlays = await anyio.to_thread.run_sync(read_import, file, place, subject)
+        with named_argument("FILE", file):
+            overlays = await anyio.to_thread.run_sync(read_import, file, place, subject)
         result = await imported(place, overlays)
         if json:
             taken = [{"subject_id": each, "overlay_ids": ids} for each, ids in result.taken.items()]

@@ -18,6 +18,7 @@ import orjson
 from kitchener.cli.terminal.written_files import write_whole
 from kitchener.config.shown import described_name
 from kitchener.errors import ConfigError
+from kitchener.plain_names import shown_path
 from kitchener.records.parts import FilePart
 
 _FIELDS: Final = ("conversation", "subject_id", "message", "parts")
@@ -170,7 +171,7 @@ def _seekable(path: Path) -> IO[bytes]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise ConfigError(str(path), "", "", f"cannot be read: {error.strerror or error}") from error
+        raise ConfigError(shown_path(str(path)), "", "", f"cannot be read: {error.strerror or error}") from error
     if file.seekable():
         return file
     with file:

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, listens
+from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, listens, named_argument
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -99,7 +99,8 @@ async def _run(
         _check_output(output, path, Path(config.plane_root))
     async with contextlib.AsyncExitStack() as stack:
         index = partial(Messages, path, max_chars=config.limits.max_message_chars)
-        messages = await anyio.to_thread.run_sync(index)
+        with named_argument("IN.jsonl", path):
+            messages = await anyio.to_thread.run_sync(index)
         stack.callback(messages.close)
         results = None
         if output is not None:
@@ -137,9 +138,10 @@ def _output_schema(path: Path | None) -> OutputSchema | None:
         return None
     try:
         return output_schema_of(orjson.loads(read_regular(path, MAX_SCHEMA_CHARS * 4)))
-    except (OSError, ValueError, InvalidOutput) as error:
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError("--output-schema", "", repr(str(path)), f"is no JSON schema of an object: {problem}") from error
+    except OSError as error:
+        raise ConfigError("--output-schema", "", repr(str(path)), f"cannot be read: {error.strerror or error}") from error
+    except (ValueError, InvalidOutput) as error:
+        raise ConfigError("--output-schema", "", repr(str(path)), f"is no JSON schema of an object: {error}") from error
 
 
 def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:

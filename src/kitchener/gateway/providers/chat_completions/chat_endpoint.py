@@ -15,6 +15,7 @@ import anyio
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
+from kitchener.gateway.providers.chat_completions.connection_failures import told_of
 from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
 from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
@@ -162,7 +163,7 @@ class ChatEndpoint:
                 retry_after_s=error.retry_after_s,
             )
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
-        detail = f"{type(error).__name__}: {error}".replace(self._transport.url, "the endpoint")
+        detail = told_of(error).replace(self._transport.url, "the endpoint")
         return ProviderError(self._provider_id, reason, shortened(detail, self._redaction))
 
 

@@ -1,0 +1,47 @@
+"""Turns a failure of a connection into a sentence for a person.
+
+aiohttp's own texts name its classes and its settings of TLS, and leave out the system's word for what happened. An address is
+told as host and port only: the rest of it may be long. Used by `chat_endpoint.py`.
+"""
+
+import os
+import socket
+import ssl
+
+import aiohttp
+
+
+def told_of(error: Exception) -> str:
+    """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop."""
+    match error:
+        case aiohttp.ClientConnectorError():
+            return _told_of_connect(error, f"{error.host}:{error.port}")
+        case aiohttp.ServerDisconnectedError():
+            return "the endpoint closed the connection before it answered"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _told_of_connect(error: aiohttp.ClientConnectorError, place: str) -> str:
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return f"the certificate of {place} is not trusted: {_problem_of_certificate(error.certificate_error)}"
+        case aiohttp.ClientConnectorSSLError():
+            reason = getattr(error.os_error, "reason", None)
+            if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+                return f"no TLS connection to {place}: what listens there does not speak TLS; try http:// in place of https://"
+            return f"no TLS connection to {place}: {reason or error.os_error}"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the host {error.host!r} cannot be found: {error.os_error.strerror or error.os_error}"
+    what = "the proxy " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+    return f"cannot connect to {what}{place}: {_problem_of_socket(error.os_error)}"
+
+
+def _problem_of_certificate(error: Exception) -> str:
+    return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+
+
+def _problem_of_socket(error: OSError) -> str:
+    """The system's word for what happened: asyncio puts the address in its place, and joins those of several attempts."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno).lower()
