@@ -32,6 +32,7 @@ from kitchener.errors import (
     InvalidLifecycle,
     KitchenerError,
     LedgerDamaged,
+    LedgerDiskError,
     LedgerLocked,
     LedgerPathError,
     NotOnRecord,
@@ -51,6 +52,7 @@ from kitchener.errors import (
 _EXIT_CODES: Final = (
     ((LedgerDamaged, FolderDamaged, PartDamaged), DAMAGED),
     ((LedgerLocked, AdminUnavailable), LOCKED),
+    (LedgerDiskError, NEGATIVE),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
     ((UnknownApproval, ApprovalAnswered, ApprovalVoid), NEGATIVE),
