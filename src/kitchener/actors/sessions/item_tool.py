@@ -35,7 +35,7 @@ class ContextItems:
     """
 
     def __init__(self, *, reads_pages: bool = True) -> None:
-        self._reader = reader = _Reader()
+        self._reader = reader = _ItemReader()
         self.tool = _shape(reads_pages=reads_pages).running(reader.read_page if reads_pages else reader.read)
 
     def bind(self, thread_of: Callable[[str], SessionThread | None]) -> None:
@@ -43,7 +43,7 @@ class ContextItems:
         self._reader.thread_of = thread_of
 
 
-class _Reader:
+class _ItemReader:
     """Reads items of the threads that it is given."""
 
     thread_of: Callable[[str], SessionThread | None] | None = None
@@ -66,7 +66,7 @@ class _Reader:
 @cache
 def _shape(*, reads_pages: bool) -> Tool[..., object]:
     """The tool of a reader that has no thread. Cached, because reading a signature is a tenth of opening a runtime."""
-    reader = _Reader()
+    reader = _ItemReader()
     if reads_pages:
         return Tool(reader.read_page, name=ITEM_TOOL, description=_PAGED, read_only=True, max_result_bytes=_MAX_PAGE_BYTES)
     return Tool(reader.read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
