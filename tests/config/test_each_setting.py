@@ -158,6 +158,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.write_timeout_s": Seen(1.0, 1_000.0, with_settings(served.slow_reader, "write_timeout_s")),
     "serve.text_interval_s": Seen(0.0, 1.0, with_settings(served.streamed, "text_interval_s")),
     "serve.wrong_keys_per_minute": Seen(1, 8, with_settings(served.guessed, "wrong_keys_per_minute")),
+    "serve.max_addresses": Seen(1, 8, with_settings(served.guessed, "max_addresses", trusted_proxies=("127.0.0.1",))),
     "serve.warnings_per_minute": Seen(1, 8, served.warned),
     "serve.trusted_proxies": Seen((), ("127.0.0.1",), with_settings(served.guessed, "trusted_proxies")),
     "serve.keep_alive_s": Seen(1.0, 1_000.0, with_settings(served.silent_model, "keep_alive_s")),

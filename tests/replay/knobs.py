@@ -90,6 +90,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.lock_wait_s": _SERVED,
     "serve.text_interval_s": _SERVED,
     "serve.wrong_keys_per_minute": _SERVED,
+    "serve.max_addresses": _SERVED,
     "serve.warnings_per_minute": _SERVED,
     "serve.trusted_proxies": _SERVED,
     "serve.max_requests": _SERVED,
