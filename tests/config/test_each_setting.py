@@ -183,6 +183,7 @@ SHOWN: Final[dict[str, Seen]] = {
         (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
     ),
     "router.providers.*.prompt_cache": Seen("off", "on", with_settings(parts.over_http, "prompt_cache")),
+    "router.providers.*.send_traceparent": Seen(False, True, with_settings(parts.over_http, "send_traceparent")),
     "router.providers.*.max_concurrency": Seen(1, 64, with_settings(parts.in_flight, "max_concurrency")),
     "router.providers.*.requests_per_minute": Seen(1, None, with_settings(parts.in_flight, "requests_per_minute")),
     "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(parts.in_flight, "tokens_per_minute")),

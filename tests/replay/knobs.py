@@ -139,6 +139,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.providers.*.ca_file": "whom a connection trusts, not which provider is called",
     "router.providers.*.media_types": "what a model takes is on record with each turn of a session with images and files",
     "router.providers.*.prompt_cache": "what a cache is told beside the request, which no turn looks at",
+    "router.providers.*.send_traceparent": "what an endpoint is told of a trace, which no turn looks at",
     "router.providers.*.max_concurrency": _WAITING,
     "router.providers.*.requests_per_minute": _WAITING,
     "router.providers.*.tokens_per_minute": _WAITING,
