@@ -280,11 +280,12 @@ class ServedTurns:
         """The turns of a session that run or wait for it, oldest first."""
         return list(self._running.get(session_id, ()))
 
-    def stop_all(self) -> None:
-        """Cancels every turn, because the server shuts down."""
+    def stop_all(self, *, can_record: bool = True) -> None:
+        """Cancels every turn, because the server shuts down. `can_record` is whether that is put on record."""
+        told = "it is aborted on record" if can_record else "its ledgers take no more entries"
         for turns in list(self._running.values()):
             for each in turns:
-                each.stop(RuntimeClosed("the server shut down before the turn had a reply; it is aborted on record"))
+                each.stop(RuntimeClosed(f"the server shut down before the turn had a reply; {told}"))
 
     async def wait_idle(self) -> None:
         """Returns when no turn runs."""
