@@ -261,6 +261,7 @@ def _local_caller(serve: ServeConfig) -> Caller:
         subject=serve.local_subject,
         rights=("chat", "read", "approve", "operate", "erase"),
         max_requests=serve.max_requests,
+        schema_ms_per_minute=_ALL_MS,
     )
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
 
@@ -273,6 +274,8 @@ def anybody(serve: ServeConfig) -> Caller:
 
 
 _UNLIMITED: Final = 1_000_000_000
+_ALL_MS: Final = 60_000
+"""All of one processor's time, milliseconds a minute: who is alone on the machine holds nobody up."""
 _PART_OF_ANYBODY: Final = 4
 
 
