@@ -73,7 +73,7 @@ class KnownHistory(NamedTuple):
     def differing(self, claimed: ClaimedHistory) -> dict[int, SaidPair] | None:
         """What a client claims of replies that are not as on record, by the number of the message.
 
-        A client may leave out the beginning of a long conversation.
+        A client may leave out the beginning of a long conversation, maybe between a message and its reply.
 
         Returns:
             None: the messages differ; {}: nothing does
@@ -85,7 +85,8 @@ class KnownHistory(NamedTuple):
         for number, (each, digest) in enumerate(zip(claimed.pairs, claimed.digests, strict=True), first):
             if digest in (self.digests[number], self.shortened.get(number)):
                 continue
-            if digest_of(each.message, "") != self.messages[number]:
+            is_left_out = number == first and not each.message
+            if not is_left_out and digest_of(each.message, "") != self.messages[number]:
                 return None
             found[number] = each
         return found
@@ -108,7 +109,8 @@ class Histories:
     async def continues(self, session: SessionManager, claimed: ClaimedHistory) -> bool:
         """Whether a client that claims this history goes on with a session.
 
-        It may have stopped reading a reply, and then shows the beginning of it from then on.
+        It may have stopped reading a reply, and then shows the beginning of it from then on. Of a message that it leaves out,
+        it may still show the reply.
         """
         history = await self._of(session)
         differing = history.differing(claimed)
@@ -119,6 +121,8 @@ class Histories:
         for number, shown in differing.items():
             known = said[number]
             if known is None or not (shown.reply or shown.has_calls) or not known.reply.strip().startswith(shown.reply):
+                return False
+            if not shown.message and known.reply.strip() != shown.reply:
                 return False
         shortened = {**history.shortened, **{number: digest_of(each.message, each.reply) for number, each in differing.items()}}
         self._keep(session.session_id, history._replace(shortened=shortened))
