@@ -343,6 +343,33 @@ class TestAConversation:
 
 
 class TestAClientThatGoesAway:
+    @pytest.mark.parametrize("shows_empty", [False, True])
+    async def test_its_conversation_goes_on_though_it_saw_nothing_of_a_reply(self, tmp_path: Path, shows_empty: bool) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold)) as client:
+            chat = client.with_headers(**CHAT)
+            first = await chat.chat("one")
+            await self._leave(client, hold, True, "one", "echo: one")
+            hold.released["wait"].set()
+            said = chat_body("one", "echo: one", "wait", "", "two", "echo: two", "three")["messages"]
+            if not shows_empty:
+                del said[3]
+            for messages in (said[:-2], said):
+                found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": messages})
+                assert found.headers["x-kitchener-session"] == first.headers["x-kitchener-session"]
+            assert [message for message, _ in await said_in(found, client)] == ["one", "wait", "two", "three"]
+
+    async def test_its_conversation_goes_on_after_a_turn_that_was_aborted(self, tmp_path: Path) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold), serve={"client_gone": "cancel"}) as client:
+            chat = client.with_headers(**CHAT)
+            await chat.chat("one")
+            await self._leave(client, hold, True, "one", "echo: one")
+            said = chat_body("one", "echo: one", "wait", "", "two")["messages"]
+            del said[3]
+            found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": said})
+            assert [message for message, _ in await said_in(found, client)] == ["one", "two"]
+
     @pytest.mark.parametrize("stream", [False, True])
     async def test_its_turn_goes_on_and_is_in_the_session(self, tmp_path: Path, stream: bool) -> None:
         hold = Hold("wait", wo_type="synthesize")
@@ -362,12 +389,12 @@ class TestAClientThatGoesAway:
                 await anyio.lowlevel.checkpoint()
             assert (await client.with_headers(**CHAT).chat("two")).status == 200
 
-    async def _leave(self, client: Client, hold: Hold, stream: bool) -> None:
+    async def _leave(self, client: Client, hold: Hold, stream: bool, *before: str) -> None:
         asked = Asked()
         asked.taking.set()
         async with anyio.create_task_group() as tasks:
             chat = client.with_headers(**CHAT)
-            tasks.start_soon(chat.run, asked, "POST", COMPLETIONS, chat_body("wait", stream=stream))
+            tasks.start_soon(chat.run, asked, "POST", COMPLETIONS, chat_body(*before, "wait", stream=stream))
             await hold.arrived["wait"].wait()
             asked.gone.set()
             await asked.done.wait()
