@@ -151,6 +151,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "telemetry.traces": Seen(False, True, with_settings(told.logged, "traces")),
     "serve.utility_calls": Seen("allow", "refuse", with_settings(served.plain_models, "utility_calls")),
     "serve.utility_prompts": Seen((), ("A title for:*",), with_settings(served.titled, "utility_prompts")),
+    "serve.summary_prompts": Seen((), ("Sum up:*",), with_settings(served.summed_up, "summary_prompts")),
     "serve.page": Seen(False, True, with_settings(served.paged, "page")),
     "serve.client_gone": Seen("detach", "cancel", with_settings(served.left, "client_gone")),
     "serve.max_request_bytes": Seen(1_024, 65_536, with_settings(served.long_body, "max_request_bytes")),

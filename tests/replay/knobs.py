@@ -81,6 +81,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.cache_key_names_session": _SERVED,
     "serve.utility_calls": _SERVED,
     "serve.utility_prompts": _SERVED,
+    "serve.summary_prompts": _SERVED,
     "serve.page": _SERVED,
     "serve.client_gone": _SERVED,
     "serve.max_request_bytes": _SERVED,

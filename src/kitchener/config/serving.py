@@ -115,12 +115,20 @@ class ServeConfig(Settings):
     utility_prompts: tuple[Name, ...] = (
         "### Task:\n*<chat_history>\n*</chat_history>*",
         "Provide a concise, 5-word-or-less title for the conversation*",
+        "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title *",
         "You have been provided with a set of responses from various models *",
     )
     """Patterns of prompts by which chat clients ask for titles, tags and suggestions, where no header says so; by default
     those of Open WebUI and LibreChat. A conversation that begins with such a message is one plain model call and no turn.
     Each `*` stands for any text. Empty: a prompt alone makes no such call, so headers and the model's name tell;
     `utility_calls` refuses those, too."""
+    summary_prompts: tuple[Name, ...] = (
+        "Hold on, before you continue I need you to write me a checkpoint of everything so far. Your context window *",
+        "Hold on again, update your checkpoint. Merge the new messages into your existing checkpoint *",
+    )
+    """Patterns of prompts by which chat clients ask for a summary of a long conversation, as its last message; by default
+    those of LibreChat. Such a request is one plain model call and no turn. Each `*` stands for any text. Empty: it is a message
+    to the agent; `utility_calls` refuses what fits."""
     page: bool = True
     """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
