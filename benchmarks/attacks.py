@@ -284,7 +284,7 @@ def attacks(unread_s: float = 4.0) -> list[Attack]:
     )
     return [
         Attack("header bombs", frozenset({_CLOSED, 400, 401, 403, 421, 200, 429}), each(*HEADER_BOMBS)),
-        Attack("JSON bombs", frozenset({200, 400, 404, 415}), each(*map(body, JSON_BOMBS))),
+        Attack("JSON bombs", frozenset({200, 400, 404, 408, 415}), each(*map(body, JSON_BOMBS))),
         Attack("an oversized body", frozenset({_CLOSED, 413}), each(body(b" " * _BIG))),
         Attack("a body in chunks without end", frozenset({_CLOSED, 408, 413}), each(chunked(b"x" * 65_536, 40))),
         Attack("a body in tiny chunks", frozenset({400, 413, 200}), each(chunked(b" ", 50_000))),
@@ -340,7 +340,10 @@ async def under(attack: Attack, port: int, connections: int, said: list[str]) ->
         try:
             await well_behaved(port, attack.name, served, done, attack, said)
         except (OSError, EOFError, TimeoutError, RuntimeError) as error:
-            problems.append(f"{attack.name}: the well-behaved client: {type(error).__name__}: {error}")
+            what = (
+                "its connection ended without an answer" if isinstance(error, EOFError) else f"{type(error).__name__}: {error}"
+            )
+            problems.append(f"{attack.name}: the well-behaved client: {what}")
         finally:
             served.set()
 
