@@ -82,6 +82,11 @@ class Ledgers:
         """How long the commit rounds of these ledgers took so far."""
         return self._group.rounds.statistics()
 
+    @property
+    def take_no_more(self) -> bool:
+        """Whether a write to the disk has failed, so that one of these ledgers takes no entries until it is opened again."""
+        return any(member.storage.journal.problem is not None for member in self._members)
+
     def positions(self) -> dict[str, int]:
         """The number of the last entry of each ledger, by ledger id."""
         return {member.ledger_id: member.position for member in self._members}

@@ -246,6 +246,10 @@ class Runtime:
             total = total.plus(await spent_since(agent.ledgers, subject_id, since, self.config.router.prices))
         return total
 
+    def stopped_classes(self) -> list[str]:
+        """The agent classes whose ledgers take no more entries, because a write to the disk has failed. A restart is needed."""
+        return [name for name, agent in self._agents.items() if agent.is_open and agent.ledgers.take_no_more]
+
     def statistics(self) -> RuntimeStatistics:
         """The present state of queues and workers, and what providers were sent so far, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}

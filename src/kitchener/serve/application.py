@@ -146,8 +146,12 @@ class KitchenerServer:
         await self._guard.wait_idle()
 
     async def _ready(self, request: Request) -> Response:
-        """Whether new requests are admitted."""
-        return PlainTextResponse("draining\n", 503) if self._draining.has_begun else PlainTextResponse("ready\n")
+        """Whether new requests are admitted, and can be recorded."""
+        if self._draining.has_begun:
+            return PlainTextResponse("draining\n", 503)
+        if self._runtime.stopped_classes():
+            return PlainTextResponse("a ledger takes no more entries; the log says why\n", 503)
+        return PlainTextResponse("ready\n")
 
 
 @asynccontextmanager
