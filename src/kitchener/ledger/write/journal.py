@@ -147,7 +147,6 @@ class Journal:
         except OSError as error:
             # Never retried: the kernel may have dropped the pages, and a second fsync would succeed without writing them.
             self.problem = error.strerror or str(error)
-            _log.error("ledger takes no more entries until it is opened again", path=str(self.path), problem=self.problem)
             raise LedgerWriteError(str(self.path), self.problem) from error
 
     def prepare(self, known: IndexedState, each: Callable[[Mark, LineBatch], None], time_us: int) -> None:
