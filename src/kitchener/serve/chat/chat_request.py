@@ -29,7 +29,7 @@ STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an
 
 MAX_MESSAGES: Final = 20_000
 """Most messages of one request."""
-ContentParts = Annotated[list[dict[str, object]], Field(max_length=2_000)]
+AnyParts = Annotated[list[dict[str, object]], Field(max_length=2_000)]
 """The parts of one message, of any kind; each is narrowed where it is read."""
 
 
@@ -39,7 +39,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | ContentParts | None = None
+    content: str | AnyParts | None = None
     tool_calls: list[dict[str, object]] | None = None  # only whether there are any
     tool_call_id: str | None = None
 

@@ -24,6 +24,8 @@ IDLE_S: Final = 90.0
 """How long a connection is kept for the next call, seconds."""
 MAX_UNREAD_BYTES: Final = 65_536
 """Received bytes that wait for the reader, before the connection is read no further. It may be twice as many for a moment."""
+_MOST_INTERIM: Final = 16
+"""Heads that may come before that of the answer. Reading ever more would keep the processor busy until the deadline."""
 
 TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
 """What the client raises if a request fails on its way; `OSError` includes time-outs and refused connections."""
@@ -153,7 +155,11 @@ class OwnConnections:
             if read_timeout_s is not None:
                 protocol.start_timeout()
             message, body = await protocol.read()
+            interim = 0
             while message.code < 200 and message.code != HTTPStatus.SWITCHING_PROTOCOLS:  # such as 103 Early Hints
+                interim += 1
+                if interim > _MOST_INTERIM:
+                    raise aiohttp.ClientConnectionError(f"more than {_MOST_INTERIM} interim answers before the answer")
                 message, body = await protocol.read()
         except HttpProcessingError as error:
             _close(connection)
