@@ -44,7 +44,7 @@ from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
-from kitchener.cli.session.listing import folded, moment_of
+from kitchener.cli.session.session_search import folded, moment_of
 from kitchener.cli.terminal.output import table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.config import HO2Config, LimitsConfig, McpServerConfig, RouterConfig, RuntimeConfig, condition_terms, shown

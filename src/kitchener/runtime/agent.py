@@ -257,7 +257,7 @@ def _resources_of(
         signer=shared.signer,
         store=shared.content,
         media_types=shared.gateway.media_types,
-        comparing=shared.embeddings,
+        comparer=shared.embeddings,
         kinds=kinds,
     )
 

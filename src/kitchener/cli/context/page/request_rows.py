@@ -17,7 +17,7 @@ from kitchener.cli.context.asked import (
     request_lines,
     usage_words,
 )
-from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
+from kitchener.cli.context.page.shapes import Bar, FoldedText, bar_of, folded
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import ModelAnswer, opened
 from kitchener.records.prompt import PromptRequest

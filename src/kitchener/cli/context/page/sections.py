@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.cli.context.asked import as_readable, missing_lines
-from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.request_rows import changed_requests, request_rows
+from kitchener.cli.context.page.shapes import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage
 from kitchener.cli.context.text import intent_words, reason_words
 from kitchener.cli.context.why import doubts, nothing_lines
