@@ -51,6 +51,7 @@ from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools
+from kitchener.runtime.write_failure import WriteFailure
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 from kitchener.telemetry.port import Telemetry
@@ -95,6 +96,7 @@ class RuntimeParts:
     telemetry: Telemetry | None
     tasks: TaskGroup
     scope: anyio.CancelScope
+    write_failure: WriteFailure = field(default_factory=WriteFailure)
     opening_memory: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a memory is open that no agent class uses."""
 
@@ -239,6 +241,7 @@ class Agent:
             index_dir=index_dir(settings),
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
+            on_failure=self._shared.write_failure.note,
         )
 
 

@@ -24,7 +24,7 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
+from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
@@ -189,6 +189,10 @@ class Runtime:
         for agent in self._agents.values():
             await agent.background.wait_idle()
 
+    async def wait_for_write_failure(self) -> LedgerWriteError:
+        """Returns when a commit failed, with why. No turn is recorded from then on: close the runtime, and open another."""
+        return await self._shared.write_failure.wait()
+
     async def erase_subject(self, subject_id: str) -> ErasureReport:
         """Erases a subject: destroys the key, ends the sessions, and deactivates what was learned. Other subjects' turns go on.
 
@@ -304,7 +308,8 @@ class Runtime:
     async def _close(self) -> None:
         limits = self.config.limits
         self._limiter.close()
-        with anyio.move_on_after(limits.shutdown_grace_s):
+        can_record = self._shared.write_failure.error is None
+        with anyio.move_on_after(limits.shutdown_grace_s if can_record else 0):
             await self.drain()
         self._limiter.cancel_running()
         for agent in self._agents.values():

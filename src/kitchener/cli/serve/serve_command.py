@@ -79,6 +79,8 @@ async def _serve(config: RuntimeConfig) -> int:
                     stopping=lambda: notify("STOPPING=1", os.environ),
                     is_shared=handed_over is not None,
                 )
+            if server.write_failure is not None:
+                raise server.write_failure
     return OK
 
 

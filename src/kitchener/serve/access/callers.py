@@ -18,6 +18,7 @@ from kitchener.gateway.providers.factory import read_secret
 from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
+from kitchener.serve.access.schema_time import SchemaTime
 from kitchener.serve.access.wrong_keys import WrongKeys
 from kitchener.serve.problems import RequestRefused
 
@@ -41,15 +42,15 @@ class Caller:
     """Requests of this key that run now."""
     left_behind: int = 0
     """Requests that have ended before the turn that they began: in the background, or because the client went away."""
-    compiling: Rate = field(init=False, repr=False)
-    """Milliseconds of processor time for new schemas."""
+    schema_time: SchemaTime = field(init=False, repr=False)
+    """What the schemas of its requests take."""
     token_secret: str | None = field(default=None, kw_only=True, repr=False)
     """With what tokens are signed that name the subject; None: a header names it."""
     is_local: bool = field(default=False, kw_only=True)
     """Whether there are no keys, so that everybody on this machine is this caller."""
 
     def __post_init__(self) -> None:
-        self.compiling = Rate(self.settings.schema_ms_per_minute)
+        self.schema_time = SchemaTime(self.settings.schema_ms_per_minute)
 
     def check(self, right: ServeRight) -> None:
         """Raises RequestRefused unless the key allows this."""
@@ -135,6 +136,13 @@ class RequestPlace:
                 retry_after_s=1.0,
             )
 
+    def check_going_on(self) -> None:
+        """Raises RequestRefused if no turn may go on for this key, since its checks against schemas have taken too long.
+
+        A turn that goes on checks against the schemas that it began with, which are no part of the request.
+        """
+        self.caller.schema_time.check(anyio.current_time(), is_new=False)
+
     def begin_turn(self) -> None:
         """A turn of the request begins; `end_turn` follows."""
         self._turns += 1
@@ -151,32 +159,6 @@ class RequestPlace:
         self.caller.running -= 1
         if self._turns:
             self.caller.left_behind += 1
-
-
-class SchemaTime:
-    """What compiling the schemas of a request counts against: `schema_ms_per_minute` of its key. Made as the request runs.
-
-    Implements `CompileTime`, also for a worker thread, which has no event loop's clock.
-
-    Args:
-        caller: who sent the request
-    """
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller, self._now = caller, anyio.current_time()
-
-    def check(self) -> None:
-        """Raises RequestRefused if schemas of this key have taken too long."""
-        wait = self._caller.compiling.ready_at(1) - self._now
-        if wait > 0:
-            most = self._caller.settings.schema_ms_per_minute
-            raise RequestRefused(
-                429, "rate_limited", f"new schemas took more than {most} ms (schema_ms_per_minute)", retry_after_s=wait
-            )
-
-    def spend(self, seconds: float) -> None:
-        """Books processor time."""
-        self._caller.compiling.take(max(1, round(seconds * 1_000)), self._now)
 
 
 class Callers:

@@ -6,7 +6,7 @@ Knows no session and no runtime. What of a request counts, is ignored or is refu
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +27,11 @@ WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
 STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
 """The reply to an answer about a tool call after which others are still missing."""
 
+MAX_MESSAGES: Final = 20_000
+"""Most messages of one request."""
+ContentParts = Annotated[list[dict[str, object]], Field(max_length=2_000)]
+"""The parts of one message, of any kind; each is narrowed where it is read."""
+
 
 class ChatMessage(BaseModel):
     """One message of the conversation that a client sends along."""
@@ -34,7 +39,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, object]] | None = None  # parts of any kind; each is narrowed where it is read
+    content: str | ContentParts | None = None
     tool_calls: list[dict[str, object]] | None = None  # only whether there are any
     tool_call_id: str | None = None
 
@@ -53,7 +58,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     model: str = Field(max_length=256)
-    messages: list[ChatMessage] = Field(min_length=1, max_length=20_000)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int | None = None

@@ -101,6 +101,7 @@ class ResponsesDoor:
         content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
         going = await self._going_on(request, body, supervisor, subject_id, asked, content)
         if going is not None:
+            place_of(request).check_going_on()
             session_id = going.session_id
             log = self._begin(request, body, supervisor, session_id, going.give)
         else:

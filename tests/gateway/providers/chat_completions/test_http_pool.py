@@ -81,6 +81,35 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again() -> No
     assert connections == 3
 
 
+@pytest.mark.parametrize("is_read_before", [False, True])
+async def test_a_second_answer_to_a_call_is_not_the_answer_to_the_next_one(*, is_read_before: bool) -> None:
+    """The next call may be another subject's. Regression: it got the answer that nobody had asked for."""
+    other, connections = ANSWER.replace(b"Hello!", b"Other!"), 0
+    is_answered, is_sent = anyio.Event(), anyio.Event()
+
+    async def handle(stream: SocketStream) -> None:
+        nonlocal connections
+        connections += 1
+        async with stream:
+            await stream.receive()
+            await stream.send(ANSWER)
+            await is_answered.wait()
+            if connections == 1:
+                await stream.send(other)
+                is_sent.set()
+            await anyio.sleep_forever()
+
+    async with served(handle) as url, opened(url) as provider:
+        with anyio.fail_after(20):
+            assert (await provider.complete(ask())).text == "Hello!"
+            is_answered.set()
+            await is_sent.wait()
+            if is_read_before:
+                await anyio.wait_all_tasks_blocked()
+            assert (await provider.complete(ask())).text == "Hello!"
+    assert connections == 2
+
+
 async def test_an_answer_that_is_no_http_is_a_connection_failure_that_names_no_key() -> None:
     async def handle(stream: SocketStream) -> None:
         async with stream:

@@ -5,14 +5,17 @@ stream. `lent_pool.py` lends the same connections to trio, which aiohttp does no
 read. Explained in `docs/gateway.md`.
 """
 
+import select
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
@@ -129,13 +132,12 @@ class OwnConnections:
         self._connector, self._timeout = connector, aiohttp.ClientTimeout(sock_connect=target.connect_timeout_s)
         self._request = _model_request(target)
         self._head = _head_of(self._request)
+        self._used = WeakSet[ResponseHandler]()
+        """Those that have had an answer."""
 
     async def post(self, content: bytes, read_timeout_s: float | None) -> OwnAnswer:
         """See `Connections`."""
-        try:
-            connection = await self._connector.connect(self._request, [], self._timeout)
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+        connection = await self._connection()
         try:
             protocol, transport = connection.protocol, connection.transport
             if protocol is None or transport is None or transport.is_closing():
@@ -160,7 +162,34 @@ class OwnConnections:
         except BaseException:
             _close(connection)
             raise
+        self._used.add(protocol)
         return OwnAnswer(message, body, connection)
+
+    async def _connection(self) -> Connection:
+        """A connection on which nothing has come since its last answer.
+
+        What nobody asked for, such as a second answer to the call before, would be read as the answer to this one, which may be
+        somebody else's.
+        """
+        while True:
+            try:
+                connection = await self._connector.connect(self._request, [], self._timeout)
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+            protocol = connection.protocol
+            if protocol is None or protocol not in self._used or not (protocol.should_close or _has_unread(protocol)):
+                return connection
+            _close(connection)
+
+
+def _has_unread(protocol: ResponseHandler) -> bool:
+    """Whether bytes have arrived that the event loop has not read yet."""
+    held = protocol.transport.get_extra_info("socket") if protocol.transport is not None else None
+    if held is None or held.fileno() < 0 or not hasattr(select, "poll"):  # only POSIX has it
+        return False
+    asked = select.poll()
+    asked.register(held.fileno(), select.POLLIN)
+    return bool(asked.poll(0))
 
 
 @asynccontextmanager
