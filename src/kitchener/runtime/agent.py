@@ -17,7 +17,7 @@ from kitchener.actors.assembly import ComponentKinds, SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
-from kitchener.actors.executor.hosted import HostedExecutor
+from kitchener.actors.executor.executor_host import HostedExecutor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, lacks_history, with_reply_contract
 from kitchener.actors.sessions.active_text import ActiveText
@@ -260,7 +260,7 @@ def _resources_of(
         signer=shared.signer,
         store=shared.content,
         media_types=shared.gateway.media_types,
-        comparing=shared.embeddings,
+        comparer=shared.embeddings,
         kinds=kinds,
     )
 

@@ -404,11 +404,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
         open_telemetry(config.telemetry, injected.telemetry) as telemetry,
     ):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
-            providers = {**known, **injected.providers}
-            if telemetry is None:
-                gateway = LLMGateway(config.router, providers, limits=limits)
-            else:
-                gateway = telemetry.gateway(config.router, providers, limits)
+            gateway = _gateway_of(config, {**known, **injected.providers}, telemetry)
             await anyio.to_thread.run_sync(check_place, config)
             sealer, key = sealer_of(config), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
@@ -426,27 +422,34 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
                 servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeParts(
-                    config,
-                    injected,
-                    gateway,
-                    models,
-                    limiter,
-                    text,
-                    sealer,
-                    signer,
-                    content,
-                    similar,
-                    memories,
-                    servers,
-                    telemetry,
-                    tasks,
-                    scope,
+                    config=config,
+                    injected=injected,
+                    gateway=gateway,
+                    models=models,
+                    limiter=limiter,
+                    active_text=text,
+                    sealer=sealer,
+                    signer=signer,
+                    content=content,
+                    embeddings=similar,
+                    memories=memories,
+                    servers=servers,
+                    telemetry=telemetry,
+                    tasks=tasks,
+                    scope=scope,
                 )
                 runtime = Runtime(shared)
                 book.earlier = runtime._spent_since
                 task_status.started(runtime)
                 with ends_when_told("the task that holds the runtime"):
                     await anyio.sleep_forever()
+
+
+def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], telemetry: Telemetry | None) -> LLMGateway:
+    """The gateway over these providers. With telemetry it also tells of each attempt."""
+    if telemetry is None:
+        return LLMGateway(config.router, providers, limits=config.limits)
+    return telemetry.gateway(config.router, providers, config.limits)
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:

@@ -34,7 +34,6 @@ from kitchener.telemetry.instruments import Instruments
 _log = get_logger(__name__)
 
 AttributeValue = str | bool | int | float | list[str]
-"""The value of an attribute."""
 _SCOPE = "kitchener"
 _PROPAGATOR = TraceContextTextMapPropagator()
 

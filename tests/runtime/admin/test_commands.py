@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import export_session
-from kitchener.runtime.admin.asking import ask
+from kitchener.runtime.admin.admin_client import ask
 from kitchener.runtime.admin.operations import (
     OPERATIONS,
     ChangeIntent,

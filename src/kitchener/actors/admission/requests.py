@@ -10,7 +10,7 @@ from typing import Literal
 
 import anyio
 
-from kitchener.actors.admission.brought_tools import checked_client_tools
+from kitchener.actors.admission.client_tool_checks import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE

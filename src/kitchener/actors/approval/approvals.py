@@ -13,7 +13,7 @@ from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_
 from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
-from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
+from kitchener.actors.sessions.pending_approvals import DeferredWork, WaitingRequest, due
 from kitchener.actors.sources import read_client_tools, read_source
 from kitchener.actors.tools.registry import ToolRegistry, client_outcome
 from kitchener.actors.tools.results import storable

@@ -19,8 +19,8 @@ from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyRe
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
-from kitchener.gateway.providers.pauses import asked_pause_s
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.gateway.providers.retry_after import asked_pause_s
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
 
 CONNECT_TIMEOUT_S: Final = 10.0
