@@ -19,6 +19,7 @@ from kitchener.actors.similarity.vectors import Vector
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
+from kitchener.sealing.subject_key import NONCE_BYTES
 
 _log = get_logger(__name__)
 
@@ -35,7 +36,6 @@ _AT_ONCE: Final = 500
 """Hashes of one query."""
 _BUSY_S: Final = 1.0
 """Longest wait for another process that writes, seconds."""
-_NONCE_BYTES: Final = 12
 
 
 class VectorStore:
@@ -99,7 +99,7 @@ class VectorStore:
         content_hash, data = self._hash(subject_id, text), vector.tobytes()
         data = zlib.crc32(data).to_bytes(4, "big") + data
         if self._sealer is not None and self._sealer.seals:
-            nonce = os.urandom(_NONCE_BYTES)
+            nonce = os.urandom(NONCE_BYTES)
             key = self._sealer.keyring.get(subject_id)
             data = nonce + key.cipher.encrypt(nonce, data, _bound_to(model, content_hash))
         return _folder(subject_id), model, content_hash, data
@@ -112,7 +112,7 @@ class VectorStore:
 
             key = self._sealer.keyring.get(subject_id)
             try:
-                data = key.cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _bound_to(model, content_hash))
+                data = key.cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _bound_to(model, content_hash))
             except (InvalidTag, ValueError):
                 return None
         body = data[4:]
