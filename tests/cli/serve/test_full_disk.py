@@ -4,89 +4,82 @@ One event loop: the command has its own. The limit is a real one of the system (
 """
 
 import json
+import resource
+import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from tests.cli.commands import environment
+import pytest
 
-_LAUNCH = """
-import resource, sys
-limit = int(sys.argv.pop(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+from tests.cli.commands import environment, start
+
+pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits the files of another process")
+
+_WITHOUT_ROOM = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 from kitchener.cli.main import main
 main()
 """
-UNLIMITED = 1 << 40
-SMALL = 200_000
-"""Room for the index and some turns, bytes of each file."""
-LONG = "word " * 4_000
-
-
-def serve(cwd: Path, limit: int) -> "subprocess.Popen[str]":
-    """`kitchener serve` with this limit of the size of files, bytes."""
-    command = [sys.executable, "-c", _LAUNCH, str(limit), "serve", "--port", "0"]
-    return subprocess.Popen(command, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+LIMIT_S = 60.0
+"""Longest wait for a process, seconds."""
 
 
 class Served:
-    """A server that runs."""
+    """A server with a root in a folder; it is told to stop at the end of the block, if it still runs."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-        assert process.stdout is not None
-        self._url = process.stdout.readline().split()[2].rstrip(";/")
+    def __init__(self, folder: Path) -> None:
+        self.process = start("serve", "--port", "0", cwd=folder)
 
-    def post(self, path: str, body: object, key: str = "") -> tuple[int, dict[str, object]]:
+    def __enter__(self) -> Self:
+        assert self.process.stdout is not None
+        self._url = self.process.stdout.readline().split()[2].rstrip(";/")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.communicate(timeout=LIMIT_S)
+
+    def post(self, path: str, body: object, key: str = "") -> tuple[int, Any]:
         headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
         request = urllib.request.Request(self._url + path, json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.loads(error.read())
 
 
-@contextmanager
-def serving(cwd: Path, limit: int) -> Iterator[Served]:
-    process = serve(cwd, limit)
-    try:
-        yield Served(process)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.communicate(timeout=30)
-
-
 def test_a_server_with_a_full_disk_ends_and_the_next_one_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    acknowledged: dict[str, object] = {}
-    with serving(tmp_path, SMALL) as server:
+    first, second = ({"message": each} for each in ("hello", "and then?"))
+    with Served(tmp_path) as server:
         session = server.post("/v1/sessions", {})[1]["session_id"]
-        path, status = f"/v1/sessions/{session}/messages", 200
-        for number in range(100):
-            status, found = server.post(path, {"message": f"{number} {LONG}"}, f"key-{number}")
-            if status != 200:
-                break
-            acknowledged[f"{number}"] = found["turn_id"]
-        _, err = server.process.communicate(timeout=30)
-        assert (status, len(acknowledged) > 0) == (500, True)
-        assert server.process.returncode == 1, "neither done nor wrong settings: a service manager starts it again"
+        path = f"/v1/sessions/{session}/messages"
+        acknowledged = server.post(path, first, "key-1")[1]["turn_id"]
+        room = (tmp_path / ".kitchener/HO2/ADMIN/ho2m.jsonl").stat().st_size + 100
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        assert server.post(path, second, "key-2")[0] == 500
+        _, err = server.process.communicate(timeout=LIMIT_S)
         last = err.splitlines()[-1]
+        assert server.process.returncode == 1, "neither done nor wrong settings: a service manager starts it again"
         assert (last.startswith("kitchener: "), "cannot write" in last, "File too large" in last) == (True, True, True)
 
-    refused = serve(tmp_path, 0)
-    out, err = refused.communicate(timeout=30)
-    assert (refused.returncode, out, "index rebuilt" in err) == (1, "", False), "what the index knows is not thrown away"
-    assert "cannot hold the ledger's index" in err
+    command = [sys.executable, "-c", _WITHOUT_ROOM, "serve", "--port", "0"]
+    full = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (full.returncode, full.stdout, "index rebuilt" in full.stderr) == (1, "", False), "what the index knows is kept"
+    assert "cannot hold the ledger's index" in full.stderr
 
-    with serving(tmp_path, UNLIMITED) as server:
-        again = {
-            number: server.post(path, {"message": f"{number} {LONG}"}, f"key-{number}")[1]["turn_id"] for number in acknowledged
-        }
-        assert again == acknowledged
-        assert server.post(path, {"message": "go on"}, "key-more")[0] == 200
+    with Served(tmp_path) as server:
+        status, found = server.post(path, first, "key-1")
+        assert (status, found["turn_id"]) == (200, acknowledged)
+        status, found = server.post(path, second, "key-2")
+        assert (status, found["turn_id"] == acknowledged) == (200, False)

@@ -260,6 +260,11 @@ class TestFormats:
             assert {(await by_chat(of(client, "ada"))).status for _ in range(100)} == {200}
             assert processor.checks == 100
 
+    async def test_who_is_alone_on_the_machine_holds_nobody_up(self, tmp_path: Path, processor: Processor) -> None:
+        async with serving(tmp_path / "root", giving({"n": 1})) as client:
+            processor.check_s = 2 * AT_ONCE_S
+            assert {(await by_chat(client)).status for _ in range(5)} == {200}
+
     async def test_choices_that_refer_to_each_other_really_cost(self, tmp_path: Path) -> None:
         """On the processor's own clock: such a check takes far more than a millisecond, which is what may be used at once."""
         names = [f"N{number}" for number in range(300)]

@@ -167,12 +167,11 @@ class Callers:
     Args:
         by_digest: callers by the hash of their key
         local: who everybody is without keys; None: there are keys
-        wrong_keys_per_minute: how many wrong keys an address may try a minute
+        wrong_keys: what addresses may try
     """
 
-    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None, wrong_keys_per_minute: int) -> None:
-        self._by_digest, self._local = dict(by_digest), local
-        self._wrong = WrongKeys(wrong_keys_per_minute)
+    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None, wrong_keys: WrongKeys) -> None:
+        self._by_digest, self._local, self._wrong = dict(by_digest), local, wrong_keys
 
     @classmethod
     def load(cls, config: RuntimeConfig) -> "Callers":
@@ -183,6 +182,7 @@ class Callers:
                 configured, or the address is not a loopback one and there are no keys; never shows a key
         """
         serve = config.serve
+        wrong_keys = WrongKeys(serve.wrong_keys_per_minute, serve.max_addresses)
         if not serve.clients:
             if not is_loopback(serve.host):
                 raise ConfigError(
@@ -192,7 +192,7 @@ class Callers:
                 check_caller(serve.local_subject, None)
             except CallerError as error:
                 raise ConfigError(_SOURCE, "serve.local_subject", "", str(error)) from None
-            return cls({}, _local_caller(serve), serve.wrong_keys_per_minute)
+            return cls({}, _local_caller(serve), wrong_keys)
         found: dict[bytes, Caller] = {}
         for name, settings in serve.clients.items():
             at = dotted_key(("serve", "clients", name, "key"))
@@ -204,7 +204,7 @@ class Callers:
             _check_settings(name, settings, config)
             token_secret = _token_secret(name, settings)
             found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute), token_secret=token_secret)
-        return cls(found, None, serve.wrong_keys_per_minute)
+        return cls(found, None, wrong_keys)
 
     def of(self, authorization: str | None, address: str) -> Caller:
         """The caller of a request.
@@ -261,6 +261,7 @@ def _local_caller(serve: ServeConfig) -> Caller:
         subject=serve.local_subject,
         rights=("chat", "read", "approve", "operate", "erase"),
         max_requests=serve.max_requests,
+        schema_ms_per_minute=_ALL_MS,
     )
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
 
@@ -273,6 +274,8 @@ def anybody(serve: ServeConfig) -> Caller:
 
 
 _UNLIMITED: Final = 1_000_000_000
+_ALL_MS: Final = 60_000
+"""All of one processor's time, milliseconds a minute: who is alone on the machine holds nobody up."""
 _PART_OF_ANYBODY: Final = 4
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.records.parts import FilePart
 from kitchener.records.tools.client_tools import ClientOutput
-from kitchener.serve.chat.chat_request import ATTACHED, MAX_MESSAGES, ContentParts, SaidPair, attached_file, joined_rounds
+from kitchener.serve.chat.chat_request import ATTACHED, MAX_MESSAGES, AnyParts, SaidPair, attached_file, joined_rounds
 from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
@@ -32,7 +32,7 @@ class RunMessage(BaseModel):
     """Names the message within the conversation."""
     role: Literal["developer", "system", "user", "assistant", "tool", "activity", "reasoning"]
     """Who said it."""
-    content: str | ContentParts | dict[str, object] | None = None  # narrowed where it is read
+    content: str | AnyParts | dict[str, object] | None = None  # narrowed where it is read
     """Text, or parts; of an activity an object."""
     tool_calls: list[dict[str, object]] | None = Field(None, alias="toolCalls")  # only their ids and names are read
     """Tool calls of the assistant."""

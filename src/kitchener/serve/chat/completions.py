@@ -200,7 +200,7 @@ class ChatDoor:
         return EventStream(pieces, self._config, turn.leave, sent)
 
     async def _plain_call(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
-        work = partial(self._utility.answer, body, supervisor, subject_id)
+        work = partial(self._utility.answer, request, body, supervisor, subject_id)
         response = await until_gone(request.receive, work, lambda: None)
         used = TokenUsage.of_call(response.usage)
         heading = self._heading(body, "utility")

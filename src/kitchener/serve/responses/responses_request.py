@@ -134,7 +134,12 @@ def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
         [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     )
     told = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
-    return ChatBody(model=model, messages=[*told, *_messages(items)] or [ChatMessage(role="user")])
+    wanted = _chat_format(body.text)
+    return ChatBody(
+        model=model,
+        messages=[*told, *_messages(items)] or [ChatMessage(role="user")],
+        response_format=dict(wanted) if wanted is not None else None,
+    )
 
 
 def _ending(items: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:

@@ -62,6 +62,28 @@ async def test_interim_answers_are_passed_over(interim: bytes) -> None:
                 assert (await provider.complete(ask())).text == "Hello!"
 
 
+async def test_interim_answers_without_end_are_not_read_to_the_deadline() -> None:
+    """Regression: they kept the processor busy, and with it everybody waiting, until the time-out of the call."""
+    is_closed = anyio.Event()
+
+    async def handle(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            try:
+                while True:
+                    await stream.send(HINTS * 500)
+            except anyio.BrokenResourceError:
+                is_closed.set()
+
+    async with served(handle) as url, opened(url) as provider:
+        with pytest.raises(ProviderError) as caught, anyio.fail_after(15):
+            await provider.complete(ask())
+        with anyio.fail_after(15):
+            await is_closed.wait()
+    assert caught.value.reason == "connection"
+    assert "more than 16 interim answers" in str(caught.value)
+
+
 async def test_a_connection_whose_request_was_not_read_is_not_used_again() -> None:
     connections = 0
 

@@ -24,6 +24,8 @@ IDLE_S: Final = 90.0
 """How long a connection is kept for the next call, seconds."""
 MAX_UNREAD_BYTES: Final = 65_536
 """Received bytes that wait for the reader, before the connection is read no further. It may be twice as many for a moment."""
+_MOST_INTERIM: Final = 16
+"""Heads that may come before that of the answer. Reading ever more would keep the processor busy until the deadline."""
 
 TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
 """What the client raises if a request fails on its way; `OSError` includes time-outs and refused connections."""
@@ -72,12 +74,13 @@ class HttpAnswer(Protocol):
 class Connections(Protocol):
     """A pool of connections to one endpoint."""
 
-    async def post(self, content: bytes, read_timeout_s: float | None) -> HttpAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> HttpAnswer:
         """Sends a body, and returns the answer as soon as its head is there.
 
         Args:
             content: the body
             read_timeout_s: longest wait for the next bytes of the answer, seconds; None: the caller's scope ends the wait
+            lines: further lines of the head of this request, each with its end
         """
         ...
 
@@ -120,7 +123,7 @@ def _close(connection: Connection) -> None:
 class OwnConnections:
     """Connections of the running event loop, which is asyncio's. `open_own_connections` opens them.
 
-    Every request has the same head but for its length, so it is written once, and aiohttp's session, which makes a dozen
+    Every request has the same head but for its end, so it is written once, and aiohttp's session, which makes a dozen
     objects and a task for each request, is left out: that is two fifths of a call's CPU time (`benchmarks/model_calls.py`).
 
     Args:
@@ -135,7 +138,7 @@ class OwnConnections:
         self._used = WeakSet[ResponseHandler]()
         """Those that have had an answer."""
 
-    async def post(self, content: bytes, read_timeout_s: float | None) -> OwnAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> OwnAnswer:
         """See `Connections`."""
         connection = await self._connection()
         try:
@@ -148,11 +151,15 @@ class OwnConnections:
                 read_timeout=read_timeout_s,
                 read_bufsize=MAX_UNREAD_BYTES,
             )
-            transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(content), content))
+            transport.write(b"%b%d\r\n%b\r\n%b" % (self._head, len(content), lines, content))
             if read_timeout_s is not None:
                 protocol.start_timeout()
             message, body = await protocol.read()
+            interim = 0
             while message.code < 200 and message.code != HTTPStatus.SWITCHING_PROTOCOLS:  # such as 103 Early Hints
+                interim += 1
+                if interim > _MOST_INTERIM:
+                    raise aiohttp.ClientConnectionError(f"more than {_MOST_INTERIM} interim answers before the answer")
                 message, body = await protocol.read()
         except HttpProcessingError as error:
             _close(connection)
