@@ -17,6 +17,7 @@ from typing import Final
 
 from kitchener.actors.similarity.vectors import Vector
 from kitchener.canonical import canonical_bytes, digest
+from kitchener.ledger.disk.file_ops import remove_database
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
 from kitchener.sealing.subject_key import NONCE_BYTES
@@ -93,7 +94,7 @@ class VectorStore:
                 self._is_told = True
                 _log.warning("vectors not kept", path=str(self._path), problem=str(error))
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-                _remove(self._path)
+                remove_database(self._path)
 
     def _row(self, subject_id: str, model: str, text: str, vector: Vector) -> tuple[str, str, str, bytes]:
         content_hash, data = self._hash(subject_id, text), vector.tobytes()
@@ -140,7 +141,7 @@ def erase_vectors(directory: Path, subject_id: str) -> None:
             connection.execute("DELETE FROM vectors WHERE subject = ?", (_folder(subject_id),))
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except (sqlite3.Error, UnicodeDecodeError):
-        _remove(path)
+        remove_database(path)
 
 
 @contextmanager
@@ -158,11 +159,6 @@ def _connection(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
         connection.execute(_TABLE)
         yield connection
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _folder(subject_id: str) -> str:
