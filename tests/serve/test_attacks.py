@@ -83,6 +83,21 @@ async def test_connections_that_send_nothing_give_way_to_those_that_ask(tmp_path
             writer.close()
 
 
+async def test_connections_that_never_asked_give_way_before_one_that_was_served(tmp_path: Path) -> None:
+    """Regression: a burst of them ended the connection of a client between two of its requests."""
+    settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}
+    async with listening(tmp_path / "root", serve=settings) as real:
+        ((reader, writer),) = await connected(real, 1)
+        idle, asked = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]](), http_clients.request("GET", "/healthz")
+        for _ in range(3):
+            writer.write(asked)
+            with anyio.fail_after(10):
+                assert (await http_clients.read_answer(reader)).status == 200
+            idle += await connected(real, 300)  # the server takes 257
+        for _, each in ((reader, writer), *idle):
+            each.close()
+
+
 async def test_a_burst_of_idle_connections_does_not_close_one_whose_request_is_there(tmp_path: Path) -> None:
     """All are taken before the first is read. Regression: the first, which asks, gave way to the last."""
     settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}

@@ -29,7 +29,7 @@ POLICY_MODULES: Final = (
     "kitchener.actors.executor.packs",
     "kitchener.actors.work.quality",
     "kitchener.actors.authority.ranking",
-    "kitchener.actors.sessions.pending",
+    "kitchener.actors.sessions.pending_approvals",
     "kitchener.actors.sessions.state",
     "kitchener.actors.tools.approval_policy",
     "kitchener.canonical",

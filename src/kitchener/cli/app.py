@@ -31,6 +31,7 @@ from kitchener.errors import (
     InvalidLifecycle,
     KitchenerError,
     LedgerDamaged,
+    LedgerDiskError,
     LedgerLocked,
     LedgerPathError,
     NotOnRecord,
@@ -50,6 +51,7 @@ from kitchener.errors import (
 _EXIT_CODES: Final = (
     ((LedgerDamaged, FolderDamaged, PartDamaged), DAMAGED),
     ((LedgerLocked, AdminUnavailable), LOCKED),
+    (LedgerDiskError, NEGATIVE),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
     ((UnknownApproval, ApprovalAnswered, ApprovalVoid), NEGATIVE),

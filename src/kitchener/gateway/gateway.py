@@ -26,7 +26,7 @@ from kitchener.gateway.attempts import (
     PlannedAttempt,
     ProviderUsage,
 )
-from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure
+from kitchener.gateway.provider_faults import check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
