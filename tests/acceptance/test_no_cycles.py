@@ -4,7 +4,7 @@ A server lets collections become rare (`tune_gc`), and prompts are long.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,9 @@ async def streamed(supervisor: HO2Supervisor, session_id: str) -> None:
 
 
 async def left_early(supervisor: HO2Supervisor, session_id: str) -> None:
-    async with aclosing(supervisor.stream_turn("look around", session_id=session_id)) as updates:
+    updates = supervisor.stream_turn("look around", session_id=session_id)
+    assert isinstance(updates, AsyncGenerator)
+    async with aclosing(updates):
         async for _ in updates:
             break
 
