@@ -134,7 +134,7 @@ class CallSettings:
     """Ends the wait of the calls in the lane of a provider with an error, if the last argument returns True of them."""
 
 
-class _Reported(NamedTuple):
+class _ReportedFailure(NamedTuple):
     """The failed attempt that was reported last. Not its exception, whose traceback would hold the call."""
 
     way: PlannedAttempt
@@ -202,7 +202,7 @@ class Attempts:
         self.output_begun = self.has_shown = self.has_begun = False
         self.outlet = None
         self._failures: list[str] = []
-        self._last: _Reported | None = None
+        self._last: _ReportedFailure | None = None
         self._take_next()
 
     @property
@@ -354,7 +354,7 @@ class Attempts:
             return
         self.has_begun = False
         self._failures.append(f"{self.number} {target.provider_id} {error.reason}")
-        self._last = _Reported(self._way, error.reason, error.detail, error.status, error.retry_after_s)
+        self._last = _ReportedFailure(self._way, error.reason, error.detail, error.status, error.retry_after_s)
         await self._on_attempt(
             Attempt(
                 "failed",
