@@ -110,8 +110,9 @@ class ServeConfig(Settings):
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
     utility_calls: Literal["allow", "refuse"] = "allow"
-    """What becomes of requests for titles, tags and suggestions. `allow`: each is one plain model call that is not recorded.
-    `refuse`: they are refused, there is no model `<agent>-utility`, and all that the server asks a model is on record."""
+    """What becomes of requests for titles, tags, suggestions and summaries. `allow`: each is one plain model call that is not
+    recorded. `refuse`: they are refused, there is no model `<agent>-utility`, and all that the server asks a model is on
+    record."""
     utility_prompts: tuple[Name, ...] = (
         "### Task:\n*<chat_history>\n*</chat_history>*",
         "Provide a concise, 5-word-or-less title for the conversation*",

@@ -196,11 +196,11 @@ class _ClientConnection(H11Protocol):
     def _idlest(self) -> "_ClientConnection":
         """The connection that has waited longest, unless what its client sent was not read yet.
 
-        Those that never had a request go first: a flood of them must not end the connections of those who are served. Those
-        that come in one step of the event loop are all taken before the first one is read. In a burst of idle
-        connections, the one that came first and asks for something would be closed.
+        It is one of those that never had a request, or of those that had one, whichever are more: a flood of either kind must
+        not end the connections of clients of the other. Those that come in one step of the event loop are all taken before the
+        first one is read. In a burst of idle connections, the one that came first and asks for something would be closed.
         """
-        waiting = self._unasked or self._kept
+        waiting = max(self._unasked, self._kept, key=len)
         for each in list(islice(waiting, _LOOKED_AT)):
             if not each._has_unread():
                 return each

@@ -43,6 +43,7 @@ class TestAUtilityCall:
             "Provide a concise, 5-word-or-less title for the conversation, using title case conventions.\n\nhello",
             "Analyze this conversation and provide:\n1. The detected language of the conversation\n"
             "2. A concise title in the detected language (5 words or less, no punctuation or quotation)\n\nhello",
+            *SUMMARIES,
         ],
     )
     async def test_what_clients_ask_without_a_header_is_known_by_its_prompt(self, tmp_path: Path, prompt: str) -> None:

@@ -26,7 +26,7 @@ from kitchener.config import described, described_key
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
-from kitchener.records.events import POLICY_VERSION
+from kitchener.records.events import LAST_UNBOUNDED, POLICY_VERSION
 from kitchener.records.prompt import Message
 from kitchener.schemas.compiled_schemas import stranger_schema
 from kitchener.schemas.json_schema import JsonSchema
@@ -40,8 +40,6 @@ MAX_ASKED_SCHEMAS: Final = 64
 MAX_COMPILED_FILES: Final = 64
 """Packs, and contracts, that a process keeps compiled, so that another runtime or a replay with them opens in less time."""
 
-_LAST_UNBOUNDED: Final = 8
-"""The last version of the policy under which the check of an answer against a caller's schema takes as long as it takes."""
 _OF_CALLER: Final = "the schema of `output`"
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
@@ -122,7 +120,7 @@ class CompiledContract:
         """
         if output_schema is None or output_schema is self.output_schema:
             return self
-        schema_digest, is_bounded = canonical_digest(output_schema, at="output_schema"), policy_version > _LAST_UNBOUNDED
+        schema_digest, is_bounded = canonical_digest(output_schema, at="output_schema"), policy_version > LAST_UNBOUNDED
         found = self._asked.get((schema_digest, is_bounded))
         if found is None:
             found = copy(self)

@@ -209,6 +209,12 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
     return kind(str(error.filename or path), problem)
 
 
+def remove_database(path: Path) -> None:
+    """Deletes a database of SQLite, with the files that SQLite keeps beside it. No process may have it open."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
 def is_locked(path: Path) -> bool:
     """Whether a writer has the ledger open. Changes nothing. A writer that opens it at this very moment may be turned away."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from kitchener.errors import LedgerDiskError, LedgerPathError
 from kitchener.ids import path_part
-from kitchener.ledger.disk.file_ops import DISK_ERRORS
+from kitchener.ledger.disk.file_ops import DISK_ERRORS, remove_database
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
 from kitchener.logs import get_logger
@@ -250,7 +250,7 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
             raise _path_error(path, error) from error
         _log.warning("index rebuilt", path=str(path), reason=str(error))
     try:
-        remove_index(path)
+        remove_database(path)
         return _load(path, ledger_id, keys)
     except (sqlite3.Error, OSError) as error:
         raise _path_error(path, error) from error
@@ -266,12 +266,6 @@ def _is_of_disk(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in DISK_ERRORS
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) in _DISK_ERRORS
-
-
-def remove_index(path: Path) -> None:
-    """Deletes an index. No process may have it open."""
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> IndexedState:

@@ -14,7 +14,7 @@ from kitchener.canonical import digest
 from kitchener.records.entries.common import Json
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.entries.turns import ClientCallMapping
-from kitchener.records.events import POLICY_VERSION
+from kitchener.records.events import LAST_UNBOUNDED, POLICY_VERSION
 from kitchener.records.tools.runnable_tool import RunnableTool, ToolTraits
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.schemas.compiled_schemas import KEPT_SCHEMAS, SchemaBudget, StrangerSchema
@@ -25,8 +25,6 @@ CLIENT_SOURCE: Final = "client:"
 """Begins the source of a client tool, before its name."""
 
 _EXPECTED: Final = "parameters: expected a JSON schema that stands by itself"
-_LAST_UNBOUNDED: Final = 8
-"""The last version of the policy under which the check of arguments takes as long as it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class ClientToolset:
         Raises:
             ValueError: a schema is invalid; the error's text names the tool
         """
-        if policy_version <= _LAST_UNBOUNDED:
+        if policy_version <= LAST_UNBOUNDED:
             return _unbounded(self.text, is_trusted)
         self.compiled()
         return _runnable(self.text, is_trusted)

@@ -69,7 +69,7 @@ class UtilityCalls:
         if last.role != "user":
             return False
         text, is_first = message_text(last), all(each.role in ("system", "developer") for each in before)
-        return _fits(text, self._prompts if is_first else self._summary_prompts)
+        return _fits(text, self._summary_prompts) or (is_first and _fits(text, self._prompts))
 
     async def answer(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
         """The model's answer. Where the client asks for an object, it is one as JSON, or whatever the model answered instead.
