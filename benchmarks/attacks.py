@@ -284,7 +284,7 @@ def attacks(unread_s: float = 4.0) -> list[Attack]:
     )
     return [
         Attack("header bombs", frozenset({_CLOSED, 400, 401, 403, 421, 200, 429}), each(*HEADER_BOMBS)),
-        Attack("JSON bombs", frozenset({200, 400, 404, 415}), each(*map(body, JSON_BOMBS))),
+        Attack("JSON bombs", frozenset({200, 400, 404, 408, 415}), each(*map(body, JSON_BOMBS))),
         Attack("an oversized body", frozenset({_CLOSED, 413}), each(body(b" " * _BIG))),
         Attack("a body in chunks without end", frozenset({_CLOSED, 408, 413}), each(chunked(b"x" * 65_536, 40))),
         Attack("a body in tiny chunks", frozenset({400, 413, 200}), each(chunked(b" ", 50_000))),
@@ -314,10 +314,12 @@ async def _slow_body(port: int, connections: int) -> list[int]:
     return await asyncio.gather(*(sent(port, *pieces, pause_s=0.2) for _ in range(connections)))
 
 
-async def well_behaved(port: int, attack_name: str, done: asyncio.Event, found: Attack, said: list[str]) -> None:
-    """Ada talks while the attack runs; each of her replies has to come."""
+async def well_behaved(
+    port: int, attack_name: str, served: asyncio.Event, done: asyncio.Event, found: Attack, said: list[str]
+) -> None:
+    """Ada talks before the attack, which begins when she is `served`, and while it runs; each of her replies has to come."""
     connection, number = Connection(port), 0
-    while not done.is_set() or not number:
+    while not done.is_set():
         message, began = f"Ada says {number} during {attack_name}", time.perf_counter()
         answer = await connection.ask(chat([{"role": "user", "content": message}], **_ADA))
         if not answer.is_whole_stream or not answer.text:
@@ -325,22 +327,29 @@ async def well_behaved(port: int, attack_name: str, done: asyncio.Event, found: 
         found.slowest_s = max(found.slowest_s, time.perf_counter() - began)
         said.append(message)
         found.replies, number = found.replies + 1, number + 1
+        served.set()
         await asyncio.sleep(0.02)
     connection.close()
 
 
 async def under(attack: Attack, port: int, connections: int, said: list[str]) -> list[str]:
     """Runs an attack with a well-behaved client beside it, whose messages are added to `said`. Returns what went wrong."""
-    done, problems = asyncio.Event(), list[str]()
+    served, done, problems = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def talk() -> None:
         try:
-            await well_behaved(port, attack.name, done, attack, said)
+            await well_behaved(port, attack.name, served, done, attack, said)
         except (OSError, EOFError, TimeoutError, RuntimeError) as error:
-            problems.append(f"{attack.name}: the well-behaved client: {type(error).__name__}: {error}")
+            what = (
+                "its connection ended without an answer" if isinstance(error, EOFError) else f"{type(error).__name__}: {error}"
+            )
+            problems.append(f"{attack.name}: the well-behaved client: {what}")
+        finally:
+            served.set()
 
     talking = asyncio.create_task(talk())
     try:
+        await served.wait()
         attack.got.update(await attack.run(port, connections))
     finally:
         done.set()

@@ -49,7 +49,7 @@ def test_a_library_writes_nothing_by_itself(tmp_path: Path) -> None:
 def test_a_handler_of_the_root_logger_gets_the_events(tmp_path: Path) -> None:
     asked = "import logging\nlogging.basicConfig(format='%(name)s %(levelname)s %(message)s %(provider_id)s')\n"
     run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "kitchener.gateway.foreign ERROR provider failed broken" in run.stderr
+    assert "kitchener.gateway.provider_faults ERROR provider failed broken" in run.stderr
     assert run.stdout == ""
 
 

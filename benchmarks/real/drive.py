@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from kitchener import HO2Supervisor, TextDelta, TextRetracted, TurnCompleted, TurnResult, open_runtime
-from kitchener.cli.context.asked import request_lines
+from kitchener.cli.context.shown_requests import request_lines
 from kitchener.records.entries import TurnCompletedPayload, opened, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.replaying import read_prompts

@@ -18,7 +18,19 @@ FIELDS: Final[list[Callable[[], Mapping[str, str]]]] = []
 """Give further fields of an event, such as the ids of the turn in which it is logged. They are asked only if somebody reads
 the event, so that a turn in which nothing is logged does nothing for them."""
 
+RECORD_FILTERS: Final[list[Callable[[logging.LogRecord], bool]]] = []
+"""Say whether a record of this package is logged. A filter of a logger sees nothing of the loggers below it, so these stand for
+one that would."""
+
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
+
+
+class _RecordFilters(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return all(passes(record) for passes in list(RECORD_FILTERS))
+
+
+_FILTER: Final = _RecordFilters()
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
@@ -27,6 +39,7 @@ def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     Args:
         name: the module's `__name__`
     """
+    logging.getLogger(name).addFilter(_FILTER)
     wrapped: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[_only_if_read, _with_fields, structlog.stdlib.render_to_log_kwargs],

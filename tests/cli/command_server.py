@@ -147,6 +147,7 @@ def _load() -> None:
     for module in pkgutil.walk_packages(kitchener.cli.__path__, "kitchener.cli."):
         importlib.import_module(module.name)
     anyio.run(anyio.sleep, 0)
+    importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
     PromptLibrary.load()
     policy_code()
     gc.collect()

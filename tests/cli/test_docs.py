@@ -10,6 +10,7 @@ import pytest
 
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import check_config, load_config
+from tests.cli.command_list import every_command
 from tests.cli.conftest import Cli
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -39,6 +40,20 @@ def with_context_ids(cli: Cli, line: str) -> str:
         if INTENT in line:
             line = line.replace(INTENT, cli("intent", "list", "--session", session, "--json").json[0]["intent_id"])
     return line
+
+
+def test_the_table_of_commands_lists_every_command_and_no_other() -> None:
+    known = {name for name, _ in every_command()}
+    table = (DOCS / "commands.md").read_text(encoding="utf-8").partition("\n\nCommon options")[0]
+    listed = set()
+    for cell in re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE):
+        first, *others = re.findall(r"`([^`]+)`", cell)
+        group = first.split()[0]
+        for each in (first, *(name if name.startswith(f"{group} ") else f"{group} {name}" for name in others)):
+            words = each.split()
+            # A command's arguments stand behind its name.
+            listed.add(next((name for n in (2, 1) if (name := " ".join(words[:n])) in known), each))
+    assert listed == known
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,15 +1,14 @@
 """Ids on the command line: by position or by option, and `last` wherever a session or a turn is meant (docs/commands.md)."""
 
 import inspect
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from kitchener.cli.app import build_app
 from kitchener.cli.options import OUTPUT_NAMES, MayBeLast
+from tests.cli.command_list import every_command
 from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli
 
@@ -31,21 +30,10 @@ OPTIONS_ONLY = {
 }
 
 
-def commands(app: App, name: str = "") -> Iterator[tuple[str, Callable[..., Any]]]:
-    for each in app:
-        if each.startswith("-"):
-            continue
-        full = f"{name} {each}".strip()
-        found = app[each]
-        if found.default_command is not None:
-            yield full, found.default_command
-        yield from commands(found, full)
-
-
 def test_every_id_has_a_position_and_every_session_and_turn_may_be_last() -> None:
     """Rule: an id that a command is about is positional and an option too; a session or turn may be `last`."""
     seen, unused = 0, set(OPTIONS_ONLY)
-    for command, function in commands(build_app(is_listing=False)):
+    for command, function in every_command():
         hints = get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in IDS:
@@ -66,7 +54,7 @@ def test_every_file_that_a_command_writes_is_named_by_the_same_option() -> None:
     """Rule: it is `--out`; the old `--output` and `-o` mean the same."""
     found = {
         f"{command} {name}": tuple(each.name for each in get_args(hints[name]) if isinstance(each, Parameter))
-        for command, function in commands(build_app(is_listing=False))
+        for command, function in every_command()
         for hints in [get_type_hints(function, include_extras=True)]
         for name in inspect.signature(function).parameters
         if name in ("out", "output")

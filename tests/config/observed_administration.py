@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from kitchener.errors import KitchenerError
-from kitchener.runtime.admin.asking import NobodyListens, ask
+from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo

@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 import trio
 
-from kitchener.config import LedgerConfig, ModelPrice, ProviderConfig, RouterConfig
+from kitchener.config import LedgerConfig, LimitsConfig, ModelPrice, ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, KitchenerError, LedgerDamaged, ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.routing import check_router
@@ -25,6 +25,7 @@ from tests.gateway.fake_server import completion, fake_server
 from tests.gateway.test_gateway import Remote
 from tests.ledger.support import FaultFS, SetClock, fact, fill, open_ledger
 from tests.memory.kit import open_memory, recur
+from tests.telemetry.watching import Watch
 
 _HOUR_US: Final = 3_600_000_000
 
@@ -198,16 +199,21 @@ def retried(key: str, **others: Any) -> Callable[[Path, Any], Any]:
 
 
 async def over_http(root: Path, **settings: Any) -> Hashable:
-    """A call to an endpoint: the path and the keys that it saw, and the answer. `{}` in the address is the server's."""
+    """A call in a trace to an endpoint: what it saw of path, keys and trace, and the answer. `{}` stands for its address."""
     async with fake_server(completion("x" * 4_096)) as server:
         address = settings.pop("base_url", "{}").format(server.url)
         config = RouterConfig(
             default_provider="it", providers={"it": ProviderConfig(base_url=address, model="m", max_retries=0, **settings)}
         )
-        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+        watch = Watch()
+        async with (
+            build_providers(config) as providers,
+            watch.telemetry.gateway(config, providers, LimitsConfig()).open() as gateway,
+        ):
             answer = await call(gateway)
         (hit,) = server.hits
-        return hit.path, hit.headers.get("authorization"), hit.body.get("prompt_cache_key"), answer
+        has_trace = "traceparent" in hit.headers
+        return hit.path, hit.headers.get("authorization"), hit.body.get("prompt_cache_key"), has_trace, answer
 
 
 async def opened(root: Path, **settings: Any) -> Hashable:

@@ -160,6 +160,13 @@ async def titled(root: Path, **serve: Any) -> Hashable:
         return len(await client.runtime.sessions())
 
 
+async def summed_up(root: Path, **serve: Any) -> Hashable:
+    """A later message that may be a client's prompt for a summary."""
+    async with serving(root, serve=serve) as client:
+        await client.chat("one", "echo: one", "Sum up: all of it")
+        return len(await client.runtime.sessions())
+
+
 async def plain_models(root: Path, **serve: Any) -> Hashable:
     """The answer of the model for titles."""
     async with serving(root, serve=serve) as client:

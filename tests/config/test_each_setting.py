@@ -151,6 +151,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "telemetry.traces": Seen(False, True, with_settings(told.logged, "traces")),
     "serve.utility_calls": Seen("allow", "refuse", with_settings(served.plain_models, "utility_calls")),
     "serve.utility_prompts": Seen((), ("A title for:*",), with_settings(served.titled, "utility_prompts")),
+    "serve.summary_prompts": Seen((), ("Sum up:*",), with_settings(served.summed_up, "summary_prompts")),
     "serve.page": Seen(False, True, with_settings(served.paged, "page")),
     "serve.client_gone": Seen("detach", "cancel", with_settings(served.left, "client_gone")),
     "serve.max_request_bytes": Seen(1_024, 65_536, with_settings(served.long_body, "max_request_bytes")),
@@ -158,6 +159,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.write_timeout_s": Seen(1.0, 1_000.0, with_settings(served.slow_reader, "write_timeout_s")),
     "serve.text_interval_s": Seen(0.0, 1.0, with_settings(served.streamed, "text_interval_s")),
     "serve.wrong_keys_per_minute": Seen(1, 8, with_settings(served.guessed, "wrong_keys_per_minute")),
+    "serve.max_addresses": Seen(1, 8, with_settings(served.guessed, "max_addresses", trusted_proxies=("127.0.0.1",))),
     "serve.warnings_per_minute": Seen(1, 8, served.warned),
     "serve.trusted_proxies": Seen((), ("127.0.0.1",), with_settings(served.guessed, "trusted_proxies")),
     "serve.keep_alive_s": Seen(1.0, 1_000.0, with_settings(served.silent_model, "keep_alive_s")),
@@ -182,6 +184,7 @@ SHOWN: Final[dict[str, Seen]] = {
         (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
     ),
     "router.providers.*.prompt_cache": Seen("off", "on", with_settings(parts.over_http, "prompt_cache")),
+    "router.providers.*.send_traceparent": Seen(False, True, with_settings(parts.over_http, "send_traceparent")),
     "router.providers.*.max_concurrency": Seen(1, 64, with_settings(parts.in_flight, "max_concurrency")),
     "router.providers.*.requests_per_minute": Seen(1, None, with_settings(parts.in_flight, "requests_per_minute")),
     "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(parts.in_flight, "tokens_per_minute")),

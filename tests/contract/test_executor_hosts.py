@@ -11,7 +11,7 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.executor.executor import HO1Executor
-from kitchener.actors.executor.hosted import HostedExecutor
+from kitchener.actors.executor.executor_host import HostedExecutor
 from kitchener.actors.tools.registry import Tool, ToolRegistry
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig

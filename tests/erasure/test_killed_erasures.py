@@ -15,7 +15,7 @@ import pytest
 from tests.erasure.kit import ADA, fill, found, verified
 
 ERASER = """
-import gc, json, os, shutil, sys, threading
+import gc, importlib, json, os, shutil, sys, threading
 from pathlib import Path
 
 import anyio
@@ -97,6 +97,9 @@ async def look():
 
 
 # before the forks, which would each do it
+for each in {backend, "asyncio"}:
+    importlib.import_module(f"anyio._backends._{each}")
+importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
 PromptLibrary.load()
 policy_code()
 gc.freeze()

@@ -10,6 +10,7 @@ explained in `docs/survival.md`. Exit code 1: something was not.
 """
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -56,8 +57,10 @@ class Harness:
         self._roots = 0
         # before the forks, which would each do it
         importlib.import_module(f"anyio._backends._{backend}")
+        importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
         PromptLibrary.load()
         policy_code()
+        gc.freeze()
 
     def sweep(self, progress: Callable[[Summary], None]) -> Summary:
         """One kill at each record boundary there is."""

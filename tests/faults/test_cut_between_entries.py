@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from kitchener.config import LedgerConfig
-from kitchener.errors import EntryTooLarge, InvalidLifecycle
+from kitchener.errors import EntryTooLarge, InvalidLifecycle, SealingError
 from kitchener.records import events
+from kitchener.replaying import replay_session
+from kitchener.sealing import Sealer
 from kitchener.testing import FakeClock
-from tests.acceptance.context.context_kit import ENFORCE, SID, Talk, actions, talking
+from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, SID, Talk, actions, talking
 from tests.acceptance.memory.remembering import ledger_entries
-from tests.acceptance.stack import places, read_all
+from tests.acceptance.stack import open_scripted, places, read_all, scripted_config
 
 ONE_BY_ONE = LedgerConfig(durability="os", linger_ms=0, max_pending_entries=1)
 LATER = 2_000_000_000_000_000
@@ -103,6 +105,43 @@ async def test_a_decision_that_takes_several_entries_is_there_as_a_whole_or_not_
                 conflict = together == ["SUPERSEDED", "SUPERSEDED"] and number != end
                 result = await ada.say("go on")
                 assert (result.error is not None) is conflict, "what a user did not settle yet is still asked about"
+
+
+async def test_a_session_begins_with_its_first_intent_or_not_at_all(tmp_path: Path) -> None:
+    """Dead after each of the two entries, or in the second one. What goes on afterwards replays."""
+    root = tmp_path / "live"
+    async with talking(root, **BRIDGE, ledger=ONE_BY_ONE):
+        pass
+    began = position(root, events.SESSION_START)
+    assert position(root, events.INTENT_DECLARED) == began + 1
+    for number, rest in ((began, 0), (began, 40), (began + 1, 0)):
+        copy = tmp_path / f"{number} {rest}"
+        died_after(root, copy, number, rest=rest)
+        async with talking(copy, FakeClock(LATER), **BRIDGE) as ada:
+            assert (await ada.say("a train to Rome")).error is None
+            assert actions(await ada.intents()) == ["DECLARED"]
+        report = await replay_session(SID, config=scripted_config(copy, **BRIDGE))
+        assert (report.is_identical, len(report.turns)) == (True, 1)
+
+
+async def test_a_session_whose_subject_can_get_no_key_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full_disk(*_: object) -> None:
+        raise SealingError("no room for a key")
+
+    async with open_scripted(tmp_path, **BRIDGE) as runtime:
+        supervisor, ho2m = runtime.supervisor(), runtime.ledgers().ho2m
+        with monkeypatch.context() as patched:
+            patched.setattr(Sealer, "load_key", full_disk)
+            with pytest.raises(SealingError):
+                await supervisor.handle_turn("hello", subject_id="bo")
+            with pytest.raises(SealingError):
+                await supervisor.start_session(SID, subject_id="bo")
+        assert await read_all(ho2m, entry_type=events.SESSION_START) == []
+        assert await supervisor.start_session(SID, subject_id="bo") == SID
+        assert [each.entry_type for each in await read_all(ho2m, session_id=SID)] == [
+            events.SESSION_START,
+            events.INTENT_DECLARED,
+        ]
 
 
 async def test_a_fork_of_which_a_child_is_refused_leaves_no_child(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ async def test_a_write_or_sync_that_fails_poisons_the_ledger(
         events = worker.run("write", path=path, commits=COMMITS, disk=disk, goes_on=True, backend=anyio_backend)
         if events[-1]["code"] == 0:
             break
-        assert refusals(events) <= {"LedgerWriteError", "LedgerPathError"}
+        assert refusals(events) <= {"LedgerWriteError", "LedgerDiskError"}
         order = [event["event"] for event in events if event["event"] in ("acknowledged", "refused")]
         assert order == sorted(order), "nothing is acknowledged after the first refusal"
         reads = [event["numbers"] for event in events if event["event"] == "reads"]

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from importlib import resources
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 import trio
@@ -106,3 +107,19 @@ def gateway_of(jitter: float = 0.0, fallbacks: dict[str, tuple[str, ...]] | None
 
 def in_virtual_time(test: Callable[[], Awaitable[Any]]) -> Any:
     return trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def cancel_a_reader(gateway: LLMGateway) -> None:
+    """Cancels the reader of a stream after its first item."""
+    got_one = anyio.Event()
+
+    async def read() -> None:
+        async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
+            async for _ in items:
+                got_one.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        with anyio.fail_after(10):
+            await got_one.wait()
+        tasks.cancel_scope.cancel()

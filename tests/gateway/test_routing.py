@@ -141,6 +141,11 @@ LOCAL = ProviderConfig(base_url="http://127.0.0.1:1/v1", model="m")
             "must begin with http",
         ),
         ({"providers": {"v": ProviderConfig(kind="model")}}, "router.providers.v.model", "needs `vendor:model`"),
+        (
+            {"providers": {"v": ProviderConfig(kind="model", model="google:gemini", send_traceparent=True)}},
+            "router.providers.v.send_traceparent",
+            "can send it",
+        ),
         ({"providers": {"v": ProviderConfig(kind="model", model="gpt")}}, "router.providers.v.model", "needs `vendor:model`"),
         (
             {"providers": {"l": ProviderConfig(base_url="http://h/v1")}, "default_provider": "l"},

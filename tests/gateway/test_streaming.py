@@ -25,7 +25,7 @@ from kitchener.records.prompt import (
     Usage,
 )
 from kitchener.testing import ScriptedProvider
-from tests.gateway.asking import Told, ask, read_until_error
+from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
 
 
 class Pieces:
@@ -193,18 +193,7 @@ async def test_a_reader_who_stops_frees_the_slot_and_closes_the_provider() -> No
 async def test_cancelling_a_reader_frees_the_slot_and_closes_the_provider() -> None:
     pieces = Pieces(["a", 1_000])
     async with gateway_of(pieces).open() as gateway:
-        got_one = anyio.Event()
-
-        async def reader() -> None:
-            async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
-                async for _ in items:
-                    got_one.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(reader)
-            with anyio.fail_after(5):
-                await got_one.wait()
-            tasks.cancel_scope.cancel()
+        await cancel_a_reader(gateway)
         assert (gateway.statistics()["p0"].running, pieces.closed) == (0, 1)
 
 

@@ -46,7 +46,7 @@ from kitchener.cli.app import build_app
 from kitchener.cli.config.init import init
 from kitchener.cli.context.page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
-from kitchener.cli.session.listing import folded, moment_of
+from kitchener.cli.session.session_search import folded, moment_of
 from kitchener.cli.terminal.output import table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.cli.usage import usage_line
@@ -57,7 +57,7 @@ from kitchener.context.fold import excerpts, tool_results
 from kitchener.context.fold.events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
-from kitchener.context.lexical import relayed
+from kitchener.context.lexical import relayed_speakers
 from kitchener.context.lexical import words as lexical_words
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.questions import asks
@@ -401,7 +401,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a stub", shortened),
         Scan("an excerpt", _excerpt),
         Scan("a message that asks", asks),
-        Scan("a name before a message", relayed.name_before),
+        Scan("a name before a message", relayed_speakers.name_before),
         Scan("naming a thread", _chosen),
         Scan("a tool's result", _as_result),
         Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),

@@ -13,7 +13,7 @@ from anyio.abc import SocketListener
 
 from kitchener.errors import AdminRefused, AdminUnanswered, AdminUnavailable, CallerError
 from kitchener.runtime.admin import socket_place
-from kitchener.runtime.admin.asking import ask
+from kitchener.runtime.admin.admin_client import ask
 from kitchener.runtime.admin.operations import (
     OPERATIONS,
     EndSession,

@@ -32,10 +32,10 @@ from tests.hostile.kit import BYSTANDER, bystander, unless_bystander
 from tests.hostile.test_edited_ledgers import MOMENT, in_one_commit
 from tests.hostile.test_hostile_settings import FILES
 from tests.hostile.test_secrets_are_not_shown import KEY, MISPLACED
-from tests.hostile.test_stripped_proofs import strip
 from tests.hostile.test_terminal import EVERYTHING, check_harmless
 from tests.hostile.test_written_files import mode
 from tests.ledger.support import forget_index
+from tests.verifier.proofs import strip
 
 DAMAGED: Final = 6
 IN_USE: Final = 7

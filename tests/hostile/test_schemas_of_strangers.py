@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener import ClientTool
-from kitchener.actors.admission.brought_tools import checked_client_tools
+from kitchener.actors.admission.client_tool_checks import checked_client_tools
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.records.output_schema import MAX_SCHEMA_CHARS
+from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.schemas.json_schema import MAX_COUNTED_PAIRS, MAX_STEPS, JsonSchema
 from kitchener.schemas.pattern_limits import MAX_BACKTRACKS, MAX_PATTERNS, match_steps
 from kitchener.testing import ScriptedProvider, replay_session
@@ -129,6 +130,18 @@ def test_replies_of_older_turns_are_checked_as_they_were(version: int) -> None:
     assert (contract.output_problem({"p0": "a" * 3_000 + "b"}) is None) == (version == 8)
     assert contract.output_problem({"p0": "ab"}) is None
     assert contract.output_problem({"p0": "c"}) is not None
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_arguments_of_older_turns_are_checked_as_they_were(version: int) -> None:
+    """A turn of version 8 took arguments of more parts than a client's schema may have now, and its replay has to."""
+    toolset = ClientToolset.of([ClientTool("t", "", {"type": "object", "properties": {"p": {"items": {"type": "integer"}}}})])
+    (found,) = toolset.runnable(is_trusted=False, policy_version=version)
+    many = {"p": list(range(MAX_COUNTED_PAIRS + 1))}
+    bound = found.bind(many)
+    assert bound == many if version == 8 else "too many parts" in bound
+    assert found.bind({"p": [1]}) == {"p": [1]}
+    assert isinstance(found.bind({"p": ["a"]}), str)
 
 
 def test_a_recorded_schema_beyond_the_limits_fits_nothing() -> None:

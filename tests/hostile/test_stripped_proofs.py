@@ -5,7 +5,7 @@ them (docs/proof.md). Both verifiers say the same of every bundle here.
 """
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +24,13 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, echo, open_scripted
 from tests.hostile.kit import BYSTANDER, bystander
+from tests.verifier import conftest as proven_root
 from tests.verifier.kit import NODE, SCRIPT, needs_node, node, refused
-from tests.verifier.proofs import Proven, bundle, fill, shown_rows
+from tests.verifier.proofs import Proven, bundle, shown_rows, strip
 
 pytestmark = needs_node
 ZEROS = f"sha256:{'0' * 64}"
-
-
-@pytest.fixture(scope="module")
-def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
-    return fill(tmp_path_factory.mktemp("proven"))
-
-
-@pytest.fixture(scope="module")
-def good(proven: Proven) -> Path:
-    return bundle(proven, proven.turns[-1], proven.directory / "good.json")
-
-
-def strip(path: Path, to: Path, *types: str, more: Callable[[dict[str, Any]], object] = lambda _: None) -> Path:
-    """A copy of a signed bundle without the bodies of these entries; the count is right, and every signature holds."""
-    content = orjson.loads(path.read_bytes())
-    for part in content["ledgers"]:
-        for row in shown_rows(part):
-            if orjson.loads(row[5])["entry_type"] in types:
-                row.pop()
-                content["entries"] -= 1
-    more(content)
-    to.write_bytes(canonical_bytes(content) + b"\n")
-    return to
-
+proven, good = proven_root.proven, proven_root.good
 
 CALLS = ("TOOL_STARTED", "TOOL_CALL", "LLM_CALL")
 

@@ -36,7 +36,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.tools.named_tools._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
     "kitchener.cli.content.content._save": "compares an id with those on record",
-    "kitchener.inspection.turns.remade_projection.rebuild": "goes through items",
+    "kitchener.inspection.turns.rebuilt_projection.rebuild": "goes through items",
     "kitchener.cli.ledger.ledger._entries": "goes through ledgers",
     "kitchener.cli.memory.tune._values": "what the operator types",
     "kitchener.cli.terminal.typed_lines._from_terminal": "the prompt is the library's own",

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.executor.hosted import HostedExecutor
+from kitchener.actors.executor.executor_host import HostedExecutor
 from kitchener.errors import Overloaded
 from kitchener.lanes.calling_chain import CALLING_CHAIN, calling_chain
 from kitchener.lanes.mailbox import (

@@ -6,6 +6,8 @@ killed_writer.py DIRECTORY fsync|os SEGMENT_BYTES
 killed_writer.py FILE stream            many writers; prints each number that was acknowledged, until it is killed
 """
 
+import gc
+import importlib
 import json
 import os
 import sys
@@ -20,6 +22,7 @@ from kitchener.ledger import LedgerClient
 from tests.ledger.support import Killing, fact, open_ledger, segments_of
 
 COMMITS = (1, 3, 2)
+BACKENDS = ("asyncio", "trio")
 
 
 async def write_until_killed(path: Path, at: int, config: LedgerConfig, acknowledged: int) -> None:
@@ -33,13 +36,16 @@ async def write_until_killed(path: Path, at: int, config: LedgerConfig, acknowle
 
 def kill_at_each_call(directory: Path, durability: str, segment_bytes: int) -> list[dict[str, object]]:
     config = segments_of(segment_bytes or 10**9, durability=durability)
+    for backend in BACKENDS:  # before the forks, which would each do it
+        importlib.import_module(f"anyio._backends._{backend}")
+    gc.freeze()
     outcomes: list[dict[str, object]] = []
     while not outcomes or outcomes[-1]["signal"]:
         path = directory / f"{durability}{len(outcomes)}" / "l.jsonl"
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            backend = ("asyncio", "trio")[len(outcomes) % 2]
+            backend = BACKENDS[len(outcomes) % 2]
             anyio.run(write_until_killed, path, len(outcomes) + 1, config, writer, backend=backend)
             os._exit(0)
         os.close(writer)

@@ -1,5 +1,7 @@
 """Strangers' schemas are compiled once, in a worker thread, and what is kept of them is bounded."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +13,7 @@ from hypothesis import strategies as st
 
 from kitchener import ClientTool
 from kitchener.errors import CallerError
-from kitchener.schemas.compiled_schemas import CompiledSchemas
-from kitchener.schemas.json_schema import JsonSchema
+from kitchener.schemas.compiled_schemas import CompiledSchemas, StrangerSchema
 from kitchener.schemas.pattern_limits import compiled_bytes
 from tests.acceptance.stack import open_scripted
 
@@ -25,16 +26,16 @@ class Watched:
     def __init__(self) -> None:
         self.checked, self.spent, self.threads = 0, list[float](), set[int]()
 
-    def check(self) -> None:
-        self.checked += 1
+    def check(self, *, is_new: bool) -> None:
+        self.checked += is_new
 
-    def spend(self, seconds: float) -> None:
+    def book_compiling(self, seconds: float) -> None:
         self.spent.append(seconds)
         self.threads.add(threading.get_ident())
 
 
-def compiled(kept: CompiledSchemas, key: str, schema: dict[str, Any], time: Watched) -> tuple[JsonSchema, ...]:
-    return kept.of(key, [schema], lambda: [JsonSchema(schema, is_of_stranger=True)], time)
+def compiled(kept: CompiledSchemas, key: str, schema: dict[str, Any], time: Watched) -> tuple[StrangerSchema, ...]:
+    return kept.of(key, [schema], lambda: [StrangerSchema(schema)], time)
 
 
 def test_a_schema_is_compiled_once() -> None:
@@ -56,8 +57,9 @@ def test_why_a_schema_cannot_be_used_is_remembered() -> None:
 
 def test_a_key_without_time_compiles_nothing_new() -> None:
     class Spent(Watched):
-        def check(self) -> None:
-            raise CallerError("no time")
+        def check(self, *, is_new: bool) -> None:
+            if is_new:
+                raise CallerError("no time")
 
     kept = CompiledSchemas(1_000_000)
     with pytest.raises(CallerError):
@@ -87,16 +89,45 @@ def test_patterns_weigh_what_they_take() -> None:
     assert compiled_bytes([TEXT, TEXT]) == 2 * compiled_bytes([TEXT])
 
 
+MEASURE = """
+import gc, resource, sys
+from kitchener.schemas.compiled_schemas import CompiledSchemas, StrangerSchema
+from kitchener.schemas.pattern_limits import compiled_bytes
+
+def keep(number):
+    schema = {"title": str(number), **SHAPE}
+    kept.of(f"sha256:{number:064}", [schema], lambda: [StrangerSchema(schema)])
+    return compiled_bytes([schema])
+
+SHAPE, kept, unit = eval(sys.argv[1]), CompiledSchemas(2**40), 1_024 if sys.platform == "linux" else 1
+for number in range(-50, 0):
+    keep(number)
+gc.collect()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+estimated = sum(map(keep, range(int(sys.argv[2]))))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before) / estimated)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [("{}", 8_000), ("{'prefixItems': [{}] * 1_000}", 100), ("{'pattern': '^a'}", 200)], ids=str
+)
+def test_what_is_kept_takes_no_more_memory_than_is_estimated(shape: str, count: int) -> None:
+    """Measured in a process of its own. The first two shapes are those with the most memory for each character."""
+    ran = subprocess.run([sys.executable, "-c", MEASURE, shape, str(count)], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) < 1.1  # a process grows in steps
+
+
 async def test_a_message_has_its_schemas_compiled_in_another_thread(tmp_path: Path) -> None:
     async with open_scripted(tmp_path) as runtime:
         supervisor, time = runtime.supervisor(), Watched()
         tools = [ClientTool(f"t_{tmp_path.name}", "", TEXT)]
         content = await supervisor.content.checked(
-            "hello", client_tools=tools, output={**TEXT, "title": tmp_path.name}, time=time
+            "hello", client_tools=tools, output={**TEXT, "title": tmp_path.name}, budget=time
         )
         assert (len(time.spent), threading.get_ident() in time.threads) == (2, False)
         again = await supervisor.content.checked(
-            "hello", client_tools=tools, output={**TEXT, "title": tmp_path.name}, time=time
+            "hello", client_tools=tools, output={**TEXT, "title": tmp_path.name}, budget=time
         )
         assert (len(time.spent), again) == (2, content)
         result = await supervisor.handle_turn("hello", **content._asdict())

@@ -120,7 +120,8 @@ async def run_request(
 ) -> None:
     """Runs a request whose body comes in these pieces."""
     plain, _, query = path.partition("?")
-    sent = {"host": "localhost", "content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+    given = {name.replace("_", "-").lower(): value for name, value in headers.items()}
+    sent = {"host": "localhost", "content-type": "application/json", **given}
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -131,7 +132,7 @@ async def run_request(
         "raw_path": plain.encode(),
         "root_path": "",
         "query_string": query.encode(),
-        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in sent.items()],
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in sent.items()],
         "client": ("127.0.0.1", 50_000),
         "server": ("127.0.0.1", 8_321),
         "state": {},

@@ -83,6 +83,47 @@ async def test_connections_that_send_nothing_give_way_to_those_that_ask(tmp_path
             writer.close()
 
 
+async def test_connections_that_never_asked_give_way_before_one_that_was_served(tmp_path: Path) -> None:
+    """Regression: a burst of them ended the connection of a client between two of its requests."""
+    settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}
+    async with listening(tmp_path / "root", serve=settings) as real:
+        ((reader, writer),) = await connected(real, 1)
+        idle, asked = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]](), http_clients.request("GET", "/healthz")
+        for _ in range(3):
+            writer.write(asked)
+            with anyio.fail_after(10):
+                assert (await http_clients.read_answer(reader)).status == 200
+            idle += await connected(real, 300)  # the server takes 257
+        for _, each in ((reader, writer), *idle):
+            each.close()
+
+
+async def test_connections_that_were_served_and_stay_give_way_to_those_that_come(tmp_path: Path) -> None:
+    """Two come in one step of the event loop: the second takes the place of one that stays, not that of the first."""
+    settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}
+    async with listening(tmp_path / "root", serve=settings) as real:
+        address, asked = ("127.0.0.1", port_of(real)), http_clients.request("GET", "/healthz")
+        stay = await connected(real, 256)  # one more and the first would be closed
+        for reader, writer in stay:
+            writer.write(asked)
+            with anyio.fail_after(10):
+                assert (await http_clients.read_answer(reader)).status == 200
+        with ExitStack() as opened_here:
+            new = [opened_here.enter_context(socket.create_connection(address)) for _ in range(2)]
+            with anyio.fail_after(10):
+                assert await stay[0][0].read() == b""
+                assert await stay[1][0].read() == b""
+            for each in new:
+                each.sendall(asked)
+                each.setblocking(False)
+            for each in new:
+                with anyio.fail_after(10):
+                    answer = await asyncio.get_running_loop().sock_recv(each, 1_000)
+                assert answer.startswith(b"HTTP/1.1 200 ")
+        for _, writer in stay:
+            writer.close()
+
+
 async def test_a_burst_of_idle_connections_does_not_close_one_whose_request_is_there(tmp_path: Path) -> None:
     """All are taken before the first is read. Regression: the first, which asks, gave way to the last."""
     settings = {**SERVE, "request_timeout_s": 1_000.0, "max_requests": 1}

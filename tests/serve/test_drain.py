@@ -12,7 +12,7 @@ import pytest
 from kitchener.config import ServeConfig
 from kitchener.records import events
 from kitchener.serve.application import open_listener
-from kitchener.serve.listening import listen
+from kitchener.serve.uvicorn_server import listen
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.memory.remembering import EASY, Pause, overlays, student
 from tests.acceptance.stack import Hold, echo

@@ -1,4 +1,7 @@
-"""The task that looks after all streams outlives each of them, however short it is: with it, the server would end."""
+"""The task that looks after all streams outlives each of them, however short it is: with it, the server would end.
+
+And a stream that has sent all its pieces ends, whatever else was to be written.
+"""
 
 from collections.abc import AsyncGenerator
 
@@ -6,7 +9,7 @@ import anyio
 from starlette.types import Message
 
 from kitchener.config import ServeConfig
-from kitchener.serve.event_stream import OPEN_STREAMS, EventStream, OpenStreams
+from kitchener.serve.event_stream import COMMENT, OPEN_STREAMS, EventStream, OpenStreams
 
 
 async def one_piece() -> AsyncGenerator[bytes, None]:
@@ -31,3 +34,28 @@ async def test_a_stream_that_ends_in_the_step_in_which_it_began_ends_alone() -> 
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert [each["type"] for each in sent] == ["http.response.start", "http.response.body", "http.response.body"] * 2
+
+
+async def test_a_comment_that_the_client_does_not_take_ends_with_the_stream() -> None:
+    sent, commenting = list[Message](), anyio.Event()
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if message.get("body") == COMMENT:
+            commenting.set()
+            await anyio.sleep_forever()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"data: {}\n\n"
+        stream.check(anyio.current_time() + 1e6)
+        await commenting.wait()
+
+    config = ServeConfig()
+    stream = EventStream(pieces(), config, lambda: None)
+    with anyio.fail_after(20):
+        await stream({"method": "GET", OPEN_STREAMS: OpenStreams(config)}, receive, send)
+    assert [each.get("body") for each in sent] == [None, b"data: {}\n\n", COMMENT, b""]

@@ -4,6 +4,8 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -11,10 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from kitchener.serve.log_limit import LogLimit, limited
+from kitchener.records.prompt import PromptRequest
+from kitchener.serve.log_limit import MAX_KINDS, LogLimit, limited
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo
+from tests.serve.requests import serving
 from tests.serve.test_openai_client import listening
 
 LINES = 10
+ATTEMPTS = 3
+"""How often a model call is tried, by default."""
 
 
 class Journal(logging.Handler):
@@ -52,7 +60,7 @@ def test_of_many_warnings_few_are_logged_and_the_next_minute_says_how_many_were_
         assert lines == ["bad"] * LINES
         warn(logger, 30.0, "other")
         for _ in range(50):
-            warn(logger, 30.0, level=logging.ERROR)
+            warn(logger, 30.0, level=logging.INFO)
         assert lines[LINES:] == ["other", *["bad"] * 50]
         lines.clear()
         warn(logger, 60.0)
@@ -74,6 +82,88 @@ def test_every_warning_is_logged_or_counted(records: list[tuple[float, str]], mo
         assert sum(counted) == len(records)
         limit.tell_left_out()
         assert len(counted) == len(lines), "nothing is told twice"
+
+
+def test_the_first_error_of_each_kind_is_logged_however_many_others_there_are() -> None:
+    """By its text, and by the class of its exception."""
+    with logged() as (logger, lines):
+        limit = LogLimit(logger, LINES)
+        logger.addFilter(limit)
+        for number in range(1_000):
+            warn(logger, 1.0, "bad", logging.ERROR)
+            if number == 500:
+                warn(logger, 1.0, "worse", logging.ERROR)
+                warn(logger, 1.0, "bad")  # a warning is another kind
+        record = logging.LogRecord("clients", logging.ERROR, "", 0, "bad", (), (KeyError, KeyError(), None))
+        record.created = 2.0
+        logger.handle(record)
+        assert lines == [*["bad"] * LINES, "worse", "bad", "bad"]
+
+
+def test_a_flood_of_kinds_takes_bounded_memory_and_is_bounded_too() -> None:
+    with logged() as (logger, lines):
+        limit = LogLimit(logger, 1)
+        logger.addFilter(limit)
+        for number in range(3 * MAX_KINDS):
+            logger.error("bad", extra={"error": f"E{number}"})
+        assert len(lines) == MAX_KINDS + 1
+        limit.tell_left_out()
+        assert lines[-1] == f"bad (and {2 * MAX_KINDS - 1} more like it in a minute, not logged)"
+
+
+class Records(logging.Handler):
+    """The records that a logger wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = list[logging.LogRecord]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record)
+
+
+@contextmanager
+def records_of(name: str) -> Iterator[list[logging.LogRecord]]:
+    """What a logger and those below it write."""
+    logger, records = logging.getLogger(name), Records()
+    logger.addHandler(records)
+    try:
+        yield records.found
+    finally:
+        logger.removeHandler(records)
+
+
+async def test_a_client_that_provokes_an_error_with_each_request_writes_few_lines(tmp_path: Path) -> None:
+    """Errors are events of this library, from several of its modules; those of another kind are logged all the same."""
+
+    class Bug(Exception):
+        """What nobody expected."""
+
+    def answer(request: PromptRequest) -> Any:
+        if request.wo_type == "synthesize":
+            raise (KeyError if "other" in str(request.variables["user_message"]) else Bug)("at a user's wish")
+        return echo(request)
+
+    with records_of("kitchener") as found, logged() as (logger, _):
+        async with serving(tmp_path, ScriptedProvider(answer)) as client:
+            async with limited(logger, 3):
+                for number in range(12):
+                    await client.chat("other" if number == 10 else "hello")
+                failed = [each for each in found if each.msg == "provider failed"]
+                assert [str(each.__dict__["error"]).split()[0] for each in failed] == ["Bug"] * 3 + ["KeyError"] * 3
+            told = [each for each in found if "more like it" in each.getMessage()]
+            (of_provider,) = [each for each in told if each.getMessage().startswith("provider failed")]
+            assert (of_provider.levelno, of_provider.getMessage()) == (
+                logging.ERROR,
+                f"provider failed (and {11 * ATTEMPTS - 3} more like it in a minute, not logged)",
+            )
+            assert str(of_provider.__dict__["error"]).startswith("Bug")
+            before = len(found)
+            for _ in range(4):
+                await client.chat("hello")
+            assert len([each for each in found[before:] if each.msg == "provider failed"]) == 4 * ATTEMPTS, (
+                "bounded in the block only"
+            )
 
 
 class LoopTime:

@@ -18,7 +18,7 @@ from kitchener import tool
 from kitchener.config import ServeConfig
 from kitchener.records.prompt import PromptRequest
 from kitchener.serve.application import open_listener
-from kitchener.serve.listening import listen
+from kitchener.serve.uvicorn_server import listen
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.requests import Client, serving

@@ -1,8 +1,9 @@
 """What existing chat clients send, captured or as in their sources, finds the right session and makes no turn of what is none.
 
-Each step of `recorded/*.json` is a request. `session` labels the session that must answer: the same label means the same one,
-and null means none. `reply` is what the model says. `said_before` counts the messages that a new session begins with. `stops`
-names the message whose stream the client leaves.
+Each step of `recorded/*.json` is a request; `headers` of the file are those of every step. `session` labels the session that
+must answer: the same label means the same one, and null means none. `reply` is what the model says. `calls` are the functions
+that it calls: a name for the id of each, by which later steps name it, the function and the arguments. `said_before` counts the
+messages that a new session begins with. `stops` names the message whose stream the client leaves.
 """
 
 import json
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 
-from kitchener.records.prompt import PromptRequest
-from kitchener.testing import ScriptedProvider
+from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.testing import ScriptedProvider, assert_replays
 from tests.acceptance.stack import Hold, echo
+from tests.serve.functions import use_tools
 from tests.serve.requests import COMPLETIONS, Asked, Client, serving
 
 FILES = sorted((Path(__file__).parent / "recorded").glob("*.json"))
@@ -40,14 +43,15 @@ class Story:
         replies: what the model says next
     """
 
-    def __init__(self, client: Client, hold: Hold, replies: list[str]) -> None:
+    def __init__(self, client: Client, hold: Hold, replies: list[Any]) -> None:
         self._client, self._hold, self._replies = client, hold, replies
         self._sessions: dict[str, str] = {}
+        self._call_ids: dict[str, str] = {}
 
-    async def take(self, step: dict[str, Any]) -> None:
+    async def take(self, recorded: dict[str, Any]) -> None:
         """Sends a request, and compares what becomes of it."""
-        before = await turns(self._client)
-        self._replies[:] = [step["reply"]] if "reply" in step else []
+        before, step = await turns(self._client), self._with_call_ids(recorded)
+        self._replies[:] = [answer_of(step)] if "reply" in step else []
         if "stops" in step:
             return await self._leave(step)
         method, path = ("POST" if "body" in step else "GET"), step.get("path", COMPLETIONS)
@@ -56,7 +60,9 @@ class Story:
         if "models" in step:
             assert [each["id"] for each in found.json["data"]] == step["models"]
         elif step["session"] is None:
-            assert (found.text, await turns(self._client)) == ("A title", before)
+            answer = step.get("reply", "A title")
+            assert (found.text if isinstance(answer, str) else orjson.loads(found.text)) == answer
+            assert await turns(self._client) == before
         else:
             assert said(found) == step["reply"]
             is_new = step["session"] not in self._sessions
@@ -64,6 +70,7 @@ class Story:
             history = await self._history(step)
             assert step.get("said_before") in (None, len(history) - 1)
             assert await turns(self._client) - before == (1 + 2 * (len(history) - 1) if is_new else 1)
+            self._call_ids.update(zip((each[0] for each in step.get("calls", ())), calls_of(found), strict=True))
 
     async def _leave(self, step: dict[str, Any]) -> None:
         """The client closes the stream while the turn runs, which then goes on."""
@@ -77,6 +84,21 @@ class Story:
         self._hold.released[step["stops"]].set()
         self._check(step, asked.headers["x-kitchener-session"])
 
+    def _with_call_ids(self, step: dict[str, Any]) -> dict[str, Any]:
+        """The same with the ids of calls that this server gave."""
+        messages = step.get("body", {}).get("messages", ())
+        own = [
+            {
+                name: self._call_ids[each] if name == "tool_call_id" else self._renamed(name, each)
+                for name, each in message.items()
+            }
+            for message in messages
+        ]
+        return {**step, "body": {**step["body"], "messages": own}} if own else step
+
+    def _renamed(self, name: str, value: Any) -> Any:
+        return [{**each, "id": self._call_ids[each["id"]]} for each in value] if name == "tool_calls" else value
+
     async def _history(self, step: dict[str, Any]) -> list[str]:
         session = await self._client.runtime.supervisor().session(self._sessions[step["session"]])
         return [each.user_message async for each in session.read_history()]
@@ -86,6 +108,21 @@ class Story:
         label = step["session"]
         assert self._sessions.setdefault(label, session_id) == session_id
         assert [each for each, known in self._sessions.items() if known == session_id] == [label]
+
+
+def answer_of(step: dict[str, Any]) -> Any:
+    """What the model answers in a step."""
+    if "calls" not in step:
+        return step["reply"]
+    return use_tools(*((function, arguments) for _, function, arguments in step["calls"]), text=step["reply"])
+
+
+def calls_of(found: Asked) -> list[str]:
+    """The ids of the calls in a streamed reply."""
+    if b'"tool_calls"' not in found.body:
+        return []
+    deltas = (choice["delta"] for each in found.events if each != "[DONE]" for choice in each["choices"])
+    return [call["id"] for delta in deltas for call in delta.get("tool_calls", ())]
 
 
 def said(found: Asked) -> str:
@@ -102,15 +139,21 @@ def said(found: Asked) -> str:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 async def test_its_requests_find_their_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setenv("FRONT_END_KEY", KEY)
-    steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
+    file = json.loads(path.read_text(encoding="utf-8"))
+    steps = [{**step, "headers": {**file.get("headers", {}), **step["headers"]}} for step in file["steps"]]
     hold = Hold(*(step["stops"] for step in steps if "stops" in step), wo_type="synthesize")
 
-    replies = list[str]()
+    replies = list[Any]()
 
     def model(request: PromptRequest) -> Any:
         if request.contract_id == "utility":
-            return {"response_text": "A title"}
-        return {"response_text": replies.pop()} if replies and request.wo_type == "synthesize" else echo(request)
+            answer = replies.pop() if replies else "A title"
+            assert isinstance(answer, str) or request.output_schema is not None
+            return {"response_text": answer} if isinstance(answer, str) else answer
+        if not replies or request.wo_type != "synthesize":
+            return echo(request)
+        answer = replies.pop()
+        return answer if isinstance(answer, PromptResponse) else {"response_text": answer}
 
     async with serving(tmp_path / "root", ScriptedProvider(model, gate=hold), serve=SERVE) as client:
         story = Story(client.with_headers(authorization=f"Bearer {KEY}"), hold, replies)
@@ -120,3 +163,6 @@ async def test_its_requests_find_their_sessions(tmp_path: Path, monkeypatch: pyt
             except Exception as error:
                 error.add_note(f"{path.stem}: {step['what']}")
                 raise
+        sessions, config = await client.runtime.sessions(), client.runtime.config
+    for each in sessions:
+        await assert_replays(each.session_id, config=config)

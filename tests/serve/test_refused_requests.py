@@ -169,3 +169,45 @@ async def test_a_refused_message_to_a_session_leaves_no_entry(tmp_path: Path) ->
         for more in ({"output_schema": {"type": "array"}}, {"files": [file]}, {"tool_choice": "none_such"}):
             asked = await client.ask("POST", f"/v1/sessions/{session_id}/messages", {"message": "hello", **more})
             assert (asked.status, await left(client, root)) == (400, before)
+
+
+def too_many(session_id: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Bodies of so many items that reading them on would hold others up."""
+    said, run = {"role": "user", "content": "hi"}, {"threadId": "t", "runId": "r"}
+    parts = [{"type": "text", "text": ""}] * 2_001
+    return {
+        "messages": (COMPLETIONS, {"model": "ADMIN", "messages": [said] * 20_001}),
+        "messages as items": (COMPLETIONS, {"model": "ADMIN", "input": [said] * 20_001}),
+        "parts": (COMPLETIONS, {"model": "ADMIN", "messages": [{"role": "user", "content": parts}]}),
+        "items": ("/v1/responses", {"input": [said] * 20_000}),
+        "items of a plain call": ("/v1/responses", {"model": "ADMIN-utility", "input": [said] * 20_000, "instructions": "a"}),
+        "parts of an item": ("/v1/responses", {"input": [{"role": "user", "content": parts}]}),
+        "messages of a run": ("/v1/agui/ADMIN", {**run, "messages": [{"id": "1", **said}] * 20_001}),
+        "parts of a run": ("/v1/agui/ADMIN", {**run, "messages": [{"id": "1", "role": "user", "content": parts}]}),
+        "files": (f"/v1/sessions/{session_id}/messages", {"message": "hi", "files": [{"data": ""}] * 1_001}),
+        "criteria": (f"/v1/sessions/{session_id}/messages", {"message": "hi", "acceptance": ["min_chars:1"] * 1_001}),
+    }
+
+
+async def test_more_items_than_can_be_are_refused_at_every_door(tmp_path: Path) -> None:
+    """Regression: 20,000 items of a response were a failure of the server, with an error in its log."""
+    root = tmp_path / "root"
+    async with serving(root) as client:
+        session_id = (await client.ask("POST", "/v1/sessions", {})).json["session_id"]
+        before = await left(client, root)
+        for name, (path, body) in too_many(session_id).items():
+            asked = await client.ask("POST", path, body)
+            assert (asked.status, asked.code, await left(client, root)) == (400, "invalid_request", before), (name, asked.body)
+        assert client.provider.requests == []
+
+
+async def test_as_many_items_as_can_be_are_taken(tmp_path: Path) -> None:
+    items = [{"role": "system", "content": "a"}] * 19_998
+    async with serving(tmp_path / "root") as client:
+        for model in ("ADMIN", "ADMIN-utility"):
+            asked = await client.ask(
+                "POST",
+                "/v1/responses",
+                {"model": model, "input": [*items, {"role": "user", "content": "hi"}], "instructions": "be brief"},
+            )
+            assert (asked.status, asked.json["status"]) == (200, "completed")

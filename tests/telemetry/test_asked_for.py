@@ -1,5 +1,6 @@
 """Telemetry runs if it is asked for, and not otherwise (docs/telemetry.md)."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,18 @@ print([each for each in sys.modules if each.startswith(("kitchener.telemetry.obs
 def test_a_runtime_that_is_not_asked_imports_nothing_of_it(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", UNASKED], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_the_command_of_the_page_hands_its_options_to_kitchener(tmp_path: Path) -> None:
+    """`opentelemetry-instrument` takes some of them for abbreviations of its own, unless it is told where they end."""
+    page = (Path(__file__).parents[2] / "docs/telemetry.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"^\$ OTEL.* opentelemetry-instrument (.*) kitchener (.*)$", page, re.MULTILINE)
+    (tmp_path / "kitchener").write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:])\n")
+    (tmp_path / "kitchener").chmod(0o700)
+    instrument = Path(sys.executable).parent / "opentelemetry-instrument"
+    command = [instrument, *found[0].split(), tmp_path / "kitchener", *found[1].split()]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (run.stdout, "--config" in run.stdout) == (f"{found[1]}\n", True)
 
 
 async def test_without_the_library_the_setting_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ class _BrokenSpan(NonRecordingSpan):
         raise RuntimeError("no end")
 
 
-class _BrokenProvider(TracerProvider):
+class BrokenProvider(TracerProvider):
     """Gives a tracer whose spans cannot be started, or can be used for nothing."""
 
     def __init__(self, *, starts: bool) -> None:
@@ -54,7 +54,7 @@ class _BrokenProcessor(SpanProcessor):
 def providers() -> dict[str, TracerProvider]:
     processed = TracerProvider()
     processed.add_span_processor(_BrokenProcessor())
-    return {"at start": _BrokenProvider(starts=False), "in spans": _BrokenProvider(starts=True), "in processors": processed}
+    return {"at start": BrokenProvider(starts=False), "in spans": BrokenProvider(starts=True), "in processors": processed}
 
 
 @pytest.mark.parametrize("how", ["at start", "in spans", "in processors"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import anyio
 import orjson
 
+from kitchener.canonical import canonical_bytes
 from kitchener.cli.app import invoke
 from kitchener.runtime import open_runtime
 from kitchener.signing import Signer, make_key
@@ -73,6 +75,19 @@ def bundle(proven: Proven, turn_id: str, path: Path, *more: str) -> Path:
     """The bundle of a turn; with `--chain`, every entry up to the heads has a row."""
     assert invoke(["ledger", "proof", turn_id, "-o", str(path), *more, *proven.options()]) == 0
     return path
+
+
+def strip(path: Path, to: Path, *types: str, more: Callable[[dict[str, Any]], object] = lambda _: None) -> Path:
+    """A copy of a signed bundle without the bodies of these entries; the count is right, and every signature holds."""
+    content = orjson.loads(path.read_bytes())
+    for part in content["ledgers"]:
+        for row in shown_rows(part):
+            if orjson.loads(row[5])["entry_type"] in types:
+                row.pop()
+                content["entries"] -= 1
+    more(content)
+    to.write_bytes(canonical_bytes(content) + b"\n")
+    return to
 
 
 def unsigned_heads(proven: Proven, to: Path) -> Proven:

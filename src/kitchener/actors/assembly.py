@@ -17,7 +17,7 @@ from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
 from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
-from kitchener.actors.authority.comparing import Comparing
+from kitchener.actors.authority.turn_comparer import TurnComparer
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.triggers import ConsolidationTriggers
@@ -86,7 +86,7 @@ class SharedResources:
         policy_version: version of the rules that turns follow; a replay passes the recorded one
         store: has the bytes of images and files; None: messages cannot bring any
         media_types: the types of content that a provider, a model and domain tags take; a replay passes the recorded ones
-        comparing: compares messages with earlier turns by meaning; None: their words alone count. A replay passes the recorded
+        comparer: compares messages with earlier turns by meaning; None: their words alone count. A replay passes the recorded
             scores
         kinds: the classes of the components
     """
@@ -105,7 +105,7 @@ class SharedResources:
     policy_version: int = POLICY_VERSION
     store: ContentStore | None = None
     media_types: MediaTypesOf = _text_only
-    comparing: Comparing | None = None
+    comparer: TurnComparer | None = None
     kinds: ComponentKinds = field(default_factory=ComponentKinds)
 
 
@@ -268,7 +268,7 @@ def _authority(given: GivenParts, policy: Policy) -> ContextAuthority | None:
     ruleset = ruleset_of(config, policy.ruleset_hash, policy.version)
     if ruleset.is_chat and not policy.sources.shows_history:
         ruleset = replace(ruleset, prompt_layout="block")
-    return ContextAuthority(config, given.ledgers, host.signer, ruleset=ruleset, comparing=host.comparing)
+    return ContextAuthority(config, given.ledgers, host.signer, ruleset=ruleset, comparer=host.comparer)
 
 
 def _content(given: GivenParts, reply: Constraints) -> ContentIntake:

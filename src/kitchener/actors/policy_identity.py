@@ -7,14 +7,16 @@ Python. Explained in `docs/replay.md`.
 """
 
 import ast
+import json
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final
 
-from kitchener.actors.attention.templates import load_templates
+from kitchener.actors.attention.templates import AttentionTemplate, load_templates
 from kitchener.actors.executor.prompts import sources_digest
+from kitchener.actors.policy_code_cache import kept_hash
 from kitchener.canonical import canonical_digest, digest
 from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
 
@@ -29,7 +31,7 @@ POLICY_MODULES: Final = (
     "kitchener.actors.executor.packs",
     "kitchener.actors.work.quality",
     "kitchener.actors.authority.ranking",
-    "kitchener.actors.sessions.pending",
+    "kitchener.actors.sessions.pending_approvals",
     "kitchener.actors.sessions.state",
     "kitchener.actors.tools.approval_policy",
     "kitchener.canonical",
@@ -57,6 +59,9 @@ LOCATIONS: Final = frozenset(("ho2m_path", "ho1m_path", "ho3_memory_dir", "memor
 NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passivate_s", "session_id_digits"}
 """Settings that decide nothing: where files are, and how long something waits."""
 
+MAX_IDENTITIES: Final = 64
+"""Identities that a process keeps, so that another runtime or a replay with the same settings opens in less time."""
+
 _UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
 """Fields of a syntax tree that do not affect what the code decides."""
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
@@ -74,12 +79,19 @@ def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
     Raises:
         PromptError, ConfigError: a file of `prompt_dir` or `attention_templates` is invalid
     """
-    templates = [template.model_dump(mode="json") for template in load_templates(config.attention_templates)]
+    settings = {key: value for key, value in settings_on_record(config, memory).items() if key not in NOT_POLICY}
+    return _identity(json.dumps(settings), sources_digest(config.prompt_dir), load_templates(config.attention_templates))
+
+
+@lru_cache(maxsize=MAX_IDENTITIES)
+def _identity(settings: str, prompts: str, templates: tuple[AttentionTemplate, ...]) -> str:
+    """The identity of settings, as JSON, with the hash of prompts and these templates."""
+    shapes = [template.model_dump(mode="json") for template in templates]
     return canonical_digest(
         {
-            "settings": {key: value for key, value in settings_on_record(config, memory).items() if key not in NOT_POLICY},
-            "prompts": sources_digest(config.prompt_dir),
-            "attention_templates": canonical_digest(templates, at="attention_templates"),
+            "settings": json.loads(settings),
+            "prompts": prompts,
+            "attention_templates": canonical_digest(shapes, at="attention_templates"),
             "code": policy_code(),
         }
     )
@@ -101,7 +113,7 @@ def settings_on_record(config: HO2Config, memory: HO3MemoryConfig | None) -> dic
 @cache
 def policy_code() -> str:
     """Returns the hash of the installed policy code. Cached, because imported code does not change either."""
-    return code_hash(_sources())
+    return kept_hash(tuple(_sources()), code_hash, beside=__file__)
 
 
 def code_hash(sources: Iterable[str]) -> str:

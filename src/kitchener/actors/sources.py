@@ -9,6 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
@@ -294,7 +295,13 @@ def criteria_of(contract: str) -> tuple[str, ...]:
 
 
 def _json(kind: SourceKind, name: str, value: object) -> Source:
-    data = canonical_bytes(value, at=kind)
+    return _canonical_source(kind, name, json.dumps(value))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _canonical_source(kind: SourceKind, name: str, text: str) -> Source:
+    """A source from any JSON text of its value. Cached, because most runtimes of a process have the same settings."""
+    data = canonical_bytes(json.loads(text), at=kind)
     return Source(kind, name, data.decode(), digest(data))
 
 

@@ -4,6 +4,7 @@ Each subcommand is imported when it runs, so that `kitchener --version` does not
 `docs/commands.md`.
 """
 
+import gc
 import importlib.metadata
 import logging
 import os
@@ -32,6 +33,7 @@ from kitchener.errors import (
     InvalidLifecycle,
     KitchenerError,
     LedgerDamaged,
+    LedgerDiskError,
     LedgerLocked,
     LedgerPathError,
     NotOnRecord,
@@ -51,6 +53,7 @@ from kitchener.errors import (
 _EXIT_CODES: Final = (
     ((LedgerDamaged, FolderDamaged, PartDamaged), DAMAGED),
     ((LedgerLocked, AdminUnavailable), LOCKED),
+    (LedgerDiskError, NEGATIVE),
     (InvalidLifecycle, INVALID),
     ((NotOnRecord, UnknownSession, SessionEnded, SubjectErased, UnknownSubject, UnknownArtifact), NEGATIVE),
     ((UnknownApproval, ApprovalAnswered, ApprovalVoid), NEGATIVE),
@@ -129,6 +132,9 @@ def invoke(tokens: Sequence[str]) -> int:
         # Only commands that have loaded this module take ids. It leads to the ledgers, which a help text need not load.
         if (options := sys.modules.get("kitchener.cli.options")) is not None:
             options.resolve_ids(command, bound.arguments)
+        if not gc.isenabled():  # in a process of its own, where what is imported by now stays
+            gc.freeze()
+            gc.enable()
         code = command(*bound.args, **bound.kwargs)
     except CycloptsError as error:
         return _fail(USAGE, usage_line(error))

@@ -3,17 +3,17 @@
 from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, condition_terms
 from kitchener.config.embeddings import EmbeddingsConfig
-from kitchener.config.knobs import (
+from kitchener.config.limits import LimitsConfig
+from kitchener.config.mcp_servers import McpServerConfig
+from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
+from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
+from kitchener.config.runtime_config import (
     INHERITED,
     HO2Config,
     LedgerConfig,
     ModelChoice,
     RuntimeConfig,
 )
-from kitchener.config.limits import LimitsConfig
-from kitchener.config.mcp_servers import McpServerConfig
-from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
-from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.serving import ServeClientConfig, ServeConfig, ServeRight
 from kitchener.config.settings import (
     SettingPath,

@@ -37,6 +37,9 @@ class ProviderConfig(Settings):
     """Whether requests tell the provider's prompt cache what to keep. `auto`: OpenAI gets the session as `prompt_cache_key`,
     and Anthropic gets marks after the system message and after the history. `on`: other endpoints of OpenAI's format get the
     key too. `off`: none. Most other providers cache without being told."""
+    send_traceparent: bool = False
+    """Whether requests of `kind = "openai_compatible"` name the span of their attempt in `traceparent`, so that the spans of
+    the endpoint belong to the trace of the turn. Needs `[telemetry]`. It tells the endpoint which calls belong together."""
     max_concurrency: Positive = 64
     """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None

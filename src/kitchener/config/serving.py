@@ -67,8 +67,10 @@ class ServeClientConfig(Settings):
     """Requests at the same time. A further one is refused with 429. Turns that go on without their request, in the background
     or because the client went away, count until they end, for requests that begin a turn."""
     schema_ms_per_minute: Annotated[int, Field(ge=10, le=60_000)] = 3_000
-    """Processor time for compiling schemas that are new to the server, of functions and of formats of replies, milliseconds a
-    minute. One tenth of it may be used at once. After that, a request with a new schema is refused with 429."""
+    """Processor time for schemas of requests, of functions and of formats of replies, milliseconds a minute: to compile those
+    that are new to the server, and to check arguments and replies against them. One tenth of it may be used at once. After
+    that, requests with new schemas are refused with 429; where checks alone took so long, all with schemas are, and those by
+    which a turn goes on. Turns that run are not stopped."""
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:
@@ -108,17 +110,26 @@ class ServeConfig(Settings):
     cache_key_names_session: bool = False
     """Whether `prompt_cache_key` of a request names the conversation, where no header does."""
     utility_calls: Literal["allow", "refuse"] = "allow"
-    """What becomes of requests for titles, tags and suggestions. `allow`: each is one plain model call that is not recorded.
-    `refuse`: they are refused, there is no model `<agent>-utility`, and all that the server asks a model is on record."""
+    """What becomes of requests for titles, tags, suggestions and summaries. `allow`: each is one plain model call that is not
+    recorded. `refuse`: they are refused, there is no model `<agent>-utility`, and all that the server asks a model is on
+    record."""
     utility_prompts: tuple[Name, ...] = (
         "### Task:\n*<chat_history>\n*</chat_history>*",
         "Provide a concise, 5-word-or-less title for the conversation*",
+        "Analyze this conversation and provide:\n1. The detected language of the conversation\n2. A concise title *",
         "You have been provided with a set of responses from various models *",
     )
     """Patterns of prompts by which chat clients ask for titles, tags and suggestions, where no header says so; by default
     those of Open WebUI and LibreChat. A conversation that begins with such a message is one plain model call and no turn.
     Each `*` stands for any text. Empty: a prompt alone makes no such call, so headers and the model's name tell;
     `utility_calls` refuses those, too."""
+    summary_prompts: tuple[Name, ...] = (
+        "Hold on, before you continue I need you to write me a checkpoint of everything so far. Your context window *",
+        "Hold on again, update your checkpoint. Merge the new messages into your existing checkpoint *",
+    )
+    """Patterns of prompts by which chat clients ask for a summary of a long conversation, as its last message; by default
+    those of LibreChat. Such a request is one plain model call and no turn. Each `*` stands for any text. Empty: it is a message
+    to the agent; `utility_calls` refuses what fits."""
     page: bool = True
     """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
@@ -127,9 +138,12 @@ class ServeConfig(Settings):
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
     before."""
+    max_addresses: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
+    """Addresses whose wrong keys are remembered, those seen last; about 0.5 KiB each. An address that is forgotten may try
+    `wrong_keys_per_minute` keys again."""
     warnings_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """Warnings of one kind a minute that are logged about what is no request at all. Of further ones, only their number is
-    logged, when the minute ends or the server stops."""
+    """Errors, and warnings of the server, of one kind a minute that are logged. Of further ones, only their number is logged,
+    when the minute ends or the server stops."""
     trusted_proxies: tuple[IpAddress, ...] = ()
     """IP addresses of reverse proxies, such as `127.0.0.1`; no names, no networks. Their X-Forwarded-For tells the address
     that wrong keys count for. Nobody else is believed."""

@@ -244,7 +244,7 @@ def _expected(error: ErrorDetails, model: type[Settings], at: SettingPath) -> st
         return f"must be {error.get('ctx', {}).get('expected', '')}"
     if error["type"] == "missing":
         return "is required"
-    if error["type"] == "value_error":  # of a check in `knobs.py`, which says what it expects
+    if error["type"] == "value_error":  # of a check in `runtime_config.py`, which says what it expects
         return str(error["ctx"]["error"])
     return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
 

@@ -19,7 +19,9 @@
     ├── LedgerError
     │   ├── LedgerDamaged
     │   │   └── LedgerTailMissing
-    │   ├── LedgerLocked, LedgerPathError, LedgerWriteError, LedgerClosed, LedgerClockError
+    │   ├── LedgerLocked, LedgerWriteError, LedgerClosed, LedgerClockError
+    │   ├── LedgerPathError
+    │   │   └── LedgerDiskError
     │   ├── EntryRefused, EntryTooLarge, EventVersionError, PartDamaged
     │   └── CommitUnknown, StaleHead
     ├── FolderDamaged
@@ -65,6 +67,7 @@ from kitchener.errors.ledger_errors import (
     LedgerClockError,
     LedgerClosed,
     LedgerDamaged,
+    LedgerDiskError,
     LedgerError,
     LedgerLocked,
     LedgerPathError,
@@ -124,6 +127,7 @@ __all__ = [
     "LedgerClockError",
     "LedgerClosed",
     "LedgerDamaged",
+    "LedgerDiskError",
     "LedgerError",
     "LedgerLocked",
     "LedgerPathError",

@@ -53,6 +53,10 @@ class LedgerPathError(LedgerError):
         super().__init__(f"{path}: {problem}")
 
 
+class LedgerDiskError(LedgerPathError):
+    """The disk cannot take the ledger or its index now, because it is full or fails. The path is right: try again later."""
+
+
 class LedgerWriteError(LedgerError):
     """A write or fsync failed. Waiting entries may or may not be stored; the ledger takes no more entries."""
 

@@ -7,7 +7,7 @@ streams both use it. Explained in `docs/gateway.md`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -134,6 +134,16 @@ class CallSettings:
     """Ends the wait of the calls in the lane of a provider with an error, if the last argument returns True of them."""
 
 
+class _ReportedFailure(NamedTuple):
+    """The failed attempt that was reported last. Not its exception, whose traceback would hold the call."""
+
+    way: PlannedAttempt
+    reason: ProviderReason
+    detail: str
+    status: int | None
+    retry_after_s: float | None
+
+
 class Attempts:
     """The attempts of one call. At each moment either its asker or the worker of its one attempt in flight uses it."""
 
@@ -192,7 +202,7 @@ class Attempts:
         self.output_begun = self.has_shown = self.has_begun = False
         self.outlet = None
         self._failures: list[str] = []
-        self._last: tuple[PlannedAttempt, ProviderError] | None = None
+        self._last: _ReportedFailure | None = None
         self._take_next()
 
     @property
@@ -339,12 +349,12 @@ class Attempts:
         is_late = self._rules.now() >= self._request.deadline
         if not self.has_begun:
             if is_late or error.reason == "forbidden" or not self.has_fallback():
-                raise self._give_up(error) from error.__cause__
+                raise self._give_up(error, is_reported=False) from error.__cause__
             self._take_next()
             return
         self.has_begun = False
         self._failures.append(f"{self.number} {target.provider_id} {error.reason}")
-        self._last = self._way, error
+        self._last = _ReportedFailure(self._way, error.reason, error.detail, error.status, error.retry_after_s)
         await self._on_attempt(
             Attempt(
                 "failed",
@@ -359,10 +369,10 @@ class Attempts:
             )
         )
         if is_late or not error.is_retryable or (self.output_begun and not self._request.restart_streams):
-            raise self._give_up(error) from error
+            raise self._give_up(error, is_reported=True) from error
         pause_s = self._pause_before_retry(error)
         if pause_s is None and not self.has_fallback():
-            raise self._give_up(error) from error
+            raise self._give_up(error, is_reported=True) from error
         target.failures_of(self._way.model_name, error.reason).retries += 1
         if pause_s is None:
             self._take_next()
@@ -410,22 +420,28 @@ class Attempts:
     def _told_to_slow_down(self) -> ProviderError:
         return ProviderError(self.target.provider_id, "rate_limited", "it refuses calls for their rate")
 
-    def _give_up(self, error: ProviderError) -> ProviderError:
-        """Counts the call as failed, and returns its error."""
-        way, cause, detail = self._way, error, error.detail
+    def _give_up(self, error: ProviderError, *, is_reported: bool) -> ProviderError:
+        """Counts the call as failed, and returns its error.
+
+        Args:
+            error: why no further attempt is made
+            is_reported: whether it is the failure of the attempt that was reported last
+        """
+        way, reason, status, retry_after_s = self._way, error.reason, error.status, error.retry_after_s
+        detail = error.detail
         if error.reason == "breaker_open" and self._last is not None:
-            way, cause = self._last
-            detail = f"{cause.detail}; then {self.target.provider_id!r}: {error.detail}"
-        if len(self._failures) > 1 or (self._failures and (self._last is None or error is not self._last[1])):
+            way, reason, detail, status, retry_after_s = self._last
+            detail = f"{detail}; then {self.target.provider_id!r}: {error.detail}"
+        if len(self._failures) > (1 if is_reported else 0):
             detail = f"{detail} (attempts: {', '.join(self._failures)})"
-        way.target.failures_of(way.model_name, cause.reason).calls += 1
+        way.target.failures_of(way.model_name, reason).calls += 1
         # A provider's own errors may name another id than the configured one.
         return ProviderError(
             way.target.provider_id,
-            cause.reason,
+            reason,
             detail,
-            status=cause.status,
-            retry_after_s=cause.retry_after_s,
+            status=status,
+            retry_after_s=retry_after_s,
             output_begun=self.output_begun,
         )
 

@@ -26,7 +26,7 @@ from kitchener.gateway.attempts import (
     PlannedAttempt,
     ProviderUsage,
 )
-from kitchener.gateway.foreign import check_response, checked_failure, checked_item, provider_failure
+from kitchener.gateway.provider_faults import check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
@@ -205,7 +205,10 @@ class LLMGateway:
                 await self._go_on(attempts, error)
                 continue
             if isinstance(reply, BaseException):
-                raise reply
+                try:
+                    raise reply
+                finally:
+                    del reply  # this frame, which the error's traceback holds, must not hold the error
             return reply
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncGenerator[StreamItem, None]:
@@ -244,7 +247,10 @@ class LLMGateway:
                 await self._go_on(attempts, error)
                 continue
             if raised is not None:
-                raise raised
+                try:
+                    raise raised
+                finally:
+                    del raised, item  # as in `complete`
             return
 
     async def _go_on(self, attempts: Attempts, error: ProviderError | TimeoutError) -> None:
@@ -282,7 +288,10 @@ class LLMGateway:
             else:
                 failure = provider_failure(target.provider_id, error)
             attempts.broke(failure)
-            raise failure from failure.__cause__
+            try:
+                raise failure from failure.__cause__
+            finally:
+                del failure  # as in `complete`
         return attempts.answered(response)
 
 

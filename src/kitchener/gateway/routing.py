@@ -164,6 +164,8 @@ def _check_provider(provider: ProviderConfig, source: str, at: SettingPath) -> N
     if provider.kind == "model" and not _MODEL_NAME.fullmatch(provider.model or ""):
         expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-5`"
         raise ConfigError(source, dotted_key((*at, "model")), described(provider.model), expected)
+    if provider.send_traceparent and provider.kind != "openai_compatible":
+        raise ConfigError(source, dotted_key((*at, "send_traceparent")), "true", "only kind 'openai_compatible' can send it")
     vendor = (provider.model or "").partition(":")[0]
     if provider.kind == "model" and provider.base_url is not None and vendor in FIXED_URL_VENDORS:
         raise ConfigError(source, dotted_key((*at, "base_url")), "", URL_NOT_TAKEN.format(provider.model))

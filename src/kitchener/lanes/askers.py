@@ -7,12 +7,26 @@ the turn's end says so. A cancellation carries no reason, so the queue leaves it
 
 from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar
+from typing import TypeVar
 
 from kitchener.errors import Overloaded
 from kitchener.logs import FIELDS
 
 ASKERS_CONTEXT: ContextVar[Context | None] = ContextVar("ASKERS_CONTEXT", default=None)
 """The context variables of the asker whose message is being handled; None outside of a worker. Tools run in this context."""
+
+
+_T = TypeVar("_T")
+
+
+def take_from_asker(variable: ContextVar[_T | None]) -> None:
+    """Gives the worker that runs here its asker's value of a variable, until it takes another message.
+
+    Outside of a worker nothing changes: the task has the value already.
+    """
+    context = ASKERS_CONTEXT.get()
+    if context is not None:
+        variable.set(context.get(variable))
 
 
 class WaitingTurn:

@@ -134,6 +134,10 @@ class Outlet(Generic[ItemT]):
         """Connects the outlet with its asker, before a worker takes the message."""
         self._nudge, self._signal = nudge, signal
 
+    def release(self) -> None:
+        """Lets go of the asker, which has left. Otherwise message, outlet and envelope would hold each other."""
+        self._nudge = None
+
     async def give(self, item: ItemT) -> None:
         """Gives the asker an item. Returns when the asker wants the next one; it is cancelled if the asker leaves."""
         self.items.append(item)

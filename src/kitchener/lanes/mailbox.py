@@ -210,8 +210,11 @@ class Mailbox(Generic[MessageT, ReplyT]):
                 if outlet.items:
                     yield outlet.items.pop()
                     outlet.resume()
-        finally:
+        except BaseException:
             await self._abandon(envelope, lane)
+            raise
+        finally:
+            outlet.release()
         yield _outcome(envelope)
 
     def refuse(self, lane: str, error: Callable[[], Exception], whom: Callable[[MessageT], bool] = lambda _: True) -> None:
@@ -282,6 +285,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         The wait ends after `abort_grace_s`.
         """
         if envelope.is_set:
+            envelope.error = None  # nobody will raise it, and the frames of its traceback hold the envelope
             return
         if envelope.scope is None:  # no worker has taken it
             box = self._lanes[lane]
@@ -299,6 +303,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         stopped = envelope.stopped = envelope.stopped or anyio.Event()
         with anyio.move_on_after(self._abort_grace_s, shield=True):
             await stopped.wait()
+        envelope.is_set, envelope.error = True, None  # as above, also where the handler stops only later
 
     def _overloaded(self, lane: str) -> Overloaded:
         limits = self._lanes[lane].limits
@@ -382,9 +387,10 @@ class Mailbox(Generic[MessageT, ReplyT]):
                         break
         finally:
             lane.workers -= 1
-            if desk.envelope is not None:
-                queue.end(desk.envelope.origin)
-                desk.envelope.finish(error=self._stopped())
+            envelope, desk.envelope = desk.envelope, None
+            if envelope is not None:
+                queue.end(envelope.origin)
+                envelope.finish(error=self._stopped())
 
     async def _handle(self, envelope: Envelope[MessageT, ReplyT], scope: anyio.CancelScope) -> None:
         envelope.scope = scope
@@ -429,6 +435,14 @@ class Mailbox(Generic[MessageT, ReplyT]):
 
 
 def _outcome(envelope: Envelope[MessageT, ReplyT]) -> ReplyT:
-    if envelope.error is not None:
-        raise envelope.error
+    """The reply of a message, or its error, which is raised once.
+
+    The frames of the error's traceback hold the envelope and this function's names: neither may hold the error in turn.
+    """
+    error, envelope.error = envelope.error, None
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error
     return envelope.reply  # type: ignore[return-value]  # set whenever error is None and the wakeup is set

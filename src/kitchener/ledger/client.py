@@ -193,8 +193,13 @@ class LedgerClient(LedgerReads):
         self._enqueue(stored)
         return stored.ref
 
-    async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
-        """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written."""
+    async def write_all(self, entries: Sequence[LedgerEntry], *, expected_head: EntryId | None = None) -> list[StoredEntry]:
+        """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written.
+
+        Args:
+            entries: what to write
+            expected_head: as of `write`, for the session of the first entry
+        """
         for entry in entries:
             if self._sealer is not None:
                 missing = self._sealer.missing_key(entry.entry_type, entry.payload)
@@ -203,6 +208,8 @@ class LedgerClient(LedgerReads):
         # A batch larger than the limit waits for an empty queue.
         while self.pending and len(self.pending) + len(entries) > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
+        if expected_head is not None:
+            await self._check_head(entries[0].payload, expected_head)
         written = [self._encode(entry, seq) for seq, entry in enumerate(entries, self.position + 1)]
         for stored in written:
             self._enqueue(stored)

@@ -78,7 +78,7 @@ class Ledger(ReadableLedger, Protocol):
         """Appends an entry and returns its reference."""
         ...
 
-    async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
+    async def write_all(self, entries: Sequence[LedgerEntry], *, expected_head: EntryId | None = None) -> list[StoredEntry]:
         """Appends entries in one commit and returns them."""
         ...
 

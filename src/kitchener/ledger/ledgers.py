@@ -13,7 +13,7 @@ from kitchener.ids import path_part
 from kitchener.lanes.durations import DurationCounts
 from kitchener.ledger.client import LedgerClient
 from kitchener.ledger.ledger import Ledger
-from kitchener.ledger.write.commit_group import CommitGroup
+from kitchener.ledger.write.commit_group import CommitGroup, OnFailure
 from kitchener.records.events import index_keys
 from kitchener.sealing import Sealer
 
@@ -29,6 +29,7 @@ class Ledgers:
         ho2m: the supervisor's ledger and commit record; its configuration decides when a round starts
         context: projections and flags
         also: ledgers shared with other agent classes, which a commit covers too
+        on_failure: called when a commit failed, after which these ledgers take no more entries
     """
 
     ho1m: LedgerClient
@@ -40,12 +41,18 @@ class Ledgers:
     _group: CommitGroup
 
     def __init__(
-        self, ho1m: LedgerClient, ho2m: LedgerClient, context: LedgerClient, *, also: Iterable[LedgerClient] = ()
+        self,
+        ho1m: LedgerClient,
+        ho2m: LedgerClient,
+        context: LedgerClient,
+        *,
+        also: Iterable[LedgerClient] = (),
+        on_failure: OnFailure | None = None,
     ) -> None:
         self.ho1m, self.ho2m, self.context = ho1m, ho2m, context
         shared = tuple(also)
         self._members = (ho1m, context, *shared, ho2m)
-        self._group = CommitGroup(self._members, ho2m.config)
+        self._group = CommitGroup(self._members, ho2m.config, on_failure)
         for member in self._members:
             member.join(self._group, is_shared=member in shared)
 
@@ -115,6 +122,7 @@ async def open_ledgers(  # noqa: PLR0913  paths and how to open them, all by key
     index_dir: Path | None = None,
     sealer: Sealer | None = None,
     also: Iterable[LedgerClient] = (),
+    on_failure: OnFailure | None = None,
 ) -> AsyncIterator[Ledgers]:
     """Opens the ledgers of an agent class, as one commit group, until the block ends. Raises as `LedgerClient.open`.
 
@@ -123,6 +131,7 @@ async def open_ledgers(  # noqa: PLR0913  paths and how to open them, all by key
         agent_class: owner of the ledgers; their ids are `HO1M:<class>` and so on, with the class percent-encoded
         config, clock, index_dir, sealer: as in `LedgerClient.open`
         also: open ledgers shared with other agent classes, which a commit covers too
+        on_failure: called when a commit failed, after which these ledgers take no more entries
     """
     part = path_part(agent_class)
     opened = partial(LedgerClient.open, config=config, clock=clock, index_dir=index_dir, sealer=sealer)
@@ -131,4 +140,4 @@ async def open_ledgers(  # noqa: PLR0913  paths and how to open them, all by key
         opened(context, ledger_id=f"CONTEXT:{part}") as context_client,
         opened(ho2m, ledger_id=f"HO2M:{part}", index_keys=index_keys) as ho2m_client,
     ):
-        yield Ledgers(ho1m_client, ho2m_client, context_client, also=also)
+        yield Ledgers(ho1m_client, ho2m_client, context_client, also=also, on_failure=on_failure)

@@ -17,6 +17,7 @@ from typing import Final
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import InvalidPart, PartDamaged
 from kitchener.sealing import Sealer, SubjectKey
+from kitchener.sealing.subject_key import NONCE_BYTES
 from kitchener.small_files import read_regular, sync_directory, write_private
 
 FOLDER: Final = "blobs"
@@ -25,7 +26,6 @@ _HEAD: Final = b"kitchener-part/1 "
 """The start of every stored file; `plain`, or the id of the key, and a line feed follow."""
 _PLAIN: Final = "plain"
 _MOST_HEAD: Final = 128
-_NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 MAX_STORED_BYTES: Final = 268_500_000
 """Largest file that is read, bytes; settings allow no larger part."""
@@ -207,7 +207,7 @@ class ContentStore:
             return _HEAD + f"{_PLAIN}\n".encode() + data
         key = self._sealer.keyring.get(subject_id)
         # Derived from the content, so that equal content is stored once; no two contents of a key share a nonce.
-        nonce = key.mac.digest(b"kitchener/1 part nonce", data)[:_NONCE_BYTES]
+        nonce = key.mac.digest(b"kitchener/1 part nonce", data)[:NONCE_BYTES]
         sealed = key.cipher.encrypt(nonce, data, _bound_to(content_hash))
         return _HEAD + f"{key.kid}\n".encode() + nonce + sealed
 
@@ -247,10 +247,10 @@ class ContentStore:
 def _opened(path: Path, key: SubjectKey, content_hash: str, body: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag
 
-    if len(body) < _NONCE_BYTES + _TAG_BYTES:
+    if len(body) < NONCE_BYTES + _TAG_BYTES:
         raise PartDamaged(str(path), content_hash, "the file was changed")
     try:
-        return key.cipher.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _bound_to(content_hash))
+        return key.cipher.decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], _bound_to(content_hash))
     except InvalidTag:
         raise PartDamaged(str(path), content_hash, "the file was changed") from None
 

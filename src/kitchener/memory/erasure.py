@@ -15,7 +15,7 @@ from kitchener.records import events
 
 
 class ErasureCounts(NamedTuple):
-    """The counts of an erasure."""
+    """How much of the memory an erasure concerned."""
 
     artifacts: int
     """Number of artifacts with the subject as a source, deactivated by this erasure or earlier."""

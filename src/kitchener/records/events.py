@@ -186,6 +186,9 @@ Version 9: a reply that takes too many steps to check against the schema that it
 matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
 """
 
+LAST_UNBOUNDED: Final = 8
+"""The last version of the policy under which a check against a caller's schema takes as long as it takes."""
+
 VERSIONS: Final[Mapping[str, int]] = {
     PROJECTION_COMPUTED: 3,
     CONFLICT_FLAG: 2,

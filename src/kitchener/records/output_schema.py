@@ -14,7 +14,7 @@ from pydantic import BaseModel, PydanticUserError, ValidationError
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import EntryRefused, InvalidOutput
 from kitchener.plain_names import quoted
-from kitchener.schemas.compiled_schemas import CompileTime, stranger_schema
+from kitchener.schemas.compiled_schemas import SchemaBudget, stranger_schema
 from kitchener.schemas.json_schema import MAX_ERROR_CHARS
 
 MAX_SCHEMA_CHARS: Final = 65_536
@@ -59,12 +59,12 @@ class OutputSchema:
         return cls(name or str(schema.get("title") or "output")[:_MAX_NAME], text, digest(text.encode()), schema, read)
 
 
-def output_schema_of(output: object, time: CompileTime | None = None) -> OutputSchema:
+def output_schema_of(output: object, budget: SchemaBudget | None = None) -> OutputSchema:
     """Returns the schema that a caller asks for.
 
     Args:
         output: a pydantic model class, a JSON schema, or an `OutputSchema`, which is returned as it is
-        time: what compiling a JSON schema counts against; None: nothing
+        budget: what a JSON schema counts against; None: nothing
 
     Raises:
         InvalidOutput: it is neither, does not describe an object, does not stand by itself, or is too long
@@ -74,7 +74,7 @@ def output_schema_of(output: object, time: CompileTime | None = None) -> OutputS
     if isinstance(output, type) and issubclass(output, BaseModel) and output is not BaseModel:
         return _of_model(output)
     if isinstance(output, Mapping):
-        return _checked(dict(output), time=time)
+        return _checked(dict(output), budget=budget)
     raise InvalidOutput(f"output = {quoted(output)}: {_SCHEMA}, or a class derived from pydantic.BaseModel")
 
 
@@ -91,14 +91,14 @@ def _checked(
     schema: dict[str, object],
     read: Callable[[Mapping[str, object]], object] = _as_it_is,
     name: str = "",
-    time: CompileTime | None = None,
+    budget: SchemaBudget | None = None,
 ) -> OutputSchema:
     try:
         canonical = canonical_bytes(schema, at="output")  # it is JSON, and not too deep
         text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
         if len(text) > MAX_SCHEMA_CHARS:  # before it is compiled, which takes seconds for megabytes
             raise InvalidOutput(f"output has {len(text):,} characters as JSON: expected at most {MAX_SCHEMA_CHARS:,}")
-        stranger_schema(schema, digest(canonical), time)
+        stranger_schema(schema, digest(canonical), budget)
     except (EntryRefused, ValueError) as error:
         raise InvalidOutput(f"output = {name or 'the schema'}: {_SCHEMA} that stands by itself, found: {error}") from error
     if schema.get("type", "object") != "object":

@@ -176,7 +176,6 @@ class Attempt(NamedTuple):
     attempt: int
     """Number of the attempt, from 1, counted over all providers of the call."""
     provider_id: str
-    """The provider."""
     model_id: str
     """The requested model."""
     route_reason: str

@@ -25,6 +25,11 @@ class Ref(NamedTuple):
     entry_id: str
     entry_hash: str
 
+    @property
+    def seq(self) -> int:
+        """The entry's number in its ledger, which ends its id. Raises ValueError for an id of another form."""
+        return int(self.entry_id.rpartition("-")[2])
+
     def as_mapping(self) -> RefMapping:
         """The triple as a JSON object."""
         return {"ledger_id": self.ledger_id, "entry_id": self.entry_id, "entry_hash": self.entry_hash}

@@ -185,9 +185,9 @@ class WorkOrder(_Replaceable):
     wo_id: WorkOrderId
     """`WO-{session_id}-{n:03d}`"""
     session_id: str
-    """The session."""
+    """The session of its turn. A consolidation has one of its own, `CONS-…`."""
     turn_id: str
-    """The turn."""
+    """The turn that planned it; "": it is a consolidation."""
     subject_id: SubjectId
     """The subject of the session."""
     intent_id: str | None = None
@@ -197,7 +197,7 @@ class WorkOrder(_Replaceable):
     tier_target: Literal["HO1"] = "HO1"
     """The tier that executes it."""
     state: WorkOrderState = "planned"
-    """The state."""
+    """How far it is. Methods such as `completed` return the work order in its next state."""
     input_context: dict[str, Any] = Field(default_factory=dict)
     """The input; validated by the contract's input schema."""
     parts: tuple[StoredPart, ...] = ()

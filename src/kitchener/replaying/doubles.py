@@ -334,7 +334,7 @@ class RecordedScores:
         self._tape = tape
 
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
-        """See `Comparing`."""
+        """See `TurnComparer`."""
         for entry in self._tape.of_turn(events.PROJECTION_COMPUTED):
             fields = payload_as(ProjectionPayload, entry.payload).get("similarity")
             return Similarity.from_mapping(fields) if fields is not None else None

@@ -60,7 +60,7 @@ _OF_ROLES: Final[Mapping[str, str]] = {"assistant": "earlier answers", "tool": "
 
 
 class RequestPart(NamedTuple):
-    """A part of a request."""
+    """How many tokens of a request one kind of text takes."""
 
     name: str
     """What it is: `contract` (the prompt pack's own text), `instructions`, `history`, `learned lines`, `message` and others."""

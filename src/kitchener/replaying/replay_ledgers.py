@@ -56,7 +56,7 @@ class ReplayLedger:
         """Compares an entry with the next recorded one and returns the recorded reference."""
         return self.keep(self._tape.take(self.ledger_id, entry))
 
-    async def write_all(self, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
+    async def write_all(self, entries: Sequence[LedgerEntry], *, expected_head: EntryId | None = None) -> list[StoredEntry]:
         """Compares entries with the next recorded ones and returns the recorded ones."""
         taken = [self._tape.take(self.ledger_id, entry) for entry in entries]
         for stored in taken:

@@ -162,7 +162,7 @@ class ReplaySupervisors:
             sources=self._sources.of(memory),
             policy_version=stage.version,
             media_types=lambda *_: tuple(tape.turn.start.get("media_types", ())) if tape.turn is not None else (),
-            comparing=RecordedScores(tape),
+            comparer=RecordedScores(tape),
         )
 
     def ruleset_hash(self, memory: LongTermMemory | None) -> str:

@@ -14,7 +14,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
-from kitchener.runtime.admin.asking import NobodyListens, ask
+from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.content_check import remove_orphans

@@ -17,7 +17,7 @@ from kitchener.actors.assembly import ComponentKinds, SharedResources
 from kitchener.actors.consolidation.background import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
-from kitchener.actors.executor.hosted import HostedExecutor
+from kitchener.actors.executor.executor_host import HostedExecutor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.executor.reply_contract import direct_contract_of, is_object_reply, lacks_history, with_reply_contract
 from kitchener.actors.sessions.active_text import ActiveText
@@ -51,6 +51,7 @@ from kitchener.runtime.memories import memory_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools
+from kitchener.runtime.write_failure import WriteFailure
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 from kitchener.telemetry.port import Telemetry
@@ -95,6 +96,7 @@ class RuntimeParts:
     telemetry: Telemetry | None
     tasks: TaskGroup
     scope: anyio.CancelScope
+    write_failure: WriteFailure = field(default_factory=WriteFailure)
     opening_memory: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a memory is open that no agent class uses."""
 
@@ -239,6 +241,7 @@ class Agent:
             index_dir=index_dir(settings),
             sealer=self._shared.sealer,
             also=self._memory.ledgers if self._memory is not None else (),
+            on_failure=self._shared.write_failure.note,
         )
 
 
@@ -257,7 +260,7 @@ def _resources_of(
         signer=shared.signer,
         store=shared.content,
         media_types=shared.gateway.media_types,
-        comparing=shared.embeddings,
+        comparer=shared.embeddings,
         kinds=kinds,
     )
 

@@ -24,7 +24,7 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
-from kitchener.errors import ActorStopped, CallerError, KitchenerError, ReentrantTurn
+from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
@@ -189,6 +189,10 @@ class Runtime:
         for agent in self._agents.values():
             await agent.background.wait_idle()
 
+    async def wait_for_write_failure(self) -> LedgerWriteError:
+        """Returns when a commit failed, with why. No turn is recorded from then on: close the runtime, and open another."""
+        return await self._shared.write_failure.wait()
+
     async def erase_subject(self, subject_id: str) -> ErasureReport:
         """Erases a subject: destroys the key, ends the sessions, and deactivates what was learned. Other subjects' turns go on.
 
@@ -304,7 +308,8 @@ class Runtime:
     async def _close(self) -> None:
         limits = self.config.limits
         self._limiter.close()
-        with anyio.move_on_after(limits.shutdown_grace_s):
+        can_record = self._shared.write_failure.error is None
+        with anyio.move_on_after(limits.shutdown_grace_s if can_record else 0):
             await self.drain()
         self._limiter.cancel_running()
         for agent in self._agents.values():
@@ -399,11 +404,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
         open_telemetry(config.telemetry, injected.telemetry) as telemetry,
     ):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
-            providers = {**known, **injected.providers}
-            if telemetry is None:
-                gateway = LLMGateway(config.router, providers, limits=limits)
-            else:
-                gateway = telemetry.gateway(config.router, providers, limits)
+            gateway = _gateway_of(config, {**known, **injected.providers}, telemetry)
             await anyio.to_thread.run_sync(check_place, config)
             sealer, key = sealer_of(config), config.ledger.signing_key
             signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
@@ -421,27 +422,34 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
                 servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeParts(
-                    config,
-                    injected,
-                    gateway,
-                    models,
-                    limiter,
-                    text,
-                    sealer,
-                    signer,
-                    content,
-                    similar,
-                    memories,
-                    servers,
-                    telemetry,
-                    tasks,
-                    scope,
+                    config=config,
+                    injected=injected,
+                    gateway=gateway,
+                    models=models,
+                    limiter=limiter,
+                    active_text=text,
+                    sealer=sealer,
+                    signer=signer,
+                    content=content,
+                    embeddings=similar,
+                    memories=memories,
+                    servers=servers,
+                    telemetry=telemetry,
+                    tasks=tasks,
+                    scope=scope,
                 )
                 runtime = Runtime(shared)
                 book.earlier = runtime._spent_since
                 task_status.started(runtime)
                 with ends_when_told("the task that holds the runtime"):
                     await anyio.sleep_forever()
+
+
+def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], telemetry: Telemetry | None) -> LLMGateway:
+    """The gateway over these providers. With telemetry it also tells of each attempt."""
+    if telemetry is None:
+        return LLMGateway(config.router, providers, limits=config.limits)
+    return telemetry.gateway(config.router, providers, config.limits)
 
 
 def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:

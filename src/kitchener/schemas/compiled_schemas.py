@@ -10,28 +10,60 @@ from threading import Lock
 from time import thread_time
 from typing import Final, NamedTuple, Protocol
 
+from kitchener.schemas.check_time import CHECK_TIME, BookTime
 from kitchener.schemas.json_schema import MAX_ERROR_CHARS, JsonSchema
 from kitchener.schemas.pattern_limits import compiled_bytes
 
 MAX_KEPT_BYTES: Final = 256 * 1_048_576
-"""Estimated memory of all that is kept, bytes. The schemas of one message take at most about 110 MB, ordinary ones 1 MB."""
+"""Estimated memory of all that is kept, bytes. The schemas of one message take at most about 130 MB, ordinary ones 1 MB."""
 _FAILURE_BYTES: Final = 4_096
 
 
-class CompileTime(Protocol):
-    """The time that schemas of one caller may take to compile."""
+class SchemaBudget(Protocol):
+    """The processor time that schemas of one caller may take."""
 
-    def check(self) -> None:
-        """Raises the caller's error if none is left."""
+    def check(self, *, is_new: bool) -> None:
+        """Raises the caller's error if none is left.
+
+        Args:
+            is_new: whether the schemas have to be compiled first
+        """
         ...
 
-    def spend(self, seconds: float) -> None:
-        """Books processor time that was taken."""
+    def book_compiling(self, seconds: float) -> None:
+        """Books processor time that compiling took."""
         ...
+
+
+class StrangerSchema(JsonSchema):
+    """A compiled schema of somebody who may want the process to stand still. Its checks are bounded, and their time is booked.
+
+    Args:
+        schema: the schema
+
+    Raises:
+        ValueError: as of `JsonSchema`
+    """
+
+    __slots__ = ()
+
+    def __init__(self, schema: Mapping[str, object]) -> None:
+        super().__init__(schema, is_of_stranger=True)
+
+    def problem(self, value: object) -> str | None:
+        """Returns how a value violates the schema, or None; see `JsonSchema.problem`. Books the time at `CHECK_TIME`."""
+        book = CHECK_TIME.get()
+        if book is None:
+            return super().problem(value)
+        began = thread_time()
+        try:
+            return super().problem(value)
+        finally:
+            book(thread_time() - began)
 
 
 class _Kept(NamedTuple):
-    compiled: tuple[JsonSchema, ...]
+    compiled: tuple[StrangerSchema, ...]
     problem: str | None
     """Why the schemas cannot be used; None: they can."""
     size: int
@@ -56,16 +88,18 @@ class CompiledSchemas:
         self,
         key: str,
         schemas: Sequence[Mapping[str, object]],
-        compile_all: Callable[[], Sequence[JsonSchema]],
-        time: CompileTime | None = None,
-    ) -> tuple[JsonSchema, ...]:
+        compile_all: Callable[[], Sequence[StrangerSchema]],
+        budget: SchemaBudget | None = None,
+    ) -> tuple[StrangerSchema, ...]:
         """Returns the compiled schemas of a key, which are compiled now if they are not kept.
+
+        A turn that runs has no budget, since it must not be refused. What it compiles again counts as its checks do.
 
         Args:
             key: stands for these schemas, such as a hash of their text
             schemas: the schemas, of which the memory is estimated
             compile_all: compiles them; raises ValueError if one cannot be used
-            time: what compiling counts against; None: nothing
+            budget: what using the schemas counts against, and compiling them; None: nothing is refused
 
         Raises:
             ValueError: one cannot be used, now or when it was tried before
@@ -74,10 +108,10 @@ class CompiledSchemas:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
+        if budget is not None:
+            budget.check(is_new=found is None)
         if found is None:
-            if time is not None:
-                time.check()
-            found = _compiled(schemas, compile_all, time)
+            found = _compiled(schemas, compile_all, CHECK_TIME.get() if budget is None else budget.book_compiling)
             self._keep(key, found)
         if found.problem is not None:
             raise ValueError(found.problem)
@@ -95,7 +129,7 @@ class CompiledSchemas:
 
 
 def _compiled(
-    schemas: Sequence[Mapping[str, object]], compile_all: Callable[[], Sequence[JsonSchema]], time: CompileTime | None
+    schemas: Sequence[Mapping[str, object]], compile_all: Callable[[], Sequence[StrangerSchema]], book: BookTime | None
 ) -> _Kept:
     began = thread_time()
     try:
@@ -103,24 +137,24 @@ def _compiled(
     except ValueError as error:
         return _Kept((), str(error)[:MAX_ERROR_CHARS], _FAILURE_BYTES)
     finally:
-        if time is not None:
-            time.spend(thread_time() - began)
+        if book is not None:
+            book(thread_time() - began)
 
 
 KEPT_SCHEMAS: Final = CompiledSchemas(MAX_KEPT_BYTES)
 """Those of the process."""
 
 
-def stranger_schema(schema: Mapping[str, object], schema_digest: str, time: CompileTime | None = None) -> JsonSchema:
+def stranger_schema(schema: Mapping[str, object], schema_digest: str, budget: SchemaBudget | None = None) -> StrangerSchema:
     """Returns a stranger's schema, compiled.
 
     Args:
         schema: the schema
         schema_digest: of its canonical JSON
-        time: as for `CompiledSchemas.of`
+        budget: as for `CompiledSchemas.of`
 
     Raises:
         ValueError: it cannot be used
     """
-    (found,) = KEPT_SCHEMAS.of(schema_digest, [schema], lambda: [JsonSchema(schema, is_of_stranger=True)], time)
+    (found,) = KEPT_SCHEMAS.of(schema_digest, [schema], lambda: [StrangerSchema(schema)], budget)
     return found

@@ -20,13 +20,12 @@ from kitchener.canonical import NOTHING, Opening, canonical_bytes
 from kitchener.errors import SealingError
 from kitchener.sealing.key_files import KEYS_IN_BATCH
 from kitchener.sealing.keyring import Keyring
-from kitchener.sealing.subject_key import SubjectKey, decoded
+from kitchener.sealing.subject_key import NONCE_BYTES, SubjectKey, decoded
 
 MARK: Final = "$sealed"
 """The only key of a sealed value's JSON object."""
 _VERSION: Final = 1
 """Version of sealed values."""
-_NONCE_BYTES: Final = 12
 _NONCES_AT_ONCE: Final = 512
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
@@ -206,8 +205,8 @@ def _fresh_nonce() -> bytes:
         try:
             return _NONCES.pop()  # atomic, so two threads never get the same one
         except IndexError:
-            drawn = os.urandom(_NONCE_BYTES * _NONCES_AT_ONCE)
-            _NONCES.extend([drawn[at : at + _NONCE_BYTES] for at in range(0, len(drawn), _NONCE_BYTES)])
+            drawn = os.urandom(NONCE_BYTES * _NONCES_AT_ONCE)
+            _NONCES.extend([drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)])
 
 
 def _encoded(data: bytes) -> bytes:

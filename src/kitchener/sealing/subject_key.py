@@ -12,6 +12,8 @@ from typing import Final, Protocol
 from kitchener.errors import SealingError
 
 KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+"""Length of a nonce of AES-GCM, which stands before the encrypted data."""
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-256; the keys of a `Mac` are no longer."""
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
-from kitchener.errors import ConfigError
+from kitchener.errors import ConfigError, LedgerWriteError
 from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Callers
@@ -60,6 +60,10 @@ class KitchenerServer:
         self._turns, self._limits, self._runtime = turns, runtime.config.limits, runtime
         self._approvals = ApprovalBacklog(runtime, clock)
         self._open, self._draining = anyio.CancelScope(), Draining()
+        self.write_failure: LedgerWriteError | None = None
+        """Why the ledgers take no more entries; None: they do."""
+        self.unwritable: Final = anyio.Event()
+        """Set when the ledgers take no more entries: the server refuses all requests, and somebody has to end it."""
         subjects = RequestSubjects(config, clock)
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, subjects)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
@@ -104,7 +108,14 @@ class KitchenerServer:
         with self._open:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._turns.run)
+                tasks.start_soon(self._refuse_what_cannot_be_recorded)
                 await self._guard.streams.run()
+
+    async def _refuse_what_cannot_be_recorded(self) -> None:
+        failure = self.write_failure = await self._runtime.wait_for_write_failure()
+        _log.error("ledgers take no more entries, and requests are refused", path=failure.path, problem=failure.problem)
+        self._draining.begin()
+        self.unwritable.set()
 
     def close(self) -> None:
         """Cancels what still runs."""
@@ -115,16 +126,19 @@ class KitchenerServer:
         """Refuses new requests, and returns when those that run are answered and their turns are on record.
 
         Turns that are not ready within `limits.shutdown_grace_s` are cancelled, which is recorded, and their clients are told.
+        Where nothing can be recorded any more, they are cancelled at once.
 
         Returns:
             whether all turns were ready in time
         """
         self._draining.begin()
-        with anyio.move_on_after(self._limits.shutdown_grace_s) as waiting:
+        can_record = self.write_failure is None
+        with anyio.move_on_after(self._limits.shutdown_grace_s if can_record else 0) as waiting:
             await self._wait_idle()
         if waiting.cancelled_caught:
-            _log.warning("turns aborted on record after the grace time", turns=len(self._turns))
-            self._turns.stop_all()
+            if can_record:
+                _log.warning("turns aborted on record after the grace time", turns=len(self._turns))
+            self._turns.stop_all(can_record=can_record)
             with anyio.move_on_after(self._limits.abort_grace_s):
                 await self._wait_idle()
         return not waiting.cancelled_caught
@@ -147,6 +161,8 @@ class KitchenerServer:
 
     async def _ready(self, request: Request) -> Response:
         """Whether new requests are admitted."""
+        if self.write_failure is not None:
+            return PlainTextResponse("ledgers take no more entries\n", 503)
         return PlainTextResponse("draining\n", 503) if self._draining.has_begun else PlainTextResponse("ready\n")
 
 

@@ -121,16 +121,19 @@ def connection_class(most: int, head_timeout_s: float, write_timeout_s: float) -
         head_timeout_s: how long a client may take for the head of a request, seconds
         write_timeout_s: how long a client may leave what was written untaken, seconds
     """
-    waiting: dict[_ClientConnection, None] = {}  # those without a request, the one that has waited longest first
+    unasked: dict[_ClientConnection, None] = {}  # those without a request so far, the one that has waited longest first
+    kept: dict[_ClientConnection, None] = {}  # those that wait for their next request, in the same order
 
     class ServedConnection(_ClientConnection):
-        _waiting, _most, _head_timeout_s, _write_timeout_s = waiting, most, head_timeout_s, write_timeout_s
+        _unasked, _kept, _most = unasked, kept, most
+        _head_timeout_s, _write_timeout_s = head_timeout_s, write_timeout_s
 
     return ServedConnection
 
 
 class _ClientConnection(H11Protocol):
-    _waiting: "dict[_ClientConnection, None]"
+    _unasked: "dict[_ClientConnection, None]"
+    _kept: "dict[_ClientConnection, None]"
     _most: int
     _head_timeout_s: float
     _write_timeout_s: float
@@ -141,7 +144,7 @@ class _ClientConnection(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._bytes = self._lines = 0
         super().connection_made(cast(asyncio.Transport, self._joined))
-        if len(self.connections) >= self._most and self._waiting:
+        if len(self.connections) >= self._most and (self._unasked or self._kept):
             idlest = self._idlest()
             idlest.connections.discard(idlest)
             idlest.stop_waiting()
@@ -180,11 +183,12 @@ class _ClientConnection(H11Protocol):
         if self.conn.their_state is h11.SEND_BODY:  # the client goes on sending what nobody wants
             self._await_head()
         elif self.conn.their_state is h11.IDLE:
-            self._waiting[self] = None  # uvicorn's own timer ends a connection on which nothing comes
+            self._kept[self] = None  # uvicorn's own timer ends a connection on which nothing comes
 
     def stop_waiting(self) -> None:
         """A request has come, or none will."""
-        self._waiting.pop(self, None)
+        self._unasked.pop(self, None)
+        self._kept.pop(self, None)
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -192,14 +196,16 @@ class _ClientConnection(H11Protocol):
     def _idlest(self) -> "_ClientConnection":
         """The connection that has waited longest, unless what its client sent was not read yet.
 
-        Those that come in one step of the event loop are all taken before the first one is read. In a burst of idle
-        connections, the one that came first and asks for something would be closed.
+        It is one of those that never had a request, or of those that had one, whichever are more: a flood of either kind must
+        not end the connections of clients of the other. Those that come in one step of the event loop are all taken before the
+        first one is read. In a burst of idle connections, the one that came first and asks for something would be closed.
         """
-        for each in list(islice(self._waiting, _LOOKED_AT)):
+        waiting = max(self._unasked, self._kept, key=len)
+        for each in list(islice(waiting, _LOOKED_AT)):
             if not each._has_unread():
                 return each
-            self._waiting[each] = self._waiting.pop(each)
-        return next(iter(self._waiting))
+            waiting[each] = waiting.pop(each)
+        return next(iter(waiting))
 
     def _has_unread(self) -> bool:
         descriptor = self.transport.get_extra_info("socket").fileno()
@@ -210,7 +216,8 @@ class _ClientConnection(H11Protocol):
         return bool(asked.poll(0))
 
     def _await_head(self) -> None:
-        self._waiting[self] = None
+        if self not in self._kept:
+            self._unasked[self] = None
         self._head_timer = self.loop.call_later(self._head_timeout_s, self._give_up, _TOO_SLOW)
 
     def _is_chunked(self, data: bytes) -> bool:

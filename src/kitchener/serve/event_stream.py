@@ -48,20 +48,16 @@ async def until_gone(receive: Receive, work: Callable[[], Awaitable[R]], gone: C
     """
     found: list[R] = []
     failed: list[Exception] = []
+    watching = anyio.CancelScope()
     async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            await _disconnected(receive)
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(watch)
+        tasks.start_soon(_watch, receive, watching, tasks)
         try:
             found.append(await work())
         except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
             failed.append(error)
-        tasks.cancel_scope.cancel()
+        watching.cancel()
     if failed:
-        raise failed[0]
+        raise failed.pop()  # so that this frame, which its traceback holds, does not hold the error
     if not found:
         gone()
         raise ClientDisconnect
@@ -93,6 +89,8 @@ class EventStream:
         self._wrote_at = 0.0
         """When the last piece was written; of one that is being written, when that began."""
         self._is_writing = False
+        self._comments = 0
+        """Keep-alive comments that are being written."""
         self._send: Send
         self._tasks: TaskGroup
 
@@ -105,9 +103,10 @@ class EventStream:
             return
         self._send, streams = send, scope[OPEN_STREAMS]
         began, finished, failed = False, False, list[Exception]()
+        watching = anyio.CancelScope()
         try:
             async with anyio.create_task_group() as self._tasks:
-                self._tasks.start_soon(self._watch, receive)
+                self._tasks.start_soon(_watch, receive, watching, self._tasks)
                 try:
                     if self._ready is not None:
                         await self._ready()
@@ -119,12 +118,14 @@ class EventStream:
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
                 except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                     failed.append(error)
-                self._tasks.cancel_scope.cancel()
+                watching.cancel()
+                if self._comments:
+                    self._tasks.cancel_scope.cancel()
         finally:
             if not finished and (began or not failed):
                 self._gone()
         if failed:
-            raise failed[0]
+            raise failed.pop()  # as in `until_gone`
 
     def check(self, now: float) -> float:
         """Keeps a silent stream alive, and ends one whose client takes nothing. Returns when to check again."""
@@ -136,7 +137,8 @@ class EventStream:
             self._tasks.cancel_scope.cancel()
         else:
             self._wrote_at = now
-            self._tasks.start_soon(self._write, COMMENT)
+            self._comments += 1
+            self._tasks.start_soon(self._write_comment)
         return now + limit_s
 
     async def _send_all(self, headers: tuple[tuple[bytes, bytes], ...]) -> None:
@@ -150,9 +152,11 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self._is_writing = False
 
-    async def _watch(self, receive: Receive) -> None:
-        await _disconnected(receive)
-        self._tasks.cancel_scope.cancel()
+    async def _write_comment(self) -> None:
+        try:
+            await self._write(COMMENT)
+        finally:
+            self._comments -= 1
 
 
 class OpenStreams:
@@ -188,6 +192,16 @@ class OpenStreams:
             await anyio.sleep_until(max(min(due, now + self._shortest_s), now + self._shortest_s * _GRAIN))
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _watch(receive: Receive, watching: anyio.CancelScope, tasks: TaskGroup) -> None:
+    """Cancels the work if the client goes away.
+
+    Args:
+        receive: of the request, whose body was read
+        watching: cancelled when the work is done. The watch has a scope of its own, because a task that ends with a
+            cancellation leaves a cycle on asyncio, and with it the request, to the garbage collector
+        tasks: the task group of the work
+    """
+    with watching:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        tasks.cancel_scope.cancel()

@@ -1,31 +1,39 @@
-"""Bounds the warnings that clients can cause: whoever sends what is no request must not fill the disk with log lines.
+"""Bounds the warnings and errors that clients can cause: whoever provokes a line with each request must not fill the disk.
 
-What is left out is counted, and told once the minute has ended, at the latest when the server stops. It knows the library's
-logger, not the requests.
+What is left out is counted, and told once the minute has ended, at the latest when the server stops. The first lines of each
+kind are logged whole. It knows loggers and records, not requests.
 """
 
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
+from threading import RLock
 from typing import Final
 
 import anyio
 
 from kitchener.clock import Clock, SystemClock
+from kitchener.logs import RECORD_FILTERS
 
 _MINUTE_S: Final = 60.0
+_SERVER: Final = "kitchener.serve."
+_KIND_FIELDS: Final = ("error", "address")
+"""Fields of an event that tell what went wrong, and so make lines of one text different kinds."""
+MAX_KINDS: Final = 1_024
+"""Kinds of lines in a minute that are told apart by their fields, too."""
 
 
 @dataclass(slots=True)
-class _TextInMinute:
-    """One text in the present minute."""
+class _KindInMinute:
+    """Lines of one kind in the present minute."""
 
     since: float
     """When the minute began, seconds since 1970."""
     lines: int = 0
     left_out: int = 0
-    last: str = ""
+    last: logging.LogRecord | None = None
     """The newest line that was left out."""
 
     def has_ended(self, now: float) -> bool:
@@ -34,63 +42,87 @@ class _TextInMinute:
 
 
 class LogLimit(logging.Filter):
-    """Passes few warnings of each text a minute, and everything of other levels.
+    """Passes few warnings and errors of each kind a minute, and everything of other levels.
+
+    Lines are of one kind if they have the same logger, level and text, and the same error, as its class and its place say it.
+
+    Safe to use from several threads.
 
     Args:
-        logger: writes the lines, and those about what was left out
-        lines_per_minute: warnings of one text that it passes; the texts are those of the library's source, so there are few
+        logger: writes the lines
+        lines_per_minute: lines of one kind that it passes; texts are those of the source, so there are few
     """
 
     def __init__(self, logger: logging.Logger, lines_per_minute: int) -> None:
         super().__init__()
-        self._logger, self._lines_per_minute = logger, lines_per_minute
-        self._said: dict[str, _TextInMinute] = {}
+        self._logger, self._lines_per_minute, self._lock = logger, lines_per_minute, RLock()
+        self._said: dict[tuple[object, ...], _KindInMinute] = {}
         self._is_telling = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged."""
-        if record.levelno != logging.WARNING or self._is_telling:
+        if record.levelno < logging.WARNING:
             return True
-        self.tell_left_out(record.created)
-        said = self._said.setdefault(str(record.msg), _TextInMinute(record.created))
-        if said.lines >= self._lines_per_minute:
-            said.left_out += 1
-            said.last = record.getMessage()
-            return False
-        said.lines += 1
-        return True
+        with self._lock:
+            if self._is_telling:
+                return True
+            self.tell_left_out(record.created)
+            said = self._said.setdefault(self._kind(record), _KindInMinute(record.created))
+            if said.lines >= self._lines_per_minute:
+                said.left_out += 1
+                said.last = record
+                return False
+            said.lines += 1
+            return True
+
+    def filter_event(self, record: logging.LogRecord) -> bool:
+        """The same for an event of this library. Warnings are bounded only where requests cause them: of the server."""
+        is_bounded = record.levelno >= logging.ERROR or record.name.startswith(_SERVER)
+        return self.filter(record) if is_bounded else True
 
     def tell_left_out(self, now: float | None = None) -> None:
-        """Logs how many lines of each text were left out in a minute that has ended.
+        """Logs how many lines of each kind were left out in a minute that has ended.
 
         Args:
             now: seconds since 1970; None: the present minute ends, too
         """
-        ended = [text for text, said in self._said.items() if now is None or said.has_ended(now)]
-        for said in [self._said.pop(text) for text in ended]:
-            if said.left_out:
-                self._tell(said)
+        with self._lock:
+            ended = [kind for kind, said in self._said.items() if now is None or said.has_ended(now)]
+            for said in [self._said.pop(kind) for kind in ended]:
+                if said.last is not None:
+                    self._tell(said.last, said.left_out)
 
-    def _tell(self, said: _TextInMinute) -> None:
+    def _tell(self, last: logging.LogRecord, left_out: int) -> None:
+        told = copy(last)  # with its fields, but without a traceback, which the first lines have
+        told.msg, told.args = f"{last.getMessage()} (and {left_out} more like it in a minute, not logged)", ()
+        told.exc_info, told.exc_text, told.stack_info = None, None, None
         self._is_telling = True
         try:
-            self._logger.warning("%s (and %d more like it in a minute, not logged)", said.last, said.left_out)
+            (self._logger if last.name == self._logger.name else logging.getLogger(last.name)).handle(told)
         finally:
             self._is_telling = False
 
+    def _kind(self, record: logging.LogRecord) -> tuple[object, ...]:
+        text = (record.name, record.levelno, str(record.msg))
+        if len(self._said) >= MAX_KINDS:
+            return text
+        raised = record.exc_info[0] if record.exc_info else None
+        return (*text, raised, *(getattr(record, each, None) for each in _KIND_FIELDS))
+
     def wait_s(self, now: float) -> float:
         """Seconds until the first minute ends in which something was left out; at most a minute, where there is none."""
-        ends = [said.since + _MINUTE_S - now for said in self._said.values() if said.left_out]
+        with self._lock:
+            ends = [said.since + _MINUTE_S - now for said in self._said.values() if said.left_out]
         return max(0.0, min([_MINUTE_S, *ends]))
 
 
 @asynccontextmanager
 async def limited(logger: logging.Logger, lines_per_minute: int, *, clock: Clock | None = None) -> AsyncIterator[None]:
-    """Bounds what a logger passes on until the block ends.
+    """Bounds what a logger and the loggers of this library pass on until the block ends.
 
     Args:
-        logger: which one
-        lines_per_minute: warnings of one text that pass
+        logger: which one besides, that of the HTTP server
+        lines_per_minute: lines of one kind that pass
         clock: the clock of log records; None: the system's
     """
     limit, clock = LogLimit(logger, lines_per_minute), clock or SystemClock()
@@ -101,11 +133,13 @@ async def limited(logger: logging.Logger, lines_per_minute: int, *, clock: Clock
             limit.tell_left_out(clock.time_us() / 1_000_000)
 
     logger.addFilter(limit)
+    RECORD_FILTERS.append(limit.filter_event)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tell)
             yield
             tasks.cancel_scope.cancel()
     finally:
-        limit.tell_left_out()
+        RECORD_FILTERS.remove(limit.filter_event)
         logger.removeFilter(limit)
+        limit.tell_left_out()

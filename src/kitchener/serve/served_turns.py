@@ -16,6 +16,7 @@ from kitchener.errors import KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
+from kitchener.schemas.check_time import CHECK_TIME
 from kitchener.serve.access.callers import RequestPlace
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace
@@ -279,11 +280,12 @@ class ServedTurns:
         """The turns of a session that run or wait for it, oldest first."""
         return list(self._running.get(session_id, ()))
 
-    def stop_all(self) -> None:
-        """Cancels every turn, because the server shuts down."""
+    def stop_all(self, *, can_record: bool = True) -> None:
+        """Cancels every turn, because the server shuts down. `can_record` is whether that is put on record."""
+        told = "it is aborted on record" if can_record else "its ledgers take no more entries"
         for turns in list(self._running.values()):
             for each in turns:
-                each.stop(RuntimeClosed("the server shut down before the turn had a reply; it is aborted on record"))
+                each.stop(RuntimeClosed(f"the server shut down before the turn had a reply; {told}"))
 
     async def wait_idle(self) -> None:
         """Returns when no turn runs."""
@@ -303,6 +305,7 @@ class ServedTurns:
         self._running.setdefault(turn.session_id, []).append(turn)
 
         async def run() -> None:
+            CHECK_TIME.set(place.caller.schema_time.book_check)  # of this task, and of all that works for it
             try:
                 await turn.run(work)
                 if wait_read is not None:

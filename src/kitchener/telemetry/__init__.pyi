@@ -1,1 +1,1 @@
-from kitchener.telemetry.observing import OpenTelemetry as OpenTelemetry
+from kitchener.telemetry.open_telemetry import OpenTelemetry as OpenTelemetry

@@ -34,7 +34,7 @@ def open_telemetry(config: TelemetryConfig, given: Telemetry | None) -> Iterator
 def _from_settings() -> Telemetry:
     try:
         # Imported here because its library is an extra.
-        from kitchener.telemetry.observing import OpenTelemetry
+        from kitchener.telemetry.open_telemetry import OpenTelemetry
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise

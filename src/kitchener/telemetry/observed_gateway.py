@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanKind
 
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.attempts import Attempts, PlannedAttempt
+from kitchener.gateway.providers.trace_headers import TRACE_HEADERS, trace_lines
 from kitchener.lanes.envelope import Outlet
 from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptResponse, StreamRestart, TextPiece
 from kitchener.telemetry import names
@@ -38,6 +39,8 @@ class ObservedGateway(LLMGateway):
             if outlet is not None:
                 attempts.outlet = _NotedOutlet(outlet, call)
             response: PromptResponse | None = None
+            if way.target.config.send_traceparent:
+                TRACE_HEADERS.set(trace_lines(call.headers()))  # until the next attempt of this worker sets its own
             try:
                 reply = await super()._attempt(attempts)
                 if isinstance(reply, PromptResponse):

@@ -20,6 +20,7 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.metrics import Histogram, MeterProvider, get_meter_provider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AnyValue
 
 from kitchener.errors import ProviderError
@@ -33,8 +34,8 @@ from kitchener.telemetry.instruments import Instruments
 _log = get_logger(__name__)
 
 AttributeValue = str | bool | int | float | list[str]
-"""The value of an attribute."""
 _SCOPE = "kitchener"
+_PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Tracing:
@@ -157,6 +158,16 @@ class OpenSpan:
             self.tracing.events.emit(LogRecord(event_name=event, attributes=attributes(), context=get_current()))
         except Exception as error:  # noqa: BLE001  as above
             self.tracing.failed(error)
+
+    def headers(self) -> dict[str, str]:
+        """The headers by which another program lets its spans belong to this one; empty: there is no trace."""
+        found = dict[str, str]()
+        try:
+            if self._span is not None:
+                _PROPAGATOR.inject(found, trace.set_span_in_context(self._span))
+        except Exception as error:  # noqa: BLE001  as above
+            self.tracing.failed(error)
+        return found
 
     def fail(self, kind: str) -> None:
         """Says that the operation failed, by a word and never by a text: a text may quote what was said."""

@@ -1,7 +1,7 @@
 """For tests of programs that use Kitchener: scripted answers, a clock that stands still, replays, crashes, no real model calls.
 
 A recorded session is a test: `assert_replays` fails with the first decision that comes out otherwise. With pytest there is the
-fixture `replayed`, after `from kitchener.testing import replayed` in a `conftest.py`. `crash_test` kills your agent at many
+fixture `replayed`, which your tests import by `from kitchener.testing import replayed`. `crash_test` kills your agent at many
 places and looks whether everything that was promised is there.
 """
 

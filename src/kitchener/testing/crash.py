@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -193,6 +193,8 @@ def _in_fresh_process(plan: _CrashPlan, kills: int) -> CrashReport:
 def _main(plan: _CrashPlan, kills: int, writer: Connection) -> None:
     # Before the forks, which would each do it: most of what a short life takes.
     importlib.import_module(f"anyio._backends._{plan.backend}")
+    with suppress(ImportError):  # a life says so that needs it
+        importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
     PromptLibrary.load()
     policy_code()
     gc.freeze()

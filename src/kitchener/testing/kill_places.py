@@ -46,9 +46,9 @@ class KillPlaces:
             self.pass_by()
             return ref
 
-        async def watched_all(ledger: LedgerClient, entries: Sequence[LedgerEntry]) -> list[StoredEntry]:
+        async def watched_all(ledger: LedgerClient, entries: Sequence[LedgerEntry], **options: Any) -> list[StoredEntry]:
             self.pass_by()
-            stored = await write_all(ledger, entries)
+            stored = await write_all(ledger, entries, **options)
             self.pass_by()
             return stored
 

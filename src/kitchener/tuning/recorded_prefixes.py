@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from kitchener.actors.sources import SourcesSealed
@@ -200,14 +201,10 @@ def _history(lists: ProjectionLists, first: Ref) -> Iterator[str]:
         for ref in lists.visible
         if ref.ledger_id == first.ledger_id and (_why(lists, ref) == _OF_INTENT or "RECENT" in _why(lists, ref))
     ]
-    for ref in sorted(own, key=_number):
-        if _number(ref) >= _number(first):
+    for ref in sorted(own, key=attrgetter("seq")):
+        if ref.seq >= first.seq:
             yield ref.entry_id
 
 
 def _why(lists: ProjectionLists, ref: Ref) -> tuple[str, ...]:
     return lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", _OF_INTENT)
-
-
-def _number(ref: Ref) -> int:
-    return int(ref.entry_id.rpartition("-")[2])

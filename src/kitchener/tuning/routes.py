@@ -23,7 +23,6 @@ CallOutcome = Literal["answered", "failed", "cut off"]
 
 _OF_THE_PROVIDER: Final = frozenset(("rate_limited", "server_error", "connection", "timeout", "authentication"))
 """Failures that another model of the same provider would have had too."""
-_MILLION: Final = 1_000_000
 
 
 class PastAttempt(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import ConfirmationRequired, tool
-from kitchener.errors import ApprovalAnswered, ApprovalVoid
+from kitchener import ConfirmationRequired, ToolContext, tool
+from kitchener.errors import ApprovalAnswered, ApprovalVoid, CallerError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.replaying import replay_session
@@ -108,6 +108,29 @@ async def test_a_question_that_no_answer_could_fit_is_never_asked(
         result = await runtime.supervisor().handle_turn("pay", subject_id="ada")
     assert result.pending_approval == ()
     assert "its response_schema is not valid" in result.response
+
+
+async def test_an_answer_that_is_costly_to_check_is_refused_and_the_question_waits(
+    tmp_path: Path, scripted: OpenRuntime
+) -> None:
+    """Whoever may answer must not keep the process busy by it; a question of an MCP server brings its own schema."""
+    schema = {"type": "object", "properties": {"p": {"items": {"enum": [f"a{number}" for number in range(3_000)]}}}}
+
+    @tool
+    def pay(context: ToolContext) -> str:
+        """Pays."""
+        if context.answer is None:
+            raise ConfirmationRequired("How?", schema)
+        return "paid"
+
+    async with scripted(model([("pay", {})]), tools=[pay]) as runtime:
+        supervisor = runtime.supervisor()
+        (approval_id,) = (await supervisor.handle_turn("pay", subject_id="ada")).pending_approval
+        with pytest.raises(CallerError, match="too many ways to read it"):
+            await supervisor.approve(approval_id, answer={"p": [f"b{number}" for number in range(2_000)]})
+        result = await supervisor.approve(approval_id, answer={"p": ["a1"]})
+    assert result is not None
+    assert "paid" in result.response
 
 
 async def test_what_a_stranger_asks_says_whose_words_it_is(tmp_path: Path, scripted: OpenRuntime) -> None:

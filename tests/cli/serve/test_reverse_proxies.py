@@ -197,6 +197,65 @@ def test_a_restart_behind_a_real_proxy_answers_every_client_and_loses_no_turn(tm
     anyio.run(check, tmp_path / "root", clients.acknowledged)
 
 
+class Restarting(BaseHTTPRequestHandler):
+    """A server that answers its first request as one that ends does, and each further one."""
+
+    asked: list[bytes]
+    first: str
+
+    def do_POST(self) -> None:
+        """One request."""
+        self.asked.append(self.rfile.read(int(self.headers.get("content-length", 0))))
+        self.close_connection = True
+        if len(self.asked) == 1 and self.first == "goes away":
+            return
+        self.send_response(503 if len(self.asked) == 1 and self.first == "refuses" else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def restarting(first: str, port: int = 0) -> Iterator[tuple[tuple[str, int], list[bytes]]]:
+    """The address of such a server, and the bodies that it got."""
+    asked = list[bytes]()
+    handler = type("RestartingSo", (Restarting,), {"asked": asked, "first": first})
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield ("127.0.0.1", server.server_port), asked
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.skipif(not is_there("nginx"), reason="nginx is not on this machine")
+@pytest.mark.parametrize("first", ["refuses", "goes away"])
+def test_nginx_sends_a_request_again_that_a_server_refused_or_left_without_an_answer(tmp_path: Path, first: str) -> None:
+    with restarting(first) as (upstream, asked), in_front("nginx", tmp_path / "nginx", upstream) as address:
+        assert send(address, "/v1/responses", b"{}").status == 200
+        assert asked == [b"{}"] * 2
+
+
+@pytest.mark.skipif(not is_there("caddy"), reason="caddy is not on this machine")
+def test_requests_wait_at_caddy_while_no_server_listens(tmp_path: Path) -> None:
+    """One without a body: earlier versions of Caddy close a body when they try again."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        upstream: tuple[str, int] = ("127.0.0.1", found.getsockname()[1])
+    answers = list[int]()
+    with in_front("caddy", tmp_path / "caddy", upstream) as address:
+        client = threading.Thread(target=lambda: answers.append(send(address, "/v1/models").status))
+        client.start()
+        client.join(0.5)  # an answer now would be one that nobody gave
+        assert answers == []
+        with restarting("answers", upstream[1]) as (_, asked):
+            client.join(LIMIT_S)
+            assert (answers, asked) == ([200], [b""])
+
+
 @pytest.mark.skipif(not is_there("caddy"), reason="caddy is not on this machine")
 def test_caddy_takes_its_file_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "Caddyfile").write_text((OPERATIONS / "Caddyfile").read_text())

@@ -22,7 +22,7 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import Told, ask, read_until_error
+from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
 from tests.gateway.fake_server import (
     Answer,
     FakeServer,
@@ -412,18 +412,7 @@ async def test_leaving_a_stream_closes_its_connection() -> None:
 
 async def test_cancelling_the_reader_of_a_stream_closes_its_connection() -> None:
     async with served(events(["one "], end="hang")) as (server, gateway):
-        got_one = anyio.Event()
-
-        async def reader() -> None:
-            async with aclosing(gateway.stream(ask(), on_attempt=Told())) as items:
-                async for _ in items:
-                    got_one.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(reader)
-            with anyio.fail_after(10):
-                await got_one.wait()
-            tasks.cancel_scope.cancel()
+        await cancel_a_reader(gateway)
         with anyio.fail_after(10):
             await server.gone.wait()
 

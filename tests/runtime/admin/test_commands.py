@@ -9,14 +9,13 @@ import anyio.lowlevel
 import pytest
 
 from kitchener import ImagePart
-from kitchener.cli.app import build_app
 from kitchener.config import AdminConfig
 from kitchener.errors import AdminRefused, CallerError, InvalidLifecycle, KitchenerError, SessionEnded, SubjectErased
 from kitchener.ledger import LedgerEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import export_session
-from kitchener.runtime.admin.asking import ask
+from kitchener.runtime.admin.admin_client import ask
 from kitchener.runtime.admin.operations import (
     OPERATIONS,
     ChangeIntent,
@@ -35,7 +34,7 @@ from tests.acceptance.content_kit import blobs, png
 from tests.acceptance.content_kit import config as content_config
 from tests.acceptance.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
-from tests.cli.test_ids import commands
+from tests.cli.command_list import every_command
 from tests.memory.kit import learned
 from tests.runtime.admin.listening import command, listening, listening_config
 
@@ -388,5 +387,5 @@ READS = {
 
 def test_every_command_reads_or_is_carried_out_by_the_running_service() -> None:
     names = [*THROUGH_A_SERVICE, *CHANGES_NO_OPEN_ROOT, *READS]
-    assert sorted(names) == sorted(name for name, _ in commands(build_app(is_listing=False)))
+    assert sorted(names) == sorted(name for name, _ in every_command())
     assert set().union(*THROUGH_A_SERVICE.values(), {"statistics"}) == OPERATIONS.keys()

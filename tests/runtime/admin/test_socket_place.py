@@ -14,7 +14,7 @@ import pytest
 
 from kitchener.errors import AdminUnavailable
 from kitchener.runtime.admin import socket_place
-from kitchener.runtime.admin.asking import NobodyListens, ask
+from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.runtime.administration import administer
 from tests.cli.commands import COMMAND, start

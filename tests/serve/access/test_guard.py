@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
@@ -135,24 +136,86 @@ async def test_the_kind_of_a_body_counts_in_any_case(tmp_path: Path) -> None:
         assert found.status == 201
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("authorization", f"Bearer {ADAS}"), ("x-kitchener-subject", "ada"), ("x-openwebui-user-id", "ada")],
+ONCE = (
+    ("authorization", f"Bearer {ADAS}"),
+    ("content-type", "text/plain"),
+    ("host", "evil.example"),
+    ("idempotency-key", "k2"),
+    ("last-event-id", "7"),
+    ("origin", "http://evil.example"),
+    ("x-kitchener-session", "other"),
+    ("x-chat-id", "other"),
+    ("x-own-chat", "other"),
+    ("x-kitchener-subject", "ada"),
+    ("x-openwebui-user-id", "ada"),
+    ("x-openwebui-user-jwt", "a.b.c"),
 )
-async def test_what_says_who_sends_a_request_may_say_it_once_only(
-    tmp_path: Path, keys: dict[str, object], name: str, value: str
+
+
+@pytest.mark.parametrize("order", ["first", "last", "equal"])
+@pytest.mark.parametrize(("name", "value"), ONCE)
+async def test_a_header_of_which_one_value_counts_may_be_there_once_only(
+    tmp_path: Path, keys: dict[str, object], name: str, value: str, order: str
 ) -> None:
-    """A front end that adds its header to those of its client must not make the client's count."""
-    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+    """Otherwise a proxy in front may have read the other one."""
+    settings = {**keys, "session_headers": ("X-Chat-Id", "X-Own-Chat")}
+    async with serving(tmp_path / "root", serve=settings, agents={"OTHER": {}}) as client:
+        sent = {**bearer(DESKS), "host": "localhost", "content-type": "application/json", "x-kitchener-subject": "cy"}
+        sent = {**sent, name: sent.get(name, "one")}
+        if name == "origin":
+            sent["origin"] = "http://localhost"
+        if name == "x-openwebui-user-id":
+            del sent["x-kitchener-subject"]
 
         async def with_both(scope: Scope, receive: Receive, send: Send) -> None:
-            added = (name.encode(), value.encode())
-            await client.server.app({**scope, "headers": [*scope["headers"], added]}, receive, send)
+            added = (name.encode(), (sent[name] if order == "equal" else value).encode())
+            headers = [added, *scope["headers"]] if order == "first" else [*scope["headers"], added]
+            await client.server.app({**scope, "headers": headers}, receive, send)
 
-        asked, own = Asked(), {**bearer(DESKS), **({} if name == "authorization" else {name: "cy"})}
+        asked = Asked()
         asked.taking.set()
-        await run_request(with_both, asked, "GET", "/v1/me", [b""], own)
-        assert (asked.status, asked.code, "ada" in asked.body.decode()) == (400, "invalid_request", False)
+        await run_request(with_both, asked, "POST", COMPLETIONS, [orjson.dumps(chat_body("hello"))], sent)
+        assert (asked.status, asked.code, name in asked.json["error"]["message"]) == (400, "invalid_request", True)
+        assert (await client.runtime.sessions(), client.provider.requests) == ([], [])
+
+
+async def test_other_headers_may_be_there_twice(tmp_path: Path) -> None:
+    async with serving(tmp_path / "root") as client:
+
+        async def with_two(scope: Scope, receive: Receive, send: Send) -> None:
+            added = [(b"accept", b"application/json"), (b"accept", b"*/*"), (b"x-forwarded-for", b"192.0.2.1")] * 2
+            await client.server.app({**scope, "headers": [*scope["headers"], *added]}, receive, send)
+
+        asked = Asked()
+        asked.taking.set()
+        await run_request(with_two, asked, "GET", "/v1/models", [b""], {})
+        assert asked.status == 200
+
+
+async def test_headers_that_name_different_subjects_are_refused(tmp_path: Path, keys: dict[str, object]) -> None:
+    """A front end that drops one of the headers of its users may not know of the other one."""
+    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+        desk = {**bearer(DESKS), "x_kitchener_subject": "cy"}
+        found = await client.ask("GET", "/v1/me", x_openwebui_user_id="ada", **desk)
+        assert (found.status, found.code, "ada" in found.body.decode()) == (400, "subject_invalid", False)
+        for same in ("cy", " cy ", ""):
+            assert (await client.ask("GET", "/v1/me", x_openwebui_user_id=same, **desk)).json["subject_id"] == "cy"
+        own = await client.ask("GET", "/v1/me", x_openwebui_user_id="bo", x_kitchener_subject="cy", **bearer(ADAS))
+        assert own.json["subject_id"] == "ada"  # the subject of a key is that of its settings, whatever headers say
+
+
+@pytest.mark.parametrize("headers", [{"content-length": "5"}, {"transfer-encoding": "chunked"}], ids=str)
+async def test_a_request_that_says_its_length_twice_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
+    async with serving(tmp_path / "root") as client:
+
+        async def with_both(scope: Scope, receive: Receive, send: Send) -> None:
+            added = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await client.server.app({**scope, "headers": [*scope["headers"], *added]}, receive, send)
+
+        asked = Asked()
+        asked.taking.set()
+        await run_request(with_both, asked, "POST", COMPLETIONS, [b"hello"], headers)
+        assert (asked.status, asked.code, asked.headers["connection"]) == (400, "two_lengths", "close")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8321", "[::1]:8321", "chat.example", "Chat.Example:443"])

@@ -54,7 +54,7 @@ def refused(keys: WrongKeys, address: str, good: str | None, now: float) -> bool
 
 
 def test_an_address_comes_free_with_time_and_others_are_never_held() -> None:
-    keys = WrongKeys(6)
+    keys = WrongKeys(6, 4_096)
     assert [refused(keys, "192.0.2.1", None, 0.0) for _ in range(8)] == [False] * 6 + [True] * 2
     assert not refused(keys, "192.0.2.2", None, 0.0)
     assert refused(keys, "192.0.2.1", "ada", 9.0)
@@ -65,10 +65,11 @@ def test_an_address_comes_free_with_time_and_others_are_never_held() -> None:
 
 
 def test_many_addresses_take_bounded_memory() -> None:
-    keys = WrongKeys(1)
+    keys = WrongKeys(1, 100)
     for number in range(10_000):
         keys.note(f"192.0.{number // 256}.{number % 256}", None, 0.0)
-    assert len(keys) <= 4_096
+        keys.note("192.0.2.1", "ada", 0.0)
+    assert len(keys) == 100
 
 
 def scope_of(client: str, *forwarded: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Chat clients of the OpenAI API: whole replies, streams, conversations, edits, utility calls (docs/server.md)."""
+"""Chat clients of the OpenAI API: whole replies, streams, conversations, edits (docs/server.md)."""
 
 import base64
 from collections.abc import Mapping
@@ -187,6 +187,30 @@ class TestAConversation:
             found = await chat.chat("two", "echo: two", "three")
             assert len(await said_in(found, client)) == 3
 
+    async def test_it_may_leave_out_a_message_and_keep_the_reply(self, tmp_path: Path) -> None:
+        """As LibreChat does after it has summed up the beginning."""
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            await chat.chat("one")
+            second = await chat.chat("one", "echo: one", "two")
+            for messages in (("three",), ("three", "echo: three", "four")):
+                said: list[dict[str, str]] = [{"role": "system", "content": "a summary"}]
+                said.append({"role": "assistant", "content": "echo: two"})
+                said += chat_body(*messages)["messages"]
+                found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": said})
+                assert found.headers["x-kitchener-session"] == second.headers["x-kitchener-session"]
+            assert [message for message, _ in await said_in(found, client)] == ["one", "two", "three", "four"]
+
+    @pytest.mark.parametrize("reply", ["echo:", "echo: two and more", "echo: one"])
+    async def test_a_reply_without_its_message_must_be_the_whole_newest_one(self, tmp_path: Path, reply: str) -> None:
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(**CHAT)
+            await chat.chat("one")
+            second = await chat.chat("one", "echo: one", "two")
+            said = [{"role": "assistant", "content": reply}, {"role": "user", "content": "three"}]
+            found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": said})
+            assert found.headers["x-kitchener-session"] != second.headers["x-kitchener-session"]
+
     async def test_an_edited_message_begins_a_branch_that_knows_what_came_before(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             chat = client.with_headers(**CHAT)
@@ -318,79 +342,34 @@ class TestAConversation:
         assert session.session_id == found[0].headers["x-kitchener-session"]
 
 
-class TestAUtilityCall:
-    @pytest.mark.parametrize("by_header", [True, False])
-    async def test_it_is_a_plain_model_call_and_no_turn(self, tmp_path: Path, by_header: bool) -> None:
-        def answer(request: PromptRequest) -> str:
-            return "A title"
-
-        async with serving(tmp_path / "root", ScriptedProvider(answer), instructions="You are Bo.") as client:
-            model, headers = ("ADMIN", {"x_openwebui_task": "title_generation"}) if by_header else ("ADMIN-utility", {})
-            body = chat_body("Make a title for: hello", model=model)
-            found = await client.ask("POST", COMPLETIONS, body, **headers, **CHAT)
-            assert (found.status, found.text, found.json["usage"]["total_tokens"] > 0) == (200, "A title", True)
-            streamed = await client.ask("POST", COMPLETIONS, {**body, "stream": True}, **headers, **CHAT)
-            assert (streamed.text, streamed.events[-1]) == ("A title", "[DONE]")
-            assert "You are Bo" not in repr(client.provider.requests)
-            assert await client.runtime.sessions() == []
-
-    @pytest.mark.parametrize(
-        "prompt",
-        [
-            "### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hello\nASSISTANT: hi\n</chat_history>",
-            "Provide a concise, 5-word-or-less title for the conversation, using title case conventions.\n\nhello",
-        ],
-    )
-    async def test_what_clients_ask_without_a_header_is_known_by_its_prompt(self, tmp_path: Path, prompt: str) -> None:
-        async with serving(tmp_path / "root") as client:
-            responses = {"model": "ADMIN", "input": prompt}
-            for path, body in ((COMPLETIONS, chat_body(prompt)), ("/v1/responses", responses)):
-                assert (await client.ask("POST", path, body, **CHAT)).status == 200
-            assert await client.runtime.sessions() == []
-
-    async def test_where_they_are_refused_no_model_is_asked_by_any_of_their_ways(self, tmp_path: Path) -> None:
-        prompt = "### Task:\nGenerate a title.\n<chat_history>\nUSER: hello\n</chat_history>"
-        async with serving(tmp_path / "root", serve={"utility_calls": "refuse"}) as client:
-            listed = (await client.ask("GET", "/v1/models")).json["data"]
-            assert [each["id"] for each in listed] == ["ADMIN"]
-            assert (await client.ask("GET", "/v1/models/ADMIN-utility")).status == 404
-            for body, headers, told in (
-                (chat_body("a title", model="ADMIN-utility"), {}, (404, "model_not_found")),
-                ({"model": "ADMIN-utility", "input": "a title"}, {}, (404, "model_not_found")),
-                (chat_body("a title"), {"x_openwebui_task": "title_generation"}, (400, "unsupported")),
-                (chat_body(prompt), {}, (400, "unsupported")),
-                ({"model": "ADMIN", "input": prompt}, {}, (400, "unsupported")),
-            ):
-                path = "/v1/responses" if "input" in body else COMPLETIONS
-                found = await client.ask("POST", path, body, **headers)
-                assert (found.status, found.json["error"]["code"]) == told
-            assert (client.provider.requests, await client.runtime.sessions()) == ([], [])
-            assert (await client.chat("hello")).text == "echo: hello"
-
-    async def test_without_prompts_the_header_and_the_model_still_tell(self, tmp_path: Path) -> None:
-        prompt = "### Task:\nGenerate a title.\n<chat_history>\nUSER: hello\n</chat_history>"
-        async with serving(tmp_path / "root", serve={"utility_prompts": ()}) as client:
-            assert (await client.chat("a title", model="ADMIN-utility")).status == 200
-            assert (await client.ask("POST", COMPLETIONS, chat_body("a title"), x_openwebui_task="tags")).status == 200
-            assert await client.runtime.sessions() == []
-            assert (await client.ask("POST", COMPLETIONS, chat_body(prompt))).status == 200
-            assert len(await client.runtime.sessions()) == 1
-
-    @pytest.mark.parametrize(
-        "messages",
-        [
-            ("### Task:\nSummarise this text for me, please",),
-            ("hello", "echo: hello", "### Task:\nhm\n<chat_history>\nUSER: hello\n</chat_history>"),
-        ],
-    )
-    async def test_what_a_person_says_is_a_message(self, tmp_path: Path, messages: tuple[str, ...]) -> None:
-        async with serving(tmp_path / "root") as client:
-            await client.with_headers(**CHAT).chat(*messages)
-            (session,) = await client.runtime.sessions()
-            assert session.turns == len(messages)
-
-
 class TestAClientThatGoesAway:
+    @pytest.mark.parametrize("shows_empty", [False, True])
+    async def test_its_conversation_goes_on_though_it_saw_nothing_of_a_reply(self, tmp_path: Path, shows_empty: bool) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold)) as client:
+            chat = client.with_headers(**CHAT)
+            first = await chat.chat("one")
+            await self._leave(client, hold, True, "one", "echo: one")
+            hold.released["wait"].set()
+            said = chat_body("one", "echo: one", "wait", "", "two", "echo: two", "three")["messages"]
+            if not shows_empty:
+                del said[3]
+            for messages in (said[:-2], said):
+                found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": messages})
+                assert found.headers["x-kitchener-session"] == first.headers["x-kitchener-session"]
+            assert [message for message, _ in await said_in(found, client)] == ["one", "wait", "two", "three"]
+
+    async def test_its_conversation_goes_on_after_a_turn_that_was_aborted(self, tmp_path: Path) -> None:
+        hold = Hold("wait", wo_type="synthesize")
+        async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold), serve={"client_gone": "cancel"}) as client:
+            chat = client.with_headers(**CHAT)
+            await chat.chat("one")
+            await self._leave(client, hold, True, "one", "echo: one")
+            said = chat_body("one", "echo: one", "wait", "", "two")["messages"]
+            del said[3]
+            found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": said})
+            assert [message for message, _ in await said_in(found, client)] == ["one", "two"]
+
     @pytest.mark.parametrize("stream", [False, True])
     async def test_its_turn_goes_on_and_is_in_the_session(self, tmp_path: Path, stream: bool) -> None:
         hold = Hold("wait", wo_type="synthesize")
@@ -410,12 +389,12 @@ class TestAClientThatGoesAway:
                 await anyio.lowlevel.checkpoint()
             assert (await client.with_headers(**CHAT).chat("two")).status == 200
 
-    async def _leave(self, client: Client, hold: Hold, stream: bool) -> None:
+    async def _leave(self, client: Client, hold: Hold, stream: bool, *before: str) -> None:
         asked = Asked()
         asked.taking.set()
         async with anyio.create_task_group() as tasks:
             chat = client.with_headers(**CHAT)
-            tasks.start_soon(chat.run, asked, "POST", COMPLETIONS, chat_body("wait", stream=stream))
+            tasks.start_soon(chat.run, asked, "POST", COMPLETIONS, chat_body(*before, "wait", stream=stream))
             await hold.arrived["wait"].wait()
             asked.gone.set()
             await asked.done.wait()

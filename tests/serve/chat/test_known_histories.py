@@ -5,12 +5,14 @@ from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.ledger import LedgerClient
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
-from kitchener.serve.chat.client_history import ClaimedHistory, Histories
+from kitchener.serve.chat.client_history import ClaimedHistory, Histories, KnownHistory, digest_of
 from tests.serve.requests import Asked, Client, serving
 
 CLIENTS = 20
@@ -103,6 +105,8 @@ async def test_a_history_is_the_same_from_memory_and_from_the_ledger(
         recorded = [SaidPair(each.user_message, each.response) async for each in session.read_history()]
         assert await Histories().continues(session, ClaimedHistory.of(recorded))
         for number, pair in enumerate(recorded):
+            if pair.is_unanswered:  # it may be one that reached no agent
+                continue
             edited = [*recorded[:number], pair._replace(message=pair.message + "!"), *recorded[number + 1 :]]
             assert not await Histories().continues(session, ClaimedHistory.of(edited)), number
         if recorded:
@@ -135,3 +139,41 @@ async def test_the_hashes_of_so_many_messages_are_kept_whatever_the_number_of_se
         histories.forget()
         assert await histories.continues(session, claimed)
         assert len(reads.taken()) == 1
+
+
+def recorded(count: int) -> tuple[list[SaidPair], KnownHistory]:
+    """So many messages with their replies, and a session that has them on record."""
+    pairs = [SaidPair(f"message {number}", f"reply {number}") for number in range(count)]
+    messages, digests = (
+        tuple(digest_of(each.message, text(each)) for each in pairs) for text in (lambda _: "", lambda p: p.reply)
+    )
+    return pairs, KnownHistory(count, messages, digests, pairs[-1])
+
+
+@given(st.data(), st.integers(1, 8))
+def test_a_history_fits_whatever_a_client_leaves_out_or_says_in_vain(data: st.DataObject, count: int) -> None:
+    """It leaves out a beginning, has seen nothing of some replies, and some of its messages have reached no agent."""
+    pairs, known = recorded(count)
+    first = data.draw(st.integers(0, count - 1))
+    unseen = data.draw(st.sets(st.integers(first, count - 1)))
+    claimed = list[SaidPair]()
+    for number in range(first, count):
+        strangers = data.draw(st.integers(0, 2))
+        claimed += [SaidPair(f"stranger {number}.{each}", "") for each in range(strangers)]
+        claimed.append(pairs[number]._replace(reply="") if number in unseen else pairs[number])
+    differing = known.differing(ClaimedHistory.of(claimed))
+    assert differing is not None
+    assert differing.keys() == unseen
+
+    answered = [at for at, each in enumerate(claimed) if each in pairs]
+    if answered:
+        changed = data.draw(st.sampled_from(answered))
+        claimed[changed] = claimed[changed]._replace(message="edited")
+        assert known.differing(ClaimedHistory.of(claimed)) is None
+
+
+@given(st.integers(1, 8), st.integers(0, 3))
+def test_a_history_of_strangers_fits_no_session_that_has_messages(count: int, strangers: int) -> None:
+    claimed = ClaimedHistory.of([SaidPair(f"stranger {each}", "") for each in range(strangers)])
+    assert recorded(count)[1].differing(claimed) is None
+    assert KnownHistory(0, (), (), None).differing(claimed) == {}

@@ -16,7 +16,7 @@ from kitchener.config import HO3MemoryConfig, LimitsConfig, ServeConfig
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.serve.application import open_listener, open_server
-from kitchener.serve.listening import listen
+from kitchener.serve.uvicorn_server import listen
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import echo, scripted_config
 

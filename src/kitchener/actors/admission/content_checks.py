@@ -17,7 +17,7 @@ from kitchener.ledger import LedgerGroup
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import FilePart, ReadPart
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
-from kitchener.schemas.compiled_schemas import CompileTime
+from kitchener.schemas.compiled_schemas import SchemaBudget
 
 
 class MessageContent(NamedTuple):
@@ -51,7 +51,7 @@ class ContentChecks:
         output: Mapping[str, object] | None = None,
         tool_choice: str = "auto",
         client_tools: Sequence[ClientTool] = (),
-        time: CompileTime | None = None,
+        budget: SchemaBudget | None = None,
     ) -> MessageContent:
         """Returns what the message brings. Nothing is started or recorded.
 
@@ -64,7 +64,7 @@ class ContentChecks:
             output: the JSON schema of the object that is wanted
             tool_choice: what the model must call first
             client_tools: tools that the caller runs
-            time: what compiling schemas counts against; None: nothing
+            budget: what schemas count against; None: nothing
 
         Raises:
             CallerError: the turn would be refused; its subclasses say why. UnsupportedPart is one
@@ -72,7 +72,7 @@ class ContentChecks:
         text = self._rules.message(message)
         self._rules.size(text, self._ledgers.ho2m.config)
         given = (None, None, idempotency_key, True, None)
-        check = partial(self._rules.call, *given, (), parts, None, output, tool_choice, client_tools, time)
+        check = partial(self._rules.call, *given, (), parts, None, output, tool_choice, client_tools, budget)
         if output is None and not client_tools:
             call = check()
         else:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import anyio
 
-from kitchener.actors.admission.brought_tools import checked_client_tools
+from kitchener.actors.admission.client_tool_checks import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
@@ -27,7 +27,7 @@ from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
-from kitchener.schemas.compiled_schemas import CompileTime
+from kitchener.schemas.compiled_schemas import SchemaBudget
 
 
 class RequestChecks:
@@ -153,7 +153,7 @@ class RequestChecks:
         output: object = None,
         tool_choice: str = "auto",
         client_tools: Sequence[ClientTool] | ClientToolset = (),
-        time: CompileTime | None = None,
+        budget: SchemaBudget | None = None,
     ) -> TurnCall:
         """Returns the validated options of a call, with the deadline on the event loop's clock.
 
@@ -169,15 +169,15 @@ class RequestChecks:
             output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
             tool_choice: `auto`, `none`, `required` or the name of a tool
             client_tools: tools that the caller runs; empty: none
-            time: what compiling schemas counts against; None: nothing
+            budget: what schemas count against; None: nothing
 
         Raises:
             CallerError: an argument is wrong
         """
         if client_tools:
             given = (session_id, subject_id, idempotency_key, memory, seconds, acceptance)
-            call = self.call(*given, parts, speaker, output, time=time)
-            return self._with_client_tools(call, client_tools, tool_choice, time)
+            call = self.call(*given, parts, speaker, output, budget=budget)
+            return self._with_client_tools(call, client_tools, tool_choice, budget)
         if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
             raise CallerError(
                 f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
@@ -193,14 +193,14 @@ class RequestChecks:
         deadline = None if seconds is None else anyio.current_time() + seconds
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
-        wanted = output_schema_of(output, time) if output is not None else None
+        wanted = output_schema_of(output, budget) if output is not None else None
         choice = self._choice(tool_choice) if tool_choice != "auto" else None
         return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
 
-    def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, time: CompileTime | None) -> TurnCall:
+    def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, budget: SchemaBudget | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
         known = self._tools.definitions() if self._tools is not None else ()
-        found = checked_client_tools(tools, self._limits, known, time)
+        found = checked_client_tools(tools, self._limits, known, budget)
         if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
         choice = self._choice(tool_choice, found.names) if tool_choice != "auto" else None

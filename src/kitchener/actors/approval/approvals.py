@@ -13,11 +13,11 @@ from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_
 from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
-from kitchener.actors.sessions.pending import DeferredWork, WaitingRequest, due
+from kitchener.actors.sessions.pending_approvals import DeferredWork, WaitingRequest, due
 from kitchener.actors.sources import read_client_tools, read_source
 from kitchener.actors.tools.registry import ToolRegistry, client_outcome
 from kitchener.actors.tools.results import storable
-from kitchener.canonical import canonical_bytes
+from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import (
     ApprovalAnswered,
     ApprovalVoid,
@@ -45,7 +45,7 @@ from kitchener.records.entries import (
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientOutput
 from kitchener.records.turn import TurnCall, TurnResult
-from kitchener.schemas.json_schema import JsonSchema
+from kitchener.schemas.compiled_schemas import stranger_schema
 
 
 class HasResult(Protocol):
@@ -368,7 +368,7 @@ class Approvals:
         if given.answer is not None and request["reason"] == "tool_call":
             raise CallerError(f"answer: {request['tool']!r} asks no question; approve or deny the call")
         if schema is not None:
-            problem = JsonSchema(schema).problem(given.answer)
+            problem = _answer_problem(schema, given.answer)
             if problem is not None and given.answer is None:
                 wanted = f"`kitchener approval show {request['approval_id']}` says which is wanted"
                 raise CallerError(f"answer: the tool asks a question, so give an answer, or deny the call; {wanted}")
@@ -395,6 +395,14 @@ class Approvals:
     async def _abandon(self, session: SessionManager, wo_id: str, reason: AbandonReason) -> None:
         abandoned: WorkOrderAbandonedPayload = {"wo_id": wo_id, "reason": reason}
         await session.write(events.WO_ABANDONED, wo_id, abandoned)
+
+
+def _answer_problem(schema: Mapping[str, object], answer: Json) -> str | None:
+    """Returns how an answer violates the schema of a question, or None. A check takes bounded time."""
+    try:
+        return stranger_schema(schema, canonical_digest(schema, at="response_schema")).problem(answer)
+    except ValueError as error:
+        return f"the schema of the question cannot be used, so only a denial is possible: {error}"
 
 
 def _ended(waiting: WaitingRequest, wo_id: str, decision: Literal["expired", "cancelled"]) -> ApprovalResolvedPayload:

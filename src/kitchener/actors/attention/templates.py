@@ -7,6 +7,7 @@ template with the most specific `applies_to` applies; `ATT-DEFAULT-001` applies 
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -66,13 +67,19 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
     Raises:
         ConfigError: the directory or a file in it is invalid, or differs from its manifest; names the file and the field
     """
-    found = _read_folder(files("kitchener.actors").joinpath("assets", "attention"))
+    found = dict(_shipped())
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
             raise ConfigError("attention_templates", "", described(directory), "expected a directory of ATT-*.json files")
         found |= _read_folder(folder)
     return tuple(found[key] for key in sorted(found))
+
+
+@cache
+def _shipped() -> Mapping[str, AttentionTemplate]:
+    """The templates of the package by id. Cached, because installed files do not change under a running process."""
+    return _read_folder(files("kitchener.actors").joinpath("assets", "attention"))
 
 
 def write_manifest(directory: str) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from kitchener.actors.authority.comparing import Comparing
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.authority.recorded_projections import RecordedProjections
 from kitchener.actors.authority.shared_intents import SharedIntents
 from kitchener.actors.authority.subject_turns import SubjectTurns
+from kitchener.actors.authority.turn_comparer import TurnComparer
 from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config
 from kitchener.context import (
@@ -169,7 +169,7 @@ class ContextAuthority:
         ledgers: decisions are recorded here
         signer: signs projections; None: projections are not signed
         ruleset: the policy, recorded by its hash with each decision; None: that of `config`, as if nothing is recorded
-        comparing: compares a message with earlier turns by meaning; None: their words alone count
+        comparer: compares a message with earlier turns by meaning; None: their words alone count
     """
 
     def __init__(
@@ -179,9 +179,9 @@ class ContextAuthority:
         signer: Signer | None = None,
         *,
         ruleset: Ruleset | None = None,
-        comparing: Comparing | None = None,
+        comparer: TurnComparer | None = None,
     ) -> None:
-        self._ledgers, self._signer, self.comparing = ledgers, signer, comparing
+        self._ledgers, self._signer, self.comparer = ledgers, signer, comparer
         self.is_signer_due = signer is not None
         """Whether the signer must still be declared before the first signed projection."""
         self.is_shadow = config.context_mode == "shadow"

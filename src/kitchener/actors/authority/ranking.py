@@ -15,7 +15,7 @@ from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3, WEIGHTS_BEFORE_5, LexicalWeights
-from kitchener.context.lexical.relayed import RelayedNames
+from kitchener.context.lexical.relayed_speakers import RelayedNames
 from kitchener.context.projection.window import Window
 from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of

@@ -106,7 +106,6 @@ class Execution:
     )
 
     work_order: WorkOrder
-    """The work order."""
     reply: ReplyStream | None
     """Receives the streamed reply; None: the turn is not streamed."""
     ledger: Ledger

@@ -26,6 +26,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, TimestampText
 from kitchener.config import HO2Config, LimitsConfig
 from kitchener.errors import EntryRefused, PromptError
+from kitchener.lanes.askers import take_from_asker
 from kitchener.ledger import LedgerGroup
 from kitchener.media.content_store import ContentStore
 from kitchener.records import events
@@ -34,6 +35,7 @@ from kitchener.records.prompt import Message, PromptGateway, PromptResponse, Too
 from kitchener.records.tools.deferred_loop import ApprovalRequest
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
+from kitchener.schemas.check_time import CHECK_TIME
 
 _REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
@@ -94,6 +96,7 @@ class HO1Executor:
             InvalidTransition: the work order is not dispatched
             PromptError: its contract does not exist, or the pack uses a variable that the input lacks
         """
+        take_from_asker(CHECK_TIME)
         work_order = work_order.executing()
         wo_id, wo_type = work_order.wo_id, work_order.wo_type
         listener = self._listeners.get(wo_id)

@@ -26,7 +26,7 @@ from kitchener.config import described, described_key
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
-from kitchener.records.events import POLICY_VERSION
+from kitchener.records.events import LAST_UNBOUNDED, POLICY_VERSION
 from kitchener.records.prompt import Message
 from kitchener.schemas.compiled_schemas import stranger_schema
 from kitchener.schemas.json_schema import JsonSchema
@@ -37,11 +37,9 @@ MAX_SOURCE_BYTES: Final = 1_048_576
 """Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
 MAX_ASKED_SCHEMAS: Final = 64
 """Schemas of callers with which a contract is kept."""
-MAX_COMPILED_PACKS: Final = 64
-"""Packs that a process keeps compiled, so that another runtime or a replay with the same packs opens in less time."""
+MAX_COMPILED_FILES: Final = 64
+"""Packs, and contracts, that a process keeps compiled, so that another runtime or a replay with them opens in less time."""
 
-_LAST_UNBOUNDED: Final = 8
-"""The last version of the policy under which the check of an answer against a caller's schema takes as long as it takes."""
 _OF_CALLER: Final = "the schema of `output`"
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
 
@@ -74,6 +72,16 @@ class _ContractFile(BaseModel):
     """Criteria of a reply under this contract."""
 
 
+class _ContractWithSchemas(NamedTuple):
+    """What a contract's file says, with its schemas compiled. Runtimes share it, so nothing in it changes."""
+
+    spec: _ContractFile
+    input: JsonSchema
+    output: JsonSchema | None
+    """The schema of the answer; None: the answer is text."""
+    output_digest: str | None
+
+
 class CompiledContract:
     """A contract with its compiled schemas and pack. A call parses and compiles nothing.
 
@@ -86,20 +94,16 @@ class CompiledContract:
         is_asked: whether the caller of a turn asks for the object of `output_schema`; False: the contract says what is answered
     """
 
-    def __init__(self, spec: _ContractFile, pack: PackTemplate, pack_hash: str, *, file: str) -> None:
+    def __init__(self, contract: _ContractWithSchemas, pack: PackTemplate, pack_hash: str) -> None:
+        spec = contract.spec
         self.contract_id = spec.contract_id
         self.prompt_pack_version = f"{spec.prompt_pack_id}@{pack_hash.removeprefix('sha256:')[:8]}"
         self.boundary = spec.boundary
         self.input_schema: Mapping[str, object] = spec.input_schema
         self.output_schema: Mapping[str, object] | None = spec.output_schema
-        self._input = _compiled(spec.input_schema, f"{file}: input_schema")
-        self._output: JsonSchema | None = None
-        self._schema_digest: str | None = None
+        self._input, self._output, self._schema_digest = contract.input, contract.output, contract.output_digest
         self.is_asked = False
         self._asked: OrderedDict[tuple[str, bool], CompiledContract] = OrderedDict()
-        if spec.output_schema is not None:
-            self._output = _compiled(spec.output_schema, f"{file}: output_schema")
-            self._schema_digest = canonical_digest(spec.output_schema, at="output_schema")
         self._pack = pack
         self._hash_head = canonical_bytes([self.contract_id, self.prompt_pack_version])[:-1] + b","
         self._system: _System | None = None
@@ -116,7 +120,7 @@ class CompiledContract:
         """
         if output_schema is None or output_schema is self.output_schema:
             return self
-        schema_digest, is_bounded = canonical_digest(output_schema, at="output_schema"), policy_version > _LAST_UNBOUNDED
+        schema_digest, is_bounded = canonical_digest(output_schema, at="output_schema"), policy_version > LAST_UNBOUNDED
         found = self._asked.get((schema_digest, is_bounded))
         if found is None:
             found = copy(self)
@@ -308,13 +312,14 @@ class PromptLibrary:
         contracts: dict[str, CompiledContract] = {}
         for contract_id, source in sources.items():
             if contract_id not in packs:
-                spec = _contract_file(contract_id, source)
+                contract = _contract(contract_id, source.text, source.file)
+                spec = contract.spec
                 if spec.prompt_pack_id not in packs:
                     raise PromptError(
                         f"{source.file}: prompt_pack_id: expected one of {sorted(packs)}, found {spec.prompt_pack_id!r}"
                     )
                 pack, template = packs[spec.prompt_pack_id], templates[spec.prompt_pack_id]
-                contracts[contract_id] = CompiledContract(spec, template, pack.hash, file=source.file)
+                contracts[contract_id] = CompiledContract(contract, template, pack.hash)
                 _check_variables(spec, template, pack.file, source.file)
         return cls(contracts)
 
@@ -434,24 +439,34 @@ def _json_object(data: bytes, file: str) -> dict[str, object]:
     return value
 
 
-def _contract_file(contract_id: str, source: PromptSource) -> _ContractFile:
-    raw = _json_object(source.text.encode(), source.file)
+@lru_cache(maxsize=MAX_COMPILED_FILES)
+def _contract(contract_id: str, text: str, file: str) -> _ContractWithSchemas:
+    spec = _contract_file(contract_id, text, file)
+    schema = spec.output_schema
+    return _ContractWithSchemas(
+        spec,
+        _compiled(spec.input_schema, f"{file}: input_schema"),
+        _compiled(schema, f"{file}: output_schema") if schema is not None else None,
+        canonical_digest(schema, at="output_schema") if schema is not None else None,
+    )
+
+
+def _contract_file(contract_id: str, text: str, file: str) -> _ContractFile:
+    raw = _json_object(text.encode(), file)
     try:
         spec = _ContractFile.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(described_key(str(part)) for part in first["loc"])
-        raise PromptError(f"{source.file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
+        raise PromptError(f"{file}: {where}: expected: {first['msg']}; found {described(first['input'])}") from None
     if (spec.output == "text") == (spec.output_schema is not None):
         found = "both" if spec.output_schema is not None else "neither"
-        raise PromptError(f'{source.file}: output: expected `output_schema` or `"output": "text"`, found {found}')
+        raise PromptError(f'{file}: output: expected `output_schema` or `"output": "text"`, found {found}')
     if spec.contract_id != contract_id:
-        raise PromptError(
-            f"{source.file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}"
-        )
+        raise PromptError(f"{file}: contract_id: expected {contract_id!r}, as the file is called, found {spec.contract_id!r}")
     for each in spec.acceptance:
         if (problem := criterion_problem(each, by_model=True)) is not None:
-            raise PromptError(f"{source.file}: acceptance: {problem}; found {described(each)}")
+            raise PromptError(f"{file}: acceptance: {problem}; found {described(each)}")
     return spec
 
 
@@ -471,7 +486,7 @@ def _compiled(schema: Mapping[str, object], where: str) -> JsonSchema:
         raise PromptError(f"{where}: expected a JSON schema that stands by itself, found: {error}") from error
 
 
-_template: Final = lru_cache(maxsize=MAX_COMPILED_PACKS)(compile_pack)
+_template: Final = lru_cache(maxsize=MAX_COMPILED_FILES)(compile_pack)
 
 
 @lru_cache(maxsize=1_024)

@@ -26,6 +26,7 @@ from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
 from kitchener.context.fold.events import FOLDED_TYPES
+from kitchener.context.intents.transitions import IntentEvent
 from kitchener.errors import SessionEnded, SessionMismatch, StaleHead, SubjectErased, UnknownSession
 from kitchener.ids import (
     EntryId,
@@ -55,6 +56,10 @@ from kitchener.records.ref import Ref
 logger = get_logger(__name__)
 _entry: Final = tuple.__new__
 """Creates a `LedgerEntry` in half the time of the constructor; used ten times in a turn."""
+
+
+MadeEntry = tuple[str, str, Mapping[str, object]]
+"""Type, entity and fields of an entry to write."""
 
 
 class SessionManager:
@@ -163,10 +168,11 @@ class SessionManager:
         """The id of the next turn. The turn count stays unchanged."""
         return turn_id(self.session_id, self.state.turn_count + 1)
 
-    async def start_session(self, *, expected_head: EntryId | None = None) -> Ref:
-        """Writes `SESSION_START`.
+    async def start_session(self, also: Iterable[MadeEntry] = (), *, expected_head: EntryId | None = None) -> None:
+        """Writes `SESSION_START`, and others in the same commit.
 
         Args:
+            also: entries that the session begins with
             expected_head: the session's expected last entry, "" for a session without entries; None: not checked
 
         Raises:
@@ -175,7 +181,7 @@ class SessionManager:
         fields: SessionStartPayload = {"agent_class": self._agent_class}
         if self.state.external_id is not None:
             fields["external_id"] = self.state.external_id
-        return await self.write(events.SESSION_START, self.session_id, fields, expected_head=expected_head)
+        await self.write_all([(events.SESSION_START, self.session_id, fields), *also], expected_head=expected_head)
 
     async def end_session(self, session_id: str, turn_count: int, total_cost: CostSummary, reason: str = "ended") -> Ref:
         """Writes `SESSION_END` and returns when the entry is durable."""
@@ -221,11 +227,13 @@ class SessionManager:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
 
-    async def write_all(self, made: Iterable[tuple[str, str, Mapping[str, object]]], *, turn: str | None = None) -> list[Ref]:
+    async def write_all(
+        self, made: Iterable[MadeEntry], *, turn: str | None = None, expected_head: EntryId | None = None
+    ) -> list[Ref]:
         """Writes entries, each given as type, entity and fields, in one commit. After a crash all or none of them exist."""
         carried = self.fields_of(turn)
         entries = [LedgerEntry(kind, entity_id, {**carried, **fields}) for kind, entity_id, fields in made]
-        stored = await self._ho2m.write_all(entries)
+        stored = await self._ho2m.write_all(entries, expected_head=expected_head)
         refs = [each.ref for each in stored]
         fold(self.state, ((entry.entry_type, entry.payload, ref) for entry, ref in zip(entries, refs, strict=True)))
         if self.thread is not None:
@@ -372,21 +380,29 @@ class SessionDirectory:
             session.thread = self._authority.thread(chosen)
         # A drawn id is known to be free. The caller's id may be of a session whose start a crash has lost.
         taken = await taken_numbers(chosen, self._ledgers, self._memory) if session_id is not None else None
+        # A lost turn is closed before the first intent, which may then adopt it.
+        is_cut_off = taken is not None and taken.turn > 0
+        first = None if is_cut_off else self._first_intent(session)
         try:
             # Another call may have started a session with the caller's id meanwhile.
-            await session.start_session(expected_head=EntryId("") if session_id is not None else None)
+            head = EntryId("") if session_id is not None else None
+            await session.start_session(() if first is None else (first,), expected_head=head)
         except StaleHead:
             return await self.find_open(chosen, subject_id=subject_id)
         if external_id is not None:
             self.names.started(chosen, external_id, subject_id)
         if taken is not None:
             await _skip_numbers(session, taken)
-        if self._authority is not None and session.thread is not None and not self._authority.is_shadow:
-            declared = self._authority.first_intent(session.thread, chosen)
-            if declared is not None:
-                await session.write(*declared)
+        if is_cut_off and (first := self._first_intent(session)) is not None:
+            await session.write(*first)
         self._keep(session)
         return session
+
+    def _first_intent(self, session: SessionManager) -> IntentEvent | None:
+        """The declaration that a new session begins with; None: it begins without an intent."""
+        if self._authority is None or session.thread is None or self._authority.is_shadow:
+            return None
+        return self._authority.first_intent(session.thread, session.session_id)
 
     def _manager(self, state: SessionState) -> SessionManager:
         return SessionManager(

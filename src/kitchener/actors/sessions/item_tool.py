@@ -5,6 +5,7 @@ the executor from when a result has more pages. It sees only the session of its 
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -34,24 +35,25 @@ class ContextItems:
     """
 
     def __init__(self, *, reads_pages: bool = True) -> None:
-        self._thread_of: Callable[[str], SessionThread | None] | None = None
-        if reads_pages:
-            self.tool = Tool[..., object](
-                self._read_page, name=ITEM_TOOL, description=_PAGED, read_only=True, max_result_bytes=_MAX_PAGE_BYTES
-            )
-        else:
-            self.tool = Tool[..., object](self._read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
+        self._reader = reader = _ItemReader()
+        self.tool = _shape(reads_pages=reads_pages).running(reader.read_page if reads_pages else reader.read)
 
     def bind(self, thread_of: Callable[[str], SessionThread | None]) -> None:
         """Sets the function that returns the thread of a session."""
-        self._thread_of = thread_of
+        self._reader.thread_of = thread_of
 
-    async def _read_page(self, item_id: str, context: ToolContext, offset: Annotated[int, Field(ge=0)] = 0) -> Json:
+
+class _ItemReader:
+    """Reads items of the threads that it is given."""
+
+    thread_of: Callable[[str], SessionThread | None] | None = None
+
+    async def read_page(self, item_id: str, context: ToolContext, offset: Annotated[int, Field(ge=0)] = 0) -> Json:
         page = context.read_page(plain_item_id(item_id), offset) if context.read_page is not None else None
-        return page if page is not None else (await self._read(item_id, context))[offset:]
+        return page if page is not None else (await self.read(item_id, context))[offset:]
 
-    async def _read(self, item_id: str, context: ToolContext) -> str:
-        thread = self._thread_of(context.session_id) if self._thread_of is not None else None
+    async def read(self, item_id: str, context: ToolContext) -> str:
+        thread = self.thread_of(context.session_id) if self.thread_of is not None else None
         projection = thread.projection if thread is not None else None
         placed = find_placed(projection, plain_item_id(item_id)) if projection is not None else None
         if placed is None:
@@ -59,6 +61,15 @@ class ContextItems:
         if placed.item.untrusted_source is not None and context.note_source is not None:
             context.note_source(plain_item_id(item_id), placed.item.untrusted_source)
         return placed.item.whole or placed.item.text
+
+
+@cache
+def _shape(*, reads_pages: bool) -> Tool[..., object]:
+    """The tool of a reader that has no thread. Cached, because reading a signature is a tenth of opening a runtime."""
+    reader = _ItemReader()
+    if reads_pages:
+        return Tool(reader.read_page, name=ITEM_TOOL, description=_PAGED, read_only=True, max_result_bytes=_MAX_PAGE_BYTES)
+    return Tool(reader.read, name=ITEM_TOOL, description=_DESCRIPTION, read_only=True)
 
 
 def plain_item_id(text: str) -> str:

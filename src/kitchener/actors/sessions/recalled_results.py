@@ -89,7 +89,7 @@ class SessionResults:
         return newest_of_equal([each for each in self._held.values() if each is not None])
 
     async def _read(self, ref: Ref) -> ToolResult | None:
-        number = int(ref.entry_id.rpartition("-")[2])
+        number = ref.seq
         try:
             found = [entry async for entry in self._ledgers.ho1m.read(after_seq=number - 1, up_to_seq=number)]
         except LedgerError as error:  # a turn without an old result is better than none

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kitchener.actors.attention.retriever import ContextFragment, words_of
-from kitchener.actors.sessions.pending import ASKED_CHARS, DeferredWork, PendingApprovals
+from kitchener.actors.sessions.pending_approvals import ASKED_CHARS, DeferredWork, PendingApprovals
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
 from kitchener.records.entries import (

@@ -17,8 +17,10 @@ from typing import Final
 
 from kitchener.actors.similarity.vectors import Vector
 from kitchener.canonical import canonical_bytes, digest
+from kitchener.ledger.disk.file_ops import remove_database
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
+from kitchener.sealing.subject_key import NONCE_BYTES
 
 _log = get_logger(__name__)
 
@@ -35,7 +37,6 @@ _AT_ONCE: Final = 500
 """Hashes of one query."""
 _BUSY_S: Final = 1.0
 """Longest wait for another process that writes, seconds."""
-_NONCE_BYTES: Final = 12
 
 
 class VectorStore:
@@ -93,13 +94,13 @@ class VectorStore:
                 self._is_told = True
                 _log.warning("vectors not kept", path=str(self._path), problem=str(error))
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-                _remove(self._path)
+                remove_database(self._path)
 
     def _row(self, subject_id: str, model: str, text: str, vector: Vector) -> tuple[str, str, str, bytes]:
         content_hash, data = self._hash(subject_id, text), vector.tobytes()
         data = zlib.crc32(data).to_bytes(4, "big") + data
         if self._sealer is not None and self._sealer.seals:
-            nonce = os.urandom(_NONCE_BYTES)
+            nonce = os.urandom(NONCE_BYTES)
             key = self._sealer.keyring.get(subject_id)
             data = nonce + key.cipher.encrypt(nonce, data, _bound_to(model, content_hash))
         return _folder(subject_id), model, content_hash, data
@@ -112,7 +113,7 @@ class VectorStore:
 
             key = self._sealer.keyring.get(subject_id)
             try:
-                data = key.cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _bound_to(model, content_hash))
+                data = key.cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _bound_to(model, content_hash))
             except (InvalidTag, ValueError):
                 return None
         body = data[4:]
@@ -140,7 +141,7 @@ def erase_vectors(directory: Path, subject_id: str) -> None:
             connection.execute("DELETE FROM vectors WHERE subject = ?", (_folder(subject_id),))
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except (sqlite3.Error, UnicodeDecodeError):
-        _remove(path)
+        remove_database(path)
 
 
 @contextmanager
@@ -158,11 +159,6 @@ def _connection(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
         connection.execute(_TABLE)
         yield connection
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _folder(subject_id: str) -> str:

@@ -114,6 +114,12 @@ class Tool(Generic[P, R]):
         """Calls the function directly, without the registry's checks and limits."""
         return self._function(*args, **kwargs)
 
+    def running(self, function: Callable[P, R]) -> "Tool[P, R]":
+        """Returns this tool with another function of the same signature, such as a method of another instance."""
+        found = copy(self)
+        found._function = function
+        return found
+
     @property
     def is_async(self) -> bool:
         """Whether the function runs on the event loop; otherwise it runs in a worker thread."""

@@ -276,9 +276,9 @@ class TurnAuthority:
             view = await self._authority.subject_turns.of(self._session.subject_id, self._position)
             count, subject = view.known, (view.words, view.known)
         thread.ranking.follow(thread.state, subject)
-        if (comparing := self._authority.comparing) is not None:
+        if (comparer := self._authority.comparer) is not None:
             words, among = thread.ranking.words, thread.ranking.among
-            thread.ranking.similar = await comparing.compare(self._session.subject_id, self._message, words, among)
+            thread.ranking.similar = await comparer.compare(self._session.subject_id, self._message, words, among)
         if ruleset.recall_scope == "intent" or count == len(thread.state.attached(active).turns):
             return ()  # every known turn is already eligible
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)

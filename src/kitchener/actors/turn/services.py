@@ -169,7 +169,7 @@ class TurnConstants:
 
     def hold_client_tools(self, turn_id: str, tools: ClientToolset) -> None:
         """Gives a turn the tools that its caller runs, beside those of the agent class. The runner ends it."""
-        own = tools.runnable(is_trusted=self._trusts_clients)
+        own = tools.runnable(is_trusted=self._trusts_clients, policy_version=self.policy_version)
         self.tools.hold(turn_id, self.tools.with_client_tools(own))
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:

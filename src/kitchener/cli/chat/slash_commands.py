@@ -6,7 +6,7 @@ from typing import Final
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.context.asked import prompt_lines
+from kitchener.cli.context.shown_requests import prompt_lines
 from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines
 from kitchener.cli.context.why import head_lines, nothing_lines
 from kitchener.cli.memory.agent_memory import AgentMemory

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from kitchener.cli.context.asked import totals_line
+from kitchener.cli.context.shown_requests import totals_line
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.context import Explanation, make_event
 from kitchener.context.fold.events import Ended

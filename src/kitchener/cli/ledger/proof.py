@@ -395,7 +395,7 @@ class _TurnSelection:
                 signer = payload_as(ProjectionPayload, entry.payload)["authority"]["signer"]
                 self.signers |= {signer} if signer is not None else set()
                 base = base_ref(entry.payload) if self._has_sources else None
-                entry = await reader.get(int(base.entry_id.rpartition("-")[2])) if base is not None else None
+                entry = await reader.get(base.seq) if base is not None else None
         return seqs
 
     async def declarations(self, reader: LedgerReader) -> set[int]:

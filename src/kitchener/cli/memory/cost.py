@@ -42,9 +42,7 @@ class LineCost:
     consolidations: int
     """Work orders that tried to learn it, with those that failed before in the same window; 0: it was imported."""
     consolidation_input_tokens: int
-    """Of the consolidations."""
     consolidation_output_tokens: int
-    """Of the consolidations."""
 
     @property
     def tokens_shown(self) -> int:

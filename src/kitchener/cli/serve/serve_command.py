@@ -13,7 +13,6 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import OK
 from kitchener.cli.options import Options, listens
 from kitchener.cli.serve.root_wait import wait_for_root
-from kitchener.cli.serve.service_manager import notify
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_text
@@ -56,9 +55,9 @@ def serve(
 
 async def _serve(config: RuntimeConfig) -> int:
     # Imported here, because the extra `serve` may be missing.
-    from kitchener.cli.serve.handed_over import take_listener
+    from kitchener.cli.serve.systemd import notify, take_listener
     from kitchener.serve.application import open_listener, open_server
-    from kitchener.serve.listening import listen
+    from kitchener.serve.uvicorn_server import listen
 
     with take_listener(config.serve, os.environ) or nullcontext() as handed_over:
         await wait_for_root(config)
@@ -66,20 +65,27 @@ async def _serve(config: RuntimeConfig) -> int:
             tune_gc()
             found = await anyio.to_thread.run_sync(open_listener, config.serve) if handed_over is None else handed_over
             with found as listener:
+
+                def tell_ready() -> None:
+                    notify("READY=1", os.environ)
+                    print_text(_where(listener))
+
                 await listen(
                     server,
                     listener,
                     config=config,
                     on_signal=on_signal,
-                    ready=lambda: _say_where(listener),
+                    ready=tell_ready,
                     stopping=lambda: notify("STOPPING=1", os.environ),
                     is_shared=handed_over is not None,
                 )
+            if server.write_failure is not None:
+                raise server.write_failure
     return OK
 
 
-def _say_where(listener: socket.socket) -> None:
+def _where(listener: socket.socket) -> str:
+    """The line that says where the server can be reached."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    notify("READY=1", os.environ)
-    print_text(f"serving on http://{shown}:{port}/; OpenAI clients: base URL http://{shown}:{port}/v1")
+    return f"serving on http://{shown}:{port}/; OpenAI clients: base URL http://{shown}:{port}/v1"

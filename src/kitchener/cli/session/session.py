@@ -10,9 +10,9 @@ from cyclopts.validators import Number
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, Options, SessionArgument
-from kitchener.cli.session.listing import SessionRow, filter_of, found_lines, list_sessions
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
+from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, list_sessions
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_table, print_text, say
 from kitchener.errors import UnknownSession

@@ -54,7 +54,7 @@ class Projection(NamedTuple):
     mode: ProjectionMode
     """Whether the model saw it."""
     token_budget: int
-    """The token budget."""
+    """Tokens that the shown context may have: `context_budget`, or less if the turn has less left beside `reply_reserve`."""
     tokens_used: int
     """Tokens of the shown context; above the budget only with a flag."""
     head: tuple[PlacedItem, ...]

@@ -28,7 +28,6 @@ class Rendering(NamedTuple):
     refs: tuple[Ref, ...]
     """The entries of the items in the text, in the order of the text."""
     stable_prefix_tokens: int
-    """Tokens of `stable_prefix`."""
     stable_prefix: str
     """The start of the text that does not change from turn to turn: rules, goals and learned lines."""
     stable_text: str = ""

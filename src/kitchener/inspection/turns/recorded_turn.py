@@ -6,6 +6,7 @@ then what was visible, and why the rest was not, come from the record, and only 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from kitchener.actors.authority.authority import ruleset_of
@@ -33,10 +34,10 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.inspection.spending import Spending
 from kitchener.inspection.turns.answered_calls import AnsweredCall, read_calls, spent_on
+from kitchener.inspection.turns.rebuilt_projection import rebuild
 from kitchener.inspection.turns.recorded_lists import RecordedLists
 from kitchener.inspection.turns.recorded_results import kept_results, read_results, result_items
 from kitchener.inspection.turns.recorded_session import RecordedSession, fold_shadow, read_past
-from kitchener.inspection.turns.remade_projection import rebuild
 from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
 from kitchener.inspection.turns.turn_breaks import read_turn_breaks
 from kitchener.inspection.turns.turn_end import NOT_ENDED, TurnEnd, end_of
@@ -341,7 +342,7 @@ async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Esti
 async def _named_results(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists) -> list[ToolResult]:
     """The results of tools that a projection names, oldest first."""
     named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]
-    return await read_results(paths, past, sorted(named, key=_number))
+    return await read_results(paths, past, sorted(named, key=attrgetter("seq")))
 
 
 async def _learned(paths: LedgerPaths, past: RecordedSession, refs: Sequence[Ref]) -> list[Item]:
@@ -380,7 +381,3 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
         text = f"[{entry.entity_id}] erased"
     item = evidence_item(entry.entity_id, ref, entry.timestamp, text, estimate, session_id=entry.session_id)
     return item._replace(is_erased=is_erased)
-
-
-def _number(ref: Ref) -> int:
-    return int(ref.entry_id.rpartition("-")[2])

@@ -18,12 +18,12 @@ from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.disk.file_ops import FileOps, kept_path
+from kitchener.ledger.disk.file_ops import FileOps, kept_path, remove_database
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, body_of
-from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path, remove_index
+from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path
 from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
 from kitchener.ledger.verify.recovery import check_is_crash, damage
 from kitchener.ledger.write.journal import Journal, open_journal
@@ -237,7 +237,7 @@ def _clear(
     aside: Path | None = None
     try:
         for each in indexes:
-            remove_index(each)
+            remove_database(each)
         if held is not None and held.seq > fact["seq"]:
             file = checkpoint_path(path)
             aside = kept_path(file, "superseded", clock.time_us())

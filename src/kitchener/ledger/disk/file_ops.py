@@ -10,11 +10,14 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from kitchener.clock import to_datetime
-from kitchener.errors import LedgerLocked, LedgerPathError
+from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError
 from kitchener.small_files import sync_directory
 
+DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that is full or fails, and may take the same bytes later."""
 _NETWORK = ("nfs", "cifs", "smb", "ncp", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone")
 """Prefixes of the types of network file systems, where other hosts do not see locks or syncs. Such a type is refused."""
 
@@ -202,7 +205,14 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
         errno.ENOENT: "there is no such file",
         errno.ENOSPC: "the disk is full; make room, nothing was lost",
     }.get(error.errno or 0, f"{error.strerror or error}")
-    return LedgerPathError(str(error.filename or path), problem)
+    kind = LedgerDiskError if error.errno in DISK_ERRORS else LedgerPathError
+    return kind(str(error.filename or path), problem)
+
+
+def remove_database(path: Path) -> None:
+    """Deletes a database of SQLite, with the files that SQLite keeps beside it. No process may have it open."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def is_locked(path: Path) -> bool:

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
-from kitchener.ledger.disk.volume import LedgerFile, Volume
+from kitchener.ledger.disk.volume import FIRST_BYTES, LedgerFile, Volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, Mark, shown, split_line
 from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
@@ -13,7 +13,6 @@ from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
 ReadBytes = Callable[[int, int], bytes]
 """`(size, offset)` to the bytes at that offset; fewer at the end of the file."""
 
-_FIRST_BYTES = 2_048
 _PIECE_BYTES = 1 << 18
 MAX_LINE_BYTES = 65 << 20
 """More than the largest entry that can be configured. A longer line is damage and is not read to its end."""
@@ -120,7 +119,7 @@ def _check_seal(
 
 def ledger_id_of(read: ReadBytes) -> str:
     """The ledger id in a file's first line; "": there is none."""
-    name, end, _ = read(_FIRST_BYTES, 0).removeprefix(OPENING).partition(b'"')
+    name, end, _ = read(FIRST_BYTES, 0).removeprefix(OPENING).partition(b'"')
     return name.decode("ascii", "replace") if end and read(len(OPENING), 0) == OPENING else ""
 
 

@@ -24,7 +24,8 @@ _OPEN_FILES: Final = 16
 """Most segments kept open for reading; the least recently used one is closed."""
 _TRIES: Final = 100
 """Most attempts to open a ledger while a writer keeps finishing segments."""
-_FIRST_BYTES: Final = 2_048
+FIRST_BYTES: Final = 2_048
+"""Bytes at the start of a ledger that contain its id."""
 
 
 class LedgerFile(NamedTuple):
@@ -254,7 +255,7 @@ def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tupl
 
 def _first_seq(path: Path, ops: FileOps, fd: int) -> int | None:
     """The entry number in a file's first line; None: there is no complete one."""
-    begin = read_or_tell(ops, path, fd, _FIRST_BYTES, 0)
+    begin = read_or_tell(ops, path, fd, FIRST_BYTES, 0)
     if not begin.startswith(OPENING):
         return None
     digits, comma, _ = begin[len(OPENING) :].partition(b'","seq":')[2].partition(b",")
@@ -268,7 +269,7 @@ def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
     try:
         fd = ops.open(file, os.O_RDONLY)
         try:
-            begin = ops.read(fd, _FIRST_BYTES, 0)
+            begin = ops.read(fd, FIRST_BYTES, 0)
         finally:
             ops.close(fd)
     except OSError as error:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
-from kitchener.errors import LedgerPathError
+from kitchener.errors import LedgerDiskError, LedgerPathError
 from kitchener.ids import path_part
+from kitchener.ledger.disk.file_ops import DISK_ERRORS, remove_database
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
 from kitchener.logs import get_logger
@@ -53,6 +54,16 @@ _STOPS_AT_ONCE: Final = 256
 _PARTS: Final = {"head", "places", "by_hash", "stops"}
 
 
+_DISK_ERRORS: Final = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_SHMMAP,
+)
+"""Errors of a disk that is full or fails. They say nothing about what the index holds."""
 FAULTS: Final = (IndexDamaged, sqlite3.Error, UnicodeDecodeError)
 """Errors of a query to a damaged index. SQLite's module cannot decode a message that quotes damaged text."""
 
@@ -229,23 +240,32 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
         keys: name of the function that gives the keys; an index made with another function is not used
 
     Raises:
+        LedgerDiskError: the disk cannot take the index now; an index that is there stays as it is
         LedgerPathError: the path cannot hold an index
     """
     try:
         return _load(path, ledger_id, keys)
     except FAULTS as error:
+        if _is_of_disk(error):
+            raise _path_error(path, error) from error
         _log.warning("index rebuilt", path=str(path), reason=str(error))
     try:
-        remove_index(path)
+        remove_database(path)
         return _load(path, ledger_id, keys)
     except (sqlite3.Error, OSError) as error:
-        raise LedgerPathError(str(path), f"cannot hold the ledger's index: {error}") from error
+        raise _path_error(path, error) from error
 
 
-def remove_index(path: Path) -> None:
-    """Deletes an index. No process may have it open."""
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+def _path_error(path: Path, error: Exception) -> LedgerPathError:
+    kind = LedgerDiskError if _is_of_disk(error) else LedgerPathError
+    return kind(str(path), f"cannot hold the ledger's index: {error}")
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Whether the disk is full or fails, whatever the index holds."""
+    if isinstance(error, OSError):
+        return error.errno in DISK_ERRORS
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) in _DISK_ERRORS
 
 
 def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> IndexedState:

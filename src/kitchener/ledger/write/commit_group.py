@@ -5,7 +5,7 @@ writes and syncs each ledger, the commit record last. A durable entry of the com
 entries. `docs/ledger.md` explains when a round starts.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, Protocol
@@ -27,6 +27,9 @@ _TURNS_OF_FULL_LINGER: Final = 100
 """Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
 _ROUND_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets in which rounds are counted, seconds."""
+
+
+OnFailure = Callable[[LedgerWriteError], object]
 
 
 class GroupMember(Protocol):
@@ -70,11 +73,12 @@ class CommitGroup:
     Args:
         members: the ledgers, in the order in which they become durable, the commit record last
         config: when a round starts and what durable means
+        on_failure: called when a round failed, after which the ledgers of the group take no more entries; on the event loop
     """
 
-    def __init__(self, members: Sequence[GroupMember], config: LedgerConfig) -> None:
+    def __init__(self, members: Sequence[GroupMember], config: LedgerConfig, on_failure: OnFailure | None = None) -> None:
         self._members = list(members)
-        self._config = config
+        self._config, self._on_failure = config, on_failure
         self._is_undurable = config.durability == "none"
         self._hosts: list[TaskGroup] = []
         self._gathering: _Round | None = None
@@ -214,6 +218,8 @@ class CommitGroup:
                 problem = f"{current.failure.path}, which is committed with it, failed: {current.failure.problem}"
                 for member, _ in cuts:
                     member.poison(problem)
+                if self._on_failure is not None:
+                    self._on_failure(current.failure)
             self.rounds.add(anyio.current_time() - began)
             self._running = None
             self._cut = {}

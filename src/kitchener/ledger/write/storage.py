@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem
+from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem, remove_database
 from kitchener.ledger.format.checks import LineBatch
 from kitchener.ledger.format.lines import START, CommitDigest, IndexKeys, Mark, Opener, StoredEntry
-from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, keys_name, open_index, remove_index
+from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, keys_name, open_index
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq
@@ -124,7 +124,7 @@ class Storage:
             self._index.close()
             self.journal.close()
             if not self._answers:
-                remove_index(self._index.path)
+                remove_database(self._index.path)
 
     def abandon(self) -> None:
         """Closes file, lock and index without writing anything."""

@@ -14,9 +14,10 @@ from kitchener.canonical import digest
 from kitchener.records.entries.common import Json
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.entries.turns import ClientCallMapping
+from kitchener.records.events import LAST_UNBOUNDED, POLICY_VERSION
 from kitchener.records.tools.runnable_tool import RunnableTool, ToolTraits
 from kitchener.records.tools.server_tools import ServerTool
-from kitchener.schemas.compiled_schemas import KEPT_SCHEMAS, CompileTime
+from kitchener.schemas.compiled_schemas import KEPT_SCHEMAS, SchemaBudget, StrangerSchema
 from kitchener.schemas.json_schema import JsonSchema
 from kitchener.schemas.pattern_limits import pattern_problem
 
@@ -79,29 +80,32 @@ class ClientToolset:
         """The names of the tools, in the order given."""
         return tuple([each.name for each in self.tools])
 
-    def runnable(self, *, is_trusted: bool) -> tuple[RunnableTool, ...]:
+    def runnable(self, *, is_trusted: bool, policy_version: int = POLICY_VERSION) -> tuple[RunnableTool, ...]:
         """The tools as a registry holds them.
 
         Args:
             is_trusted: whether what the client returns may be followed as if the user had written it
+            policy_version: version of the rules that the turn follows. Up to version 8, checks of arguments are not bounded
 
         Raises:
             ValueError: a schema is invalid; the error's text names the tool
         """
+        if policy_version <= LAST_UNBOUNDED:
+            return _unbounded(self.text, is_trusted)
         self.compiled()
         return _runnable(self.text, is_trusted)
 
-    def compiled(self, time: CompileTime | None = None) -> tuple[JsonSchema, ...]:
+    def compiled(self, budget: SchemaBudget | None = None) -> tuple[StrangerSchema, ...]:
         """The schemas of the tools. A client sends the same ones again and again, so they are kept.
 
         Args:
-            time: what compiling counts against; None: nothing
+            budget: what the schemas count against; None: nothing
 
         Raises:
             ValueError: a schema cannot be used; the error's text names the tool
         """
         schemas = [each.parameters for each in self.tools]
-        return KEPT_SCHEMAS.of(f"client_tools {self.hash}", schemas, partial(_compiled, self.tools), time)
+        return KEPT_SCHEMAS.of(f"client_tools {self.hash}", schemas, partial(_compiled, self.tools), budget)
 
     @classmethod
     def of(cls, tools: Sequence[ClientTool]) -> "ClientToolset":
@@ -136,14 +140,20 @@ def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
     )
 
 
-def _compiled(tools: Sequence[ClientTool]) -> list[JsonSchema]:
+@lru_cache(maxsize=8)
+def _unbounded(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
+    """The tools of a text as they were before there were limits, for the replay of a turn of then."""
+    return tuple([ServerTool(_definition(each, is_trusted)) for each in ClientToolset.from_text(text).tools])
+
+
+def _compiled(tools: Sequence[ClientTool]) -> list[StrangerSchema]:
     """The schemas of tools; raises ValueError if one cannot be used, or if their patterns together cost too much."""
     if (problem := pattern_problem(each.parameters for each in tools)) is not None:
         raise ValueError(f"client_tools: parameters: {problem}")
-    found = list[JsonSchema]()
+    found = list[StrangerSchema]()
     for each in tools:
         try:
-            found.append(JsonSchema(each.parameters, is_of_stranger=True))
+            found.append(StrangerSchema(each.parameters))
         except ValueError as error:
             raise ValueError(f"client tool {each.name!r}: {_EXPECTED}, found: {error}") from error
     return found

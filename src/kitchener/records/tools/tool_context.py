@@ -45,13 +45,13 @@ class ToolContext:
     idempotency_key: str
     """Equal for equal turn, position, tool and arguments. Pass it to services that accept an idempotency key."""
     session_id: str
-    """The session."""
+    """The conversation that the call is made in, `SES-…`."""
     subject_id: str
     """The subject of the conversation."""
     turn_id: str
-    """The turn."""
+    """The turn that makes the call, `T-…`."""
     wo_id: str
-    """The work order."""
+    """The work order that the call is part of, `WO-…`."""
     deadline: float
     """On the event loop's clock, seconds. A later result is discarded."""
     has_read_untrusted: bool = False

@@ -196,7 +196,7 @@ class AnswerApproval(Operation[ApprovalOutcome]):
 
 
 class EndSession(Operation[None]):
-    """Ends a session."""
+    """Ends a session after the messages that are already queued."""
 
     op = "session.end"
     result = TypeAdapter(None)

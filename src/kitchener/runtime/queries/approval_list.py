@@ -50,7 +50,7 @@ class ApprovalInfo:
 
     @property
     def tool_id(self) -> str:
-        """The tool."""
+        """Name of the tool that would run."""
         return self.request["tool"]
 
     @property

@@ -18,6 +18,7 @@ from kitchener.gateway.providers.factory import read_secret
 from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
+from kitchener.serve.access.schema_time import SchemaTime
 from kitchener.serve.access.wrong_keys import WrongKeys
 from kitchener.serve.problems import RequestRefused
 
@@ -41,15 +42,15 @@ class Caller:
     """Requests of this key that run now."""
     left_behind: int = 0
     """Requests that have ended before the turn that they began: in the background, or because the client went away."""
-    compiling: Rate = field(init=False, repr=False)
-    """Milliseconds of processor time for new schemas."""
+    schema_time: SchemaTime = field(init=False, repr=False)
+    """What the schemas of its requests take."""
     token_secret: str | None = field(default=None, kw_only=True, repr=False)
     """With what tokens are signed that name the subject; None: a header names it."""
     is_local: bool = field(default=False, kw_only=True)
     """Whether there are no keys, so that everybody on this machine is this caller."""
 
     def __post_init__(self) -> None:
-        self.compiling = Rate(self.settings.schema_ms_per_minute)
+        self.schema_time = SchemaTime(self.settings.schema_ms_per_minute)
 
     def check(self, right: ServeRight) -> None:
         """Raises RequestRefused unless the key allows this."""
@@ -135,6 +136,13 @@ class RequestPlace:
                 retry_after_s=1.0,
             )
 
+    def check_going_on(self) -> None:
+        """Raises RequestRefused if no turn may go on for this key, since its checks against schemas have taken too long.
+
+        A turn that goes on checks against the schemas that it began with, which are no part of the request.
+        """
+        self.caller.schema_time.check(anyio.current_time(), is_new=False)
+
     def begin_turn(self) -> None:
         """A turn of the request begins; `end_turn` follows."""
         self._turns += 1
@@ -153,44 +161,17 @@ class RequestPlace:
             self.caller.left_behind += 1
 
 
-class SchemaTime:
-    """What compiling the schemas of a request counts against: `schema_ms_per_minute` of its key. Made as the request runs.
-
-    Implements `CompileTime`, also for a worker thread, which has no event loop's clock.
-
-    Args:
-        caller: who sent the request
-    """
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller, self._now = caller, anyio.current_time()
-
-    def check(self) -> None:
-        """Raises RequestRefused if schemas of this key have taken too long."""
-        wait = self._caller.compiling.ready_at(1) - self._now
-        if wait > 0:
-            most = self._caller.settings.schema_ms_per_minute
-            raise RequestRefused(
-                429, "rate_limited", f"new schemas took more than {most} ms (schema_ms_per_minute)", retry_after_s=wait
-            )
-
-    def spend(self, seconds: float) -> None:
-        """Books processor time."""
-        self._caller.compiling.take(max(1, round(seconds * 1_000)), self._now)
-
-
 class Callers:
     """All callers of a server.
 
     Args:
         by_digest: callers by the hash of their key
         local: who everybody is without keys; None: there are keys
-        wrong_keys_per_minute: how many wrong keys an address may try a minute
+        wrong_keys: what addresses may try
     """
 
-    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None, wrong_keys_per_minute: int) -> None:
-        self._by_digest, self._local = dict(by_digest), local
-        self._wrong = WrongKeys(wrong_keys_per_minute)
+    def __init__(self, by_digest: Mapping[bytes, Caller], local: Caller | None, wrong_keys: WrongKeys) -> None:
+        self._by_digest, self._local, self._wrong = dict(by_digest), local, wrong_keys
 
     @classmethod
     def load(cls, config: RuntimeConfig) -> "Callers":
@@ -201,6 +182,7 @@ class Callers:
                 configured, or the address is not a loopback one and there are no keys; never shows a key
         """
         serve = config.serve
+        wrong_keys = WrongKeys(serve.wrong_keys_per_minute, serve.max_addresses)
         if not serve.clients:
             if not is_loopback(serve.host):
                 raise ConfigError(
@@ -210,7 +192,7 @@ class Callers:
                 check_caller(serve.local_subject, None)
             except CallerError as error:
                 raise ConfigError(_SOURCE, "serve.local_subject", "", str(error)) from None
-            return cls({}, _local_caller(serve), serve.wrong_keys_per_minute)
+            return cls({}, _local_caller(serve), wrong_keys)
         found: dict[bytes, Caller] = {}
         for name, settings in serve.clients.items():
             at = dotted_key(("serve", "clients", name, "key"))
@@ -222,7 +204,7 @@ class Callers:
             _check_settings(name, settings, config)
             token_secret = _token_secret(name, settings)
             found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute), token_secret=token_secret)
-        return cls(found, None, serve.wrong_keys_per_minute)
+        return cls(found, None, wrong_keys)
 
     def of(self, authorization: str | None, address: str) -> Caller:
         """The caller of a request.
@@ -279,6 +261,7 @@ def _local_caller(serve: ServeConfig) -> Caller:
         subject=serve.local_subject,
         rights=("chat", "read", "approve", "operate", "erase"),
         max_requests=serve.max_requests,
+        schema_ms_per_minute=_ALL_MS,
     )
     return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
 
@@ -291,6 +274,8 @@ def anybody(serve: ServeConfig) -> Caller:
 
 
 _UNLIMITED: Final = 1_000_000_000
+_ALL_MS: Final = 60_000
+"""All of one processor's time, milliseconds a minute: who is alone on the machine holds nobody up."""
 _PART_OF_ANYBODY: Final = 4
 
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kitchener.config import ServeConfig
 from kitchener.plain_names import quoted
 from kitchener.serve.access.callers import Caller, Callers, RequestPlace, anybody, is_loopback
-from kitchener.serve.access.request_names import only_value
+from kitchener.serve.access.request_names import HeadersOnce
 from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
@@ -27,6 +27,7 @@ HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
 _PLACE: Final = "kitchener.place"
 _PORT: Final = 5
+_LENGTHS: Final = (b"content-length", b"transfer-encoding")
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
 
 
@@ -76,6 +77,7 @@ class Guard:
     ) -> None:
         self._app, self._callers, self._config = app, callers, config
         self._public, self._anybody = frozenset(public), anybody(config)
+        self._once = HeadersOnce(config)
         self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
         self._counts, self.streams = counts, OpenStreams(config)
         self._draining = draining
@@ -116,7 +118,7 @@ class Guard:
                 self._idle = anyio.Event()
 
     def _caller(self, scope: Scope) -> Caller:
-        key = only_value(Headers(scope=scope), "authorization")
+        key = Headers(scope=scope).get("authorization")
         return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", place: RequestPlace) -> None:
@@ -143,6 +145,7 @@ class Guard:
             raise RequestRefused(503, "shutting_down", "the server is shutting down; send this again", retry_after_s=1.0)
         if self.running >= self._config.max_requests:
             raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)
+        self._once.check(scope)
         # A page of another origin may send requests to this machine, and its name may be made to lead here.
         host = _name_of(headers.get("host", ""))
         if host.casefold() not in self._hosts and not is_loopback(host):
@@ -228,9 +231,10 @@ def _check_lengths(scope: Scope) -> None:
 
     A proxy in front may have believed the other one, and take what follows for the request of somebody else.
     """
-    names = {name for name, _ in scope["headers"]}
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise RequestRefused(400, "two_lengths", "the request has a length and comes in chunks")
+    lengths = [name for name, _ in scope["headers"] if name in _LENGTHS]
+    if len(lengths) > 1:
+        told = "says twice how long it is" if len(set(lengths)) == 1 else "has a length and comes in chunks"
+        raise RequestRefused(400, "two_lengths", f"the request {told}")
 
 
 def _name_of(host: str) -> str:

@@ -1,7 +1,9 @@
 """Reads from the headers of a request which session and which subject it names."""
 
-from starlette.datastructures import Headers
+from typing import Final
+
 from starlette.requests import Request
+from starlette.types import Scope
 
 from kitchener.config import ServeConfig
 from kitchener.serve.problems import RequestRefused
@@ -10,14 +12,49 @@ SESSION_HEADER = "X-Kitchener-Session"
 """Names the session by its id, or the conversation by any name of the client."""
 
 
+_ONCE: Final = ("authorization", "content-type", "host", "idempotency-key", "last-event-id", "origin", SESSION_HEADER)
+"""Headers with one value that count here, besides those of the settings."""
+
+
+class HeadersOnce:
+    """Refuses requests that have a header twice of which one value would count, and the other one not.
+
+    A proxy in front may have checked, or added, the one that would not count here.
+
+    Args:
+        config: names further headers that say who sends a request, and to which session
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        names = (*_ONCE, *config.session_headers, *config.subject_headers, config.subject_token_header)
+        self._names = frozenset(each.lower().encode() for each in names)
+
+    def check(self, scope: Scope) -> None:
+        """Raises RequestRefused if such a header is there twice."""
+        seen = set[bytes]()
+        for name, _ in scope["headers"]:
+            if name in seen and name in self._names:
+                raise RequestRefused(400, "invalid_request", f"the request has the header {name.decode()} more than once")
+            seen.add(name)
+
+
 def named_session(request: Request, config: ServeConfig) -> str | None:
     """The session that a request names; None: none."""
     return _first(request, (SESSION_HEADER, *config.session_headers))
 
 
 def named_subject(request: Request, config: ServeConfig) -> str | None:
-    """The subject that a request names; None: none. Only keys with the right `act_for` may."""
-    return _first(request, config.subject_headers)
+    """The subject that a request names; None: none. Only keys with the right `act_for` may.
+
+    Raises:
+        RequestRefused: it names two. One of them may be forged, and the front end may not know of that header
+    """
+    found = {value for each in config.subject_headers if (value := request.headers.get(each, "").strip())}
+    if len(found) > 1:
+        raise RequestRefused(
+            400, "subject_invalid", f"the request names different subjects in {', '.join(config.subject_headers)}"
+        )
+    return next(iter(found), None)
 
 
 def subject_token(request: Request, config: ServeConfig) -> str | None:
@@ -26,17 +63,5 @@ def subject_token(request: Request, config: ServeConfig) -> str | None:
 
 
 def _first(request: Request, names: tuple[str, ...]) -> str | None:
-    values = ((only_value(request.headers, each) or "").strip() for each in names)
+    values = (request.headers.get(each, "").strip() for each in names)
     return next((each for each in values if each), None)
-
-
-def only_value(headers: Headers, name: str) -> str | None:
-    """The value of a header; None: there is none.
-
-    Raises:
-        RequestRefused: there are two. A proxy in front may have checked, or added, the one that would not count here
-    """
-    values = headers.getlist(name)
-    if len(values) > 1:
-        raise RequestRefused(400, "invalid_request", f"the request has the header {name} more than once")
-    return values[0] if values else None

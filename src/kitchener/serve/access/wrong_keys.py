@@ -18,8 +18,6 @@ from kitchener.serve.problems import RequestRefused
 
 _log = get_logger(__name__)
 
-_MAX_ADDRESSES: Final = 4_096
-"""Addresses that are kept in memory, those seen last."""
 _NETWORK_BITS: Final = 64
 """Of an IPv6 address, what counts: one user has all the rest."""
 
@@ -40,10 +38,11 @@ class WrongKeys:
 
     Args:
         per_minute: how many an address may try a minute
+        max_addresses: addresses that are kept in memory, those seen last
     """
 
-    def __init__(self, per_minute: int) -> None:
-        self._per_minute = per_minute
+    def __init__(self, per_minute: int, max_addresses: int) -> None:
+        self._per_minute, self._max_addresses = per_minute, max_addresses
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
 
     def __len__(self) -> int:
@@ -64,7 +63,7 @@ class WrongKeys:
         found = self._addresses.get(address)
         if found is None:
             found = self._addresses[address] = _Address(self._per_minute, now)
-            if len(self._addresses) > _MAX_ADDRESSES:
+            if len(self._addresses) > self._max_addresses:
                 self._addresses.popitem(last=False)
         self._addresses.move_to_end(address)
         if good is not None and good in found.good:

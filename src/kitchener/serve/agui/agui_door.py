@@ -127,6 +127,7 @@ class AguiDoor:
             if has_waiting(session, for_person=True) or not waits_for(session, asked.outputs):
                 return None
             then = self._replying(supervisor, session, asked, content)
+        place_of(request).check_going_on()
         give, made = going_on(supervisor, asked.outputs, then), RunEvents(asked)
         turn = self._turns.begin(place_of(request), supervisor.agent_class, session.session_id, give)
         if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
@@ -146,6 +147,7 @@ class AguiDoor:
         given = given_answers(answers, requested, subject_id)
         if not given:
             return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
+        place_of(request).check_going_on()
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
         turn = self._turns.begin(

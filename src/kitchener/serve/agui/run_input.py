@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.records.parts import FilePart
 from kitchener.records.tools.client_tools import ClientOutput
-from kitchener.serve.chat.chat_request import ATTACHED, SaidPair, attached_file, joined_rounds
+from kitchener.serve.chat.chat_request import ATTACHED, MAX_MESSAGES, AnyParts, SaidPair, attached_file, joined_rounds
 from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
@@ -32,7 +32,7 @@ class RunMessage(BaseModel):
     """Names the message within the conversation."""
     role: Literal["developer", "system", "user", "assistant", "tool", "activity", "reasoning"]
     """Who said it."""
-    content: str | list[dict[str, object]] | dict[str, object] | None = None  # narrowed where it is read
+    content: str | AnyParts | dict[str, object] | None = None  # narrowed where it is read
     """Text, or parts; of an activity an object."""
     tool_calls: list[dict[str, object]] | None = Field(None, alias="toolCalls")  # only their ids and names are read
     """Tool calls of the assistant."""
@@ -76,7 +76,7 @@ class RunInput(BaseModel):
     """The run. The same run sent again gets the reply of its one turn."""
     parent_run_id: str | None = Field(None, alias="parentRunId", max_length=MAX_NAME)
     """Told back, otherwise ignored."""
-    messages: list[RunMessage] = Field(max_length=20_000)
+    messages: list[RunMessage] = Field(max_length=MAX_MESSAGES)
     """The conversation. The last message of the user is the one to reply to. Without messages the answer tells the thread's."""
     resume: list[ResumeAnswer] | None = Field(None, max_length=1_000)
     """Answers to interrupts. With an answer to one that is open, messages do not count."""

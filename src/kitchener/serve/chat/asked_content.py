@@ -6,13 +6,14 @@ A request that is refused for it leaves no session behind. Explained in `docs/se
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import anyio
 from starlette.requests import Request
 
 from kitchener.actors.admission.content_checks import MessageContent
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.records.parts import FilePart
-from kitchener.serve.access.callers import SchemaTime
 from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.schema_time import RequestSchemaTime
 from kitchener.serve.chat.client_functions import ClientFunctions
 
 _NO_FUNCTIONS: Final = ClientFunctions()
@@ -52,5 +53,5 @@ async def checked_content(
         output=output,
         tool_choice=functions.choice,
         client_tools=functions.tools,
-        time=SchemaTime(caller_of(request)),
+        budget=RequestSchemaTime(caller_of(request).schema_time, anyio.current_time()),
     )

@@ -6,7 +6,7 @@ Knows no session and no runtime. What of a request counts, is ignored or is refu
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +27,11 @@ WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
 STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
 """The reply to an answer about a tool call after which others are still missing."""
 
+MAX_MESSAGES: Final = 20_000
+"""Most messages of one request."""
+AnyParts = Annotated[list[dict[str, object]], Field(max_length=2_000)]
+"""The parts of one message, of any kind; each is narrowed where it is read."""
+
 
 class ChatMessage(BaseModel):
     """One message of the conversation that a client sends along."""
@@ -34,7 +39,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, object]] | None = None  # parts of any kind; each is narrowed where it is read
+    content: str | AnyParts | None = None
     tool_calls: list[dict[str, object]] | None = None  # only whether there are any
     tool_call_id: str | None = None
 
@@ -53,7 +58,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     model: str = Field(max_length=256)
-    messages: list[ChatMessage] = Field(min_length=1, max_length=20_000)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -76,6 +81,11 @@ class SaidPair(NamedTuple):
     has_calls: bool = False
     """Whether the reply called functions of the client. Then it is all text of the rounds together, maybe none."""
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the client shows no reply, maybe because it stopped reading before one began."""
+        return not self.reply and not self.has_calls
+
 
 class ChatRequest(NamedTuple):
     """A request for a reply."""
@@ -85,7 +95,7 @@ class ChatRequest(NamedTuple):
     """"" if it brings outputs only."""
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
-    """What the client says was said before, oldest first. Messages without a reply are left out."""
+    """What the client says was said before, oldest first."""
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
     outputs: GivenOutputs | None = None
@@ -124,7 +134,7 @@ def read_request(body: ChatBody) -> ChatRequest:
         len(messages) > 1 and messages[-1].role == "assistant" and not (messages[-1].tool_calls or message_text(messages[-1]))
     ):
         messages.pop()  # the place of the reply
-    last, earlier = messages[-1], pairs_of(messages)
+    last, earlier = messages[-1], pairs_of(messages, keeps_unanswered=True)
     if last.role == "tool":
         return ChatRequest(body, "", (), earlier, output, read_outputs(_outputs(messages)))
     if last.role == "assistant" and not last.tool_calls and earlier and earlier[-1].message:
@@ -171,8 +181,13 @@ def plain_messages(body: ChatBody) -> tuple[Message, ...]:
     return tuple(Message(role, text) for role, text in found if role is not None and text)
 
 
-def pairs_of(messages: Sequence[ChatMessage]) -> tuple[SaidPair, ...]:
-    """The messages of the user that have a reply, each with its reply."""
+def pairs_of(messages: Sequence[ChatMessage], *, keeps_unanswered: bool = False) -> tuple[SaidPair, ...]:
+    """The messages of the user that have a reply, each with its reply.
+
+    Args:
+        messages: the conversation
+        keeps_unanswered: whether messages that another one of the user follows are there, too
+    """
     pairs, said = list[SaidPair](), ""
     rounds: list[str] | None = None  # the texts of a reply that calls functions
     for each in messages:
@@ -180,6 +195,8 @@ def pairs_of(messages: Sequence[ChatMessage]) -> tuple[SaidPair, ...]:
         if each.role == "user":
             if rounds is not None:
                 pairs.append(SaidPair(said, joined_rounds(rounds), has_calls=True))
+            elif said and keeps_unanswered:
+                pairs.append(SaidPair(said, ""))
             said, rounds = text or ATTACHED, None
         elif each.role == "assistant" and (rounds is not None or each.tool_calls):
             rounds = rounds if rounds is not None else []

@@ -73,22 +73,22 @@ class KnownHistory(NamedTuple):
     def differing(self, claimed: ClaimedHistory) -> dict[int, SaidPair] | None:
         """What a client claims of replies that are not as on record, by the number of the message.
 
-        A client may leave out the beginning of a long conversation.
+        A client may leave out the beginning of a long conversation, maybe between a message and its reply. Of its messages
+        without a reply, some may be on record, because the client stopped reading before the reply began, and others not.
 
         Returns:
             None: the messages differ; {}: nothing does
         """
-        first = len(self.digests) - len(claimed.pairs)
-        if first < 0 or (not claimed.pairs and self.digests):
-            return None
-        found = dict[int, SaidPair]()
-        for number, (each, digest) in enumerate(zip(claimed.pairs, claimed.digests, strict=True), first):
-            if digest in (self.digests[number], self.shortened.get(number)):
-                continue
-            if digest_of(each.message, "") != self.messages[number]:
+        found, number = dict[int, SaidPair](), len(self.digests)
+        for index in reversed(range(len(claimed.pairs))):
+            each, at = claimed.pairs[index], number - 1
+            if at >= 0 and claimed.digests[index] in (self.digests[at], self.shortened.get(at)):
+                number = at
+            elif at >= 0 and ((index == 0 and not each.message) or digest_of(each.message, "") == self.messages[at]):
+                found[at], number = each, at
+            elif not each.is_unanswered:
                 return None
-            found[number] = each
-        return found
+        return None if self.digests and number == len(self.digests) else found
 
 
 _UNREAD: Final = KnownHistory(0, (), (), None)
@@ -108,7 +108,8 @@ class Histories:
     async def continues(self, session: SessionManager, claimed: ClaimedHistory) -> bool:
         """Whether a client that claims this history goes on with a session.
 
-        It may have stopped reading a reply, and then shows the beginning of it from then on.
+        It may have stopped reading a reply, and then shows the beginning of it from then on. Of a message that it leaves out,
+        it may still show the reply.
         """
         history = await self._of(session)
         differing = history.differing(claimed)
@@ -118,7 +119,9 @@ class Histories:
         said = {newest: history.last} if differing.keys() == {newest} else dict(enumerate(_joined(await _said(session))))
         for number, shown in differing.items():
             known = said[number]
-            if known is None or not (shown.reply or shown.has_calls) or not known.reply.strip().startswith(shown.reply):
+            if known is None or not known.reply.strip().startswith(shown.reply):
+                return False
+            if not shown.message and known.reply.strip() != shown.reply:
                 return False
         shortened = {**history.shortened, **{number: digest_of(each.message, each.reply) for number, each in differing.items()}}
         self._keep(session.session_id, history._replace(shortened=shortened))

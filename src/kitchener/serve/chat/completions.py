@@ -92,12 +92,14 @@ class ChatDoor:
         if answer is not None:
             caller.check("approve")
             session_id, give = await given_answer(supervisor, subject_id, answer)
+            place_of(request).check_going_on()
             return await self._answered(request, body, supervisor, session_id, answer.approval_id, give)
         functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
         content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
         if asked.outputs is not None:
             goes_on = await self._going_on(request, supervisor, subject_id, asked, content, name)
             if goes_on is not None:
+                place_of(request).check_going_on()
                 call_id = next(iter(asked.outputs.outputs))
                 return await self._answered(request, body, supervisor, asked.outputs.session_id, call_id, goes_on)
         if name is None and self._config.cache_key_names_session:
@@ -198,7 +200,7 @@ class ChatDoor:
         return EventStream(pieces, self._config, turn.leave, sent)
 
     async def _plain_call(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
-        work = partial(self._utility.answer, body, supervisor, subject_id)
+        work = partial(self._utility.answer, request, body, supervisor, subject_id)
         response = await until_gone(request.receive, work, lambda: None)
         used = TokenUsage.of_call(response.usage)
         heading = self._heading(body, "utility")

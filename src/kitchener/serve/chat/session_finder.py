@@ -149,7 +149,8 @@ class SessionFinder:
                 await turn.done.wait()
 
     async def _begun(self, supervisor: HO2Supervisor, subject_id: str, name: str | None, claimed: Sequence[SaidPair]) -> str:
-        """A new session, with what the client claims as imported messages."""
+        """A new session, with what the client claims as imported messages, but those without a reply."""
+        claimed = [each for each in claimed if not each.is_unanswered]
         if not claimed:
             return await supervisor.start_session(subject_id=subject_id, external_id=name)
         messages = list[SpokenMessage]()

@@ -1,16 +1,19 @@
-"""Answers the calls by which chat clients make titles, tags and suggestions: one model call, and no turn.
+"""Answers the calls by which chat clients make titles, tags, suggestions and summaries: one model call, and no turn.
 
 Some clients name such a call, others only ask: without what tells them apart, each title would be a conversation of its own,
-of which later ones are reminded.
+of which later ones are reminded. A summary would branch off the conversation that it is of.
 
 The model gets the client's messages and nothing of the agent: no instructions, context, memory or tools. Nothing is recorded.
 Explained in `docs/server.md`.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 import anyio
+import orjson
 from starlette.requests import Request
 
 from kitchener.actors.supervisor import HO2Supervisor
@@ -19,7 +22,8 @@ from kitchener.errors import ProviderError
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
-from kitchener.serve.chat.chat_request import UTILITY, ChatBody, message_text, plain_messages
+from kitchener.serve.chat.asked_content import checked_content
+from kitchener.serve.chat.chat_request import UTILITY, ChatBody, message_text, plain_messages, schema_of
 from kitchener.serve.problems import RequestRefused
 
 TAG: Final = "utility"
@@ -40,12 +44,14 @@ class UtilityCalls:
 
     def __init__(self, runtime: Runtime, config: ServeConfig) -> None:
         self._runtime = runtime
-        self._prompts = config.utility_prompts
+        self._prompts, self._summary_prompts = config.utility_prompts, config.summary_prompts
         self.is_offered = config.utility_calls == "allow"
         """Whether there are such calls at all."""
 
     def is_asked(self, request: Request, body: ChatBody) -> bool:
-        """Whether a request is such a call: a header or the model says so, or its one message is a client's prompt for it.
+        """Whether a request is such a call: a header or the model says so, or its message is a client's prompt for it.
+
+        What a person may write within a conversation is none, so there only prompts for a summary count.
 
         Raises:
             RequestRefused: it is one, and there are none
@@ -56,25 +62,29 @@ class UtilityCalls:
             return is_one
         if by_model:
             raise RequestRefused(404, "model_not_found", f"there is no model {quoted(body.model)}; GET /v1/models lists them")
-        raise RequestRefused(400, "unsupported", "this server refuses requests for titles, tags and suggestions")
+        raise RequestRefused(400, "unsupported", "this server refuses requests for titles, tags, suggestions and summaries")
 
     def _has_prompt(self, body: ChatBody) -> bool:
         *before, last = body.messages
-        if last.role != "user" or any(each.role not in ("system", "developer") for each in before):
+        if last.role != "user":
             return False
-        text = message_text(last)
-        return any(fnmatchcase(text, each) for each in self._prompts)
+        text, is_first = message_text(last), all(each.role in ("system", "developer") for each in before)
+        return _fits(text, self._summary_prompts) or (is_first and _fits(text, self._prompts))
 
-    async def answer(self, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
-        """The model's answer.
+    async def answer(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
+        """The model's answer. Where the client asks for an object, it is one as JSON, or whatever the model answered instead.
 
         Raises:
+            CallerError: the schema of the object cannot be one
             RequestRefused: no model answered, or the subject has spent what it may
         """
         messages = plain_messages(body)
         if not messages:
             raise RequestRefused(400, "invalid_request", "messages: there is no text in them")
-        request = PromptRequest(
+        wanted = schema_of(body.response_format)
+        if wanted is not None:
+            await checked_content(request, supervisor, TAG, (), output=wanted)
+        prompt = PromptRequest(
             contract_id=TAG,
             wo_type="synthesize",
             prompt_pack_version="",
@@ -88,13 +98,21 @@ class UtilityCalls:
             max_tokens=_MAX_TOKENS,
             temperature=_TEMPERATURE,
             domain_tags=(TAG,),
+            output_schema=wanted,
         )
         try:
-            return await self._runtime.gateway.complete(request, on_attempt=_unrecorded)
+            found = await self._runtime.gateway.complete(prompt, on_attempt=_unrecorded)
         except ProviderError as error:
             if error.reason == "spending_limit":
                 raise RequestRefused(429, "spending_limit", "the subject has spent what it may today") from error
             raise RequestRefused(502, "model_failed", f"no model answered ({error.reason})") from error
+        if found.structured is None:
+            return found
+        return replace(found, text=orjson.dumps(found.structured).decode())  # without the fence around it
+
+
+def _fits(text: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(text, each) for each in patterns)
 
 
 async def _unrecorded(_: Attempt) -> None:

@@ -106,6 +106,7 @@ class ApprovalCalls:
 
     async def _answered(self, request: Request, found: FoundSession, answer: Whole) -> ASGIApp:
         place_of(request).check_turn()
+        place_of(request).check_going_on()
         turn = self._turns.begin_whole(place_of(request), found.supervisor.agent_class, found.session.session_id, answer)
         result = await until_gone(request.receive, turn.result, turn.leave)
         return json_response({"result": result_json(result) if result is not None else None})

@@ -73,7 +73,7 @@ class NewMessage(BaseModel):
     """False: the turn neither reads nor writes long-term memory."""
     deadline_s: float | None = None
     """Longest time for the whole call, seconds. None: the agent's own."""
-    acceptance: list[str] = Field(default_factory=list)
+    acceptance: list[str] = Field(default_factory=list, max_length=1_000)
     """Criteria that the reply must meet."""
     speaker: str | None = None
     """Who says the message, where several talk."""
@@ -81,7 +81,7 @@ class NewMessage(BaseModel):
     """JSON schema of the object that is wanted in place of text."""
     tool_choice: str = "auto"
     """`auto`, `none`, `required` or the name of a tool."""
-    files: list[SentFile] = Field(default_factory=list)
+    files: list[SentFile] = Field(default_factory=list, max_length=1_000)
     """Images and files."""
 
 

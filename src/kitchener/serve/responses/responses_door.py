@@ -101,6 +101,7 @@ class ResponsesDoor:
         content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
         going = await self._going_on(request, body, supervisor, subject_id, asked, content)
         if going is not None:
+            place_of(request).check_going_on()
             session_id = going.session_id
             log = self._begin(request, body, supervisor, session_id, going.give)
         else:
@@ -313,7 +314,7 @@ class ResponsesDoor:
     async def _plain_call(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
         """The answer of a model without an agent. It is no turn, so it cannot be retrieved."""
         agent = supervisor.agent_class
-        work = partial(self._utility.answer, as_chat_body(body, agent), supervisor, subject_id)
+        work = partial(self._utility.answer, request, as_chat_body(body, agent), supervisor, subject_id)
         answer = await until_gone(request.receive, work, _nobody)
         now_us = self._clock.time_us()
         log = ResponseLog()

@@ -5,12 +5,13 @@ Knows no session and no runtime. What of a request counts, is ignored or is refu
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.records.parts import FilePart
 from kitchener.serve.chat.chat_request import (
+    MAX_MESSAGES,
     ChatBody,
     ChatMessage,
     SaidPair,
@@ -30,6 +31,10 @@ _ANSWER: Final = "mcp_approval_response"
 _CALL: Final = "function_call"
 
 
+_SentItems = Annotated[list[dict[str, object]], Field(max_length=MAX_MESSAGES - 1)]  # of any kind, narrowed when read
+"""A plain model call is told the instructions and these."""
+
+
 class ResponsesBody(BaseModel):
     """The fields of a request that count."""
 
@@ -37,9 +42,7 @@ class ResponsesBody(BaseModel):
 
     model: str | None = Field(None, max_length=256)
     """The agent class. None: ADMIN, or the only one of this key."""
-    input: str | list[dict[str, object]] = Field(
-        min_length=1, max_length=16 * 1_048_576
-    )  # items of any kind, narrowed when read
+    input: str | _SentItems = Field(min_length=1)
     """The message, or items whose last one is the user's message or answers about tool calls."""
     stream: bool | None = None
     """Whether the answer is a stream of events."""
@@ -131,7 +134,12 @@ def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
         [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     )
     told = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
-    return ChatBody(model=model, messages=[*told, *_messages(items)] or [ChatMessage(role="user")])
+    wanted = _chat_format(body.text)
+    return ChatBody(
+        model=model,
+        messages=[*told, *_messages(items)] or [ChatMessage(role="user")],
+        response_format=dict(wanted) if wanted is not None else None,
+    )
 
 
 def _ending(items: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:

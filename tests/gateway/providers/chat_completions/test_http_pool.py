@@ -62,6 +62,28 @@ async def test_interim_answers_are_passed_over(interim: bytes) -> None:
                 assert (await provider.complete(ask())).text == "Hello!"
 
 
+async def test_interim_answers_without_end_are_not_read_to_the_deadline() -> None:
+    """Regression: they kept the processor busy, and with it everybody waiting, until the time-out of the call."""
+    is_closed = anyio.Event()
+
+    async def handle(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            try:
+                while True:
+                    await stream.send(HINTS * 500)
+            except anyio.BrokenResourceError:
+                is_closed.set()
+
+    async with served(handle) as url, opened(url) as provider:
+        with pytest.raises(ProviderError) as caught, anyio.fail_after(15):
+            await provider.complete(ask())
+        with anyio.fail_after(15):
+            await is_closed.wait()
+    assert caught.value.reason == "connection"
+    assert "more than 16 interim answers" in str(caught.value)
+
+
 async def test_a_connection_whose_request_was_not_read_is_not_used_again() -> None:
     connections = 0
 
@@ -79,6 +101,35 @@ async def test_a_connection_whose_request_was_not_read_is_not_used_again() -> No
             with anyio.fail_after(20):
                 assert (await provider.complete(ask(messages=long))).text == "Hello!"
     assert connections == 3
+
+
+@pytest.mark.parametrize("is_read_before", [False, True])
+async def test_a_second_answer_to_a_call_is_not_the_answer_to_the_next_one(*, is_read_before: bool) -> None:
+    """The next call may be another subject's. Regression: it got the answer that nobody had asked for."""
+    other, connections = ANSWER.replace(b"Hello!", b"Other!"), 0
+    is_answered, is_sent = anyio.Event(), anyio.Event()
+
+    async def handle(stream: SocketStream) -> None:
+        nonlocal connections
+        connections += 1
+        async with stream:
+            await stream.receive()
+            await stream.send(ANSWER)
+            await is_answered.wait()
+            if connections == 1:
+                await stream.send(other)
+                is_sent.set()
+            await anyio.sleep_forever()
+
+    async with served(handle) as url, opened(url) as provider:
+        with anyio.fail_after(20):
+            assert (await provider.complete(ask())).text == "Hello!"
+            is_answered.set()
+            await is_sent.wait()
+            if is_read_before:
+                await anyio.wait_all_tasks_blocked()
+            assert (await provider.complete(ask())).text == "Hello!"
+    assert connections == 2
 
 
 async def test_an_answer_that_is_no_http_is_a_connection_failure_that_names_no_key() -> None:

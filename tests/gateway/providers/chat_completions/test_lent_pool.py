@@ -38,7 +38,7 @@ class Late:
     def __init__(self) -> None:
         self.answer, self.begun, self.may_end = Answer(), threading.Event(), threading.Event()
 
-    async def post(self, content: bytes, read_timeout_s: float | None) -> OwnAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> OwnAnswer:
         self.begun.set()
         with suppress(anyio.get_cancelled_exc_class()):
             await anyio.to_thread.run_sync(self.may_end.wait)

@@ -1,7 +1,7 @@
 """Makes and records the tool calls of one work order.
 
-`executor.py` decides when they are made, `asking.py` which of them wait for a person, `call_budget.py` how many there may be.
-`docs/work-orders.md` lists the recorded entries.
+`executor.py` decides when they are made, `call_gate.py` which of them wait for a person, `call_budget.py` how many there may
+be. `docs/work-orders.md` lists the recorded entries.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -7,7 +7,8 @@ in proportion to what was said.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
-from kitchener.cli.context.asked import (
+from kitchener.cli.context.page.shapes import Bar, FoldedText, bar_of, folded
+from kitchener.cli.context.shown_requests import (
     as_readable,
     asked_words,
     hash_verdict,
@@ -17,7 +18,6 @@ from kitchener.cli.context.asked import (
     request_lines,
     usage_words,
 )
-from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import ModelAnswer, opened
 from kitchener.records.prompt import PromptRequest

@@ -6,10 +6,10 @@ Nothing is decided or counted here that `context explain` does not print too.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kitchener.cli.context.asked import as_readable, missing_lines
-from kitchener.cli.context.page.drawing import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.request_rows import changed_requests, request_rows
+from kitchener.cli.context.page.shapes import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.page.turn_page import RecordedTool, TurnPage
+from kitchener.cli.context.shown_requests import as_readable, missing_lines
 from kitchener.cli.context.text import intent_words, reason_words
 from kitchener.cli.context.why import doubts, nothing_lines
 from kitchener.context import Explanation, PlacedItem, Projection

@@ -5,14 +5,17 @@ stream. `lent_pool.py` lends the same connections to trio, which aiohttp does no
 read. Explained in `docs/gateway.md`.
 """
 
+import select
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
@@ -21,6 +24,8 @@ IDLE_S: Final = 90.0
 """How long a connection is kept for the next call, seconds."""
 MAX_UNREAD_BYTES: Final = 65_536
 """Received bytes that wait for the reader, before the connection is read no further. It may be twice as many for a moment."""
+_MOST_INTERIM: Final = 16
+"""Heads that may come before that of the answer. Reading ever more would keep the processor busy until the deadline."""
 
 TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
 """What the client raises if a request fails on its way; `OSError` includes time-outs and refused connections."""
@@ -69,12 +74,13 @@ class HttpAnswer(Protocol):
 class Connections(Protocol):
     """A pool of connections to one endpoint."""
 
-    async def post(self, content: bytes, read_timeout_s: float | None) -> HttpAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> HttpAnswer:
         """Sends a body, and returns the answer as soon as its head is there.
 
         Args:
             content: the body
             read_timeout_s: longest wait for the next bytes of the answer, seconds; None: the caller's scope ends the wait
+            lines: further lines of the head of this request, each with its end
         """
         ...
 
@@ -117,7 +123,7 @@ def _close(connection: Connection) -> None:
 class OwnConnections:
     """Connections of the running event loop, which is asyncio's. `open_own_connections` opens them.
 
-    Every request has the same head but for its length, so it is written once, and aiohttp's session, which makes a dozen
+    Every request has the same head but for its end, so it is written once, and aiohttp's session, which makes a dozen
     objects and a task for each request, is left out: that is two fifths of a call's CPU time (`benchmarks/model_calls.py`).
 
     Args:
@@ -129,13 +135,12 @@ class OwnConnections:
         self._connector, self._timeout = connector, aiohttp.ClientTimeout(sock_connect=target.connect_timeout_s)
         self._request = _model_request(target)
         self._head = _head_of(self._request)
+        self._used = WeakSet[ResponseHandler]()
+        """Those that have had an answer."""
 
-    async def post(self, content: bytes, read_timeout_s: float | None) -> OwnAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> OwnAnswer:
         """See `Connections`."""
-        try:
-            connection = await self._connector.connect(self._request, [], self._timeout)
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+        connection = await self._connection()
         try:
             protocol, transport = connection.protocol, connection.transport
             if protocol is None or transport is None or transport.is_closing():
@@ -146,11 +151,15 @@ class OwnConnections:
                 read_timeout=read_timeout_s,
                 read_bufsize=MAX_UNREAD_BYTES,
             )
-            transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(content), content))
+            transport.write(b"%b%d\r\n%b\r\n%b" % (self._head, len(content), lines, content))
             if read_timeout_s is not None:
                 protocol.start_timeout()
             message, body = await protocol.read()
+            interim = 0
             while message.code < 200 and message.code != HTTPStatus.SWITCHING_PROTOCOLS:  # such as 103 Early Hints
+                interim += 1
+                if interim > _MOST_INTERIM:
+                    raise aiohttp.ClientConnectionError(f"more than {_MOST_INTERIM} interim answers before the answer")
                 message, body = await protocol.read()
         except HttpProcessingError as error:
             _close(connection)
@@ -160,7 +169,34 @@ class OwnConnections:
         except BaseException:
             _close(connection)
             raise
+        self._used.add(protocol)
         return OwnAnswer(message, body, connection)
+
+    async def _connection(self) -> Connection:
+        """A connection on which nothing has come since its last answer.
+
+        What nobody asked for, such as a second answer to the call before, would be read as the answer to this one, which may be
+        somebody else's.
+        """
+        while True:
+            try:
+                connection = await self._connector.connect(self._request, [], self._timeout)
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+            protocol = connection.protocol
+            if protocol is None or protocol not in self._used or not (protocol.should_close or _has_unread(protocol)):
+                return connection
+            _close(connection)
+
+
+def _has_unread(protocol: ResponseHandler) -> bool:
+    """Whether bytes have arrived that the event loop has not read yet."""
+    held = protocol.transport.get_extra_info("socket") if protocol.transport is not None else None
+    if held is None or held.fileno() < 0 or not hasattr(select, "poll"):  # only POSIX has it
+        return False
+    asked = select.poll()
+    asked.register(held.fileno(), select.POLLIN)
+    return bool(asked.poll(0))
 
 
 @asynccontextmanager

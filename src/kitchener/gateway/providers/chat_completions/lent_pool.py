@@ -95,11 +95,11 @@ class LentConnections:
         token: Any = current_token().native_token
         self._soon: Soon = token.run_sync_soon
 
-    async def post(self, content: bytes, read_timeout_s: float | None) -> LentAnswer:
+    async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> LentAnswer:
         """See `Connections`."""
         asked = _PostedRequest()
         try:
-            answer, first = await self.wait(_begun, self._own, content, read_timeout_s, asked)
+            answer, first = await self.wait(_begun, self._own, content, read_timeout_s, lines, asked)
         except BaseException:
             asked.is_wanted = False
             with suppress(ConnectionAbortedError):
@@ -219,10 +219,10 @@ class _PostedRequest:
 
 
 async def _begun(
-    own: OwnConnections, content: bytes, read_timeout_s: float | None, asked: _PostedRequest
+    own: OwnConnections, content: bytes, read_timeout_s: float | None, lines: bytes, asked: _PostedRequest
 ) -> tuple[OwnAnswer, BodyPiece]:
     """Sends a body. Returns the answer and the first piece of its body."""
-    asked.answer = answer = await own.post(content, read_timeout_s)
+    asked.answer = answer = await own.post(content, read_timeout_s, lines)
     try:
         first = await _piece(answer)
     except BaseException:

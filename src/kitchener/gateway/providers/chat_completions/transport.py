@@ -19,8 +19,9 @@ from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyRe
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
-from kitchener.gateway.providers.pauses import asked_pause_s
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.gateway.providers.retry_after import asked_pause_s
+from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
 
 CONNECT_TIMEOUT_S: Final = 10.0
 _SOURCE: Final = "configuration"
@@ -96,10 +97,13 @@ class ChatTransport:
         url: the address of every request
         max_bytes: limit of an answer, both as received and decompressed
         timeout_s: longest wait for the next bytes of an answer, seconds
+        sends_trace: whether the endpoint is told the trace that a call belongs to
     """
 
-    def __init__(self, connections: Connections, url: str, max_bytes: int, timeout_s: float) -> None:
-        self.url = url
+    def __init__(
+        self, connections: Connections, url: str, max_bytes: int, timeout_s: float, *, sends_trace: bool = False
+    ) -> None:
+        self.url, self._sends_trace = url, sends_trace
         self._connections, self._max_bytes, self._timeout_s = connections, max_bytes, timeout_s
 
     async def post(self, content: bytes) -> PostedAnswer:
@@ -111,7 +115,8 @@ class ChatTransport:
         """
         # The gateway's deadline is as near, so its calls do without a timer for each read.
         is_limited = anyio.current_effective_deadline() <= anyio.current_time() + self._timeout_s
-        answer = await self._connections.post(content, None if is_limited else self._timeout_s)
+        lines = TRACE_HEADERS.get() if self._sends_trace else b""
+        answer = await self._connections.post(content, None if is_limited else self._timeout_s, lines)
         is_accepted = False
         try:
             status, headers = answer.status, answer.headers
@@ -152,7 +157,7 @@ async def open_transport(
         connect_timeout_s=min(CONNECT_TIMEOUT_S, config.timeout_s),
     )
     async with open_connections(target) as connections:
-        yield ChatTransport(connections, url, config.max_response_bytes, config.timeout_s)
+        yield ChatTransport(connections, url, config.max_response_bytes, config.timeout_s, sends_trace=config.send_traceparent)
 
 
 def _headers(provider_id: str, secret: str | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from kitchener.cli.serve.handed_over import take_listener
+from kitchener.cli.serve.systemd import take_listener
 from kitchener.config import ServeClientConfig, ServeConfig
 from kitchener.errors import ConfigError
 

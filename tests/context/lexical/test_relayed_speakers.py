@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.context import evidence_item
-from kitchener.context.lexical.relayed import MAX_NAMES, RelayedNames, name_before
+from kitchener.context.lexical.relayed_speakers import MAX_NAMES, RelayedNames, name_before
 from tests.context.history import ESTIMATE, entry_ref
 
 EARLIER = "2026-02-10T09:00:00.000000+00:00"

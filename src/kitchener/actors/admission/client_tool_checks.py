@@ -13,14 +13,14 @@ from kitchener.errors import CallerError, EntryRefused
 from kitchener.plain_names import quoted
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
-from kitchener.schemas.compiled_schemas import CompileTime
+from kitchener.schemas.compiled_schemas import SchemaBudget
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
 
 
 def checked_client_tools(
-    tools: object, limits: LimitsConfig, known: Sequence[ToolDefinition], time: CompileTime | None = None
+    tools: object, limits: LimitsConfig, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None
 ) -> ClientToolset:
     """Returns the tools of a message as a set.
 
@@ -28,7 +28,7 @@ def checked_client_tools(
         tools: as the caller gives them; a `ClientToolset`, which was checked when it was made, is returned as it is
         limits: how many there may be, and how large
         known: the tools of the agent class and the built-in ones, whose names are taken
-        time: what compiling their schemas counts against; None: nothing
+        budget: what their schemas count against; None: nothing
 
     Raises:
         CallerError: one is no `ClientTool`, has a name that is taken or cannot be one, or no schema of an object; or they are
@@ -51,7 +51,7 @@ def checked_client_tools(
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, limits.max_client_tools_bytes, time)
+    return _compiled(checked, limits.max_client_tools_bytes, budget)
 
 
 def _owned(tool: ToolDefinition) -> str:
@@ -81,13 +81,13 @@ def _with_type(tool: ClientTool) -> ClientTool:
     return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
 
 
-def _compiled(tools: Sequence[ClientTool], max_bytes: int, time: CompileTime | None) -> ClientToolset:
+def _compiled(tools: Sequence[ClientTool], max_bytes: int, budget: SchemaBudget | None) -> ClientToolset:
     """The set of these tools, whose schemas can be used; raises CallerError if one cannot, or if they are too large."""
     found = ClientToolset.of(tools)
     if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
         raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most max_client_tools_bytes = {max_bytes:,}")
     try:
-        found.compiled(time)
+        found.compiled(budget)
     except ValueError as error:
         raise CallerError(str(error)) from None
     return found

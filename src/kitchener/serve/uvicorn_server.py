@@ -60,7 +60,7 @@ async def listen(
     stopping: Callable[[], object] = lambda: None,
     is_shared: bool = False,
 ) -> bool:
-    """Serves until a signal, then drains.
+    """Serves until a signal, or until the ledgers take no more entries, then drains.
 
     Args:
         server: what answers
@@ -101,8 +101,13 @@ async def listen(
         drained[0] = await server.drain()
         running.should_exit = True
 
+    async def end_unwritable() -> None:
+        await server.unwritable.wait()
+        told.set()
+
     async with on_signal(lambda _: told.set()), anyio.create_task_group() as tasks:
         tasks.start_soon(end)
+        tasks.start_soon(end_unwritable)
         ready()
         async with limited(logging.getLogger("uvicorn.error"), config.serve.warnings_per_minute):
             await running.serve(sockets=[listener])

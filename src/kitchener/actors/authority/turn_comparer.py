@@ -6,7 +6,7 @@ from kitchener.actors.authority.ranking import TurnWords
 from kitchener.records.embedding import Similarity
 
 
-class Comparing(Protocol):
+class TurnComparer(Protocol):
     """Compares a message with earlier turns: with vectors, or in a replay from the record."""
 
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:

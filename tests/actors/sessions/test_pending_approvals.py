@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitchener.actors.sessions.pending import Grant, due, granted
+from kitchener.actors.sessions.pending_approvals import Grant, due, granted
 from kitchener.actors.sessions.state import SessionState, fold
 from kitchener.ids import SessionId, SubjectId
 from kitchener.records import events

@@ -1,12 +1,14 @@
-"""Takes the listening socket that systemd hands over, by the protocol of `sd_listen_fds`.
+"""What the server and systemd tell each other: the listening socket that is handed over, and whether the server is ready.
 
-Clients that connect while no server runs wait in the system's queue until the next server takes them.
+By the protocols of `sd_listen_fds` and `sd_notify`. Clients that connect while no server runs wait in the system's queue until
+the next server takes them.
 """
 
 import os
 import socket
-from collections.abc import MutableMapping
-from typing import Final
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from typing import Final, Literal
 
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
@@ -56,3 +58,14 @@ def _check(found: socket.socket, config: ServeConfig) -> None:
         raise ConfigError(
             _SOURCE, "ListenStream", repr(host), "needs [serve.clients.<name>]: without keys it must be 127.0.0.1"
         )
+
+
+def notify(state: Literal["READY=1", "STOPPING=1"], environ: Mapping[str, str]) -> None:
+    """Tells the service manager, if it listens, what this process does. Never fails."""
+    place = environ.get("NOTIFY_SOCKET", "")
+    if place[:1] not in ("/", "@"):
+        return
+    address = f"\0{place[1:]}" if place.startswith("@") else place
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(state.encode(), address)

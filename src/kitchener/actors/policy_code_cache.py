@@ -1,0 +1,63 @@
+"""Keeps the hash of the policy code beside Python's compiled files, because parsing the code is a fifth of a command's start.
+
+The hash is kept under a digest of the whole text that it is computed from, so an edited module has a hash of its own at once.
+Whoever can change the file can change the compiled code beside it too. `policy_identity.py` computes the hash.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Final
+
+from kitchener.canonical import digest, parse_json
+from kitchener.small_files import read_regular
+
+_MAX_BYTES: Final = 1_024
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def kept_hash(sources: Sequence[str], compute: Callable[[Sequence[str]], str], *, beside: str) -> str:
+    """Returns what `compute` makes of the sources, from the file of an earlier process where there is one for the same sources.
+
+    Nothing is kept where Python keeps no compiled files: in a folder that cannot be written, or if the environment says so.
+
+    Args:
+        sources: the texts of modules
+        compute: turns them into a hash, which depends on nothing but them and its own module
+        beside: the source file of that module; the hash is kept with its compiled file
+    """
+    file = Path(cache_from_source(beside)).with_suffix(".code.json")
+    key = digest(json.dumps([Path(beside).read_text(encoding="utf-8"), *sources]).encode())
+    known = _read(file, key)
+    if known is None:
+        known = compute(sources)
+        if not sys.dont_write_bytecode:
+            with suppress(OSError):
+                _write(file, {"sources": key, "code": known})
+    return known
+
+
+def _read(file: Path, key: str) -> str | None:
+    try:
+        kept = parse_json(read_regular(file, _MAX_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(kept, dict) or kept.get("sources") != key:
+        return None
+    code = kept.get("code")
+    return code if isinstance(code, str) and _HASH.fullmatch(code) else None
+
+
+def _write(file: Path, kept: dict[str, str]) -> None:
+    """Puts the file in place as a whole, because several processes may start at once."""
+    own = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        own.write_text(json.dumps(kept), encoding="utf-8")
+        own.replace(file)
+    finally:
+        own.unlink(missing_ok=True)

@@ -1,0 +1,19 @@
+"""A request's objects are freed when it is answered, with its body and what its turn was asked."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import echo
+from tests.cycles import left_in_cycles
+from tests.serve.requests import serving
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_leaves_nothing_to_the_collector(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path, ScriptedProvider(echo, record=False)) as client:
+        assert await left_in_cycles(lambda: client.chat("hello", stream=stream)) == Counter()
+        assert await left_in_cycles(lambda: client.chat("hello", "echo: hello", "and more", stream=stream)) == Counter()
+        assert await left_in_cycles(lambda: client.chat("hello", stream=stream, model="NOBODY")) == Counter()
