@@ -2,13 +2,16 @@
 
 import importlib.metadata
 import os
+import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kitchener.cli.app import build_app
+from tests.cli.command_list import every_command
 from tests.cli.commands import COMMAND, environment, finish, start
 from tests.cli.conftest import Cli
 
@@ -60,6 +63,12 @@ def test_every_command_explains_itself_with_an_example(cli: Cli, command: str) -
     outcome = cli(*command.split(), "--help")
     assert outcome.code == 0
     assert f"kitchener {command}" in outcome.out.split("For example:")[1]
+
+
+@pytest.mark.parametrize(("command", "function"), list(every_command()))
+def test_no_help_text_speaks_of_the_locks_of_the_code(command: str, function: Callable[..., object]) -> None:
+    """A reader of the help asks whether a command works while a server runs."""
+    assert re.search(r"takes?\s+no\s+lock", function.__doc__ or "", re.IGNORECASE) is None, command
 
 
 @pytest.mark.parametrize("command", ["init", "chat", "run", "doctor", "session", "memory", "ledger", "config"])

@@ -126,7 +126,7 @@ class TestTerminal:
         terminal.read_until("Hello! I am")
         terminal.read_until("2 model calls · ")
         terminal.type("/nonsense")
-        terminal.read_until("no such command: /nonsense; /help lists them")
+        terminal.read_until("no such command: /nonsense; /help lists them. Begin a message with // for one /")
         terminal.type("/help")
         terminal.read_until("/quit")
         terminal.type("/quit")

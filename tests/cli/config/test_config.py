@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -83,6 +84,26 @@ def test_signing_begins_with_a_key_and_the_line_that_init_wrote(cli: Cli, tmp_pa
     assert (signed.code, signed.err) == (0, "")
     public_key = cli("ledger", "key", "--json").json["public_key"]
     assert cli("ledger", "verify", "--public-key", public_key).code == 0
+
+
+def test_init_refuses_a_file_as_its_directory(cli: Cli) -> None:
+    assert cli("init").code == 0
+    outcome = cli("init", "kitchener.toml")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "kitchener: DIR = 'kitchener.toml': is a file; name a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [([], "kitchener chat"), (["."], "kitchener chat"), (["my bots/one"], "cd 'my bots/one' && kitchener chat")],
+)
+def test_init_names_the_command_that_starts_a_conversation(cli: Cli, tmp_path: Path, arguments: list[str], line: str) -> None:
+    outcome = cli("init", *arguments)
+    assert outcome.out.splitlines()[-1] == f"next: {line}"
+    folder, _, _ = line.removeprefix("cd ").rpartition(" && ")
+    if folder:
+        (words,) = shlex.split(folder)
+        assert finish(start("chat", cwd=tmp_path / words), "hello\n").code == 0
 
 
 def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:

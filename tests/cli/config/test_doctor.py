@@ -8,7 +8,7 @@ from anyio.from_thread import start_blocking_portal
 
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
-from tests.gateway.fake_server import fake_server
+from tests.gateway.fake_server import Answer, fake_server
 
 
 def test_the_settings_file_is_named_with_its_folder(cli: Cli, tmp_path: Path) -> None:
@@ -38,6 +38,29 @@ def test_a_probe_tells_a_dead_port_from_a_provider_that_answers(cli: Cli, tmp_pa
         outcome = cli("doctor", "--probe")
     assert outcome.code == 0
     assert [line for line in outcome.out.splitlines() if line.startswith("ok    probe it")]
+
+
+@pytest.mark.parametrize(
+    ("status", "page", "detail"),
+    [
+        (
+            404,
+            "<!DOCTYPE html>\n<html><head><title>404\n Not Found</title></head><body><h1>nginx</h1></body></html>",
+            'HTTP 404: a web page "404 Not Found" instead of JSON; check `base_url`',
+        ),
+        (502, "<html><body><center>down</center></body></html>", "HTTP 502: a web page instead of JSON"),
+        (400, "<think> is no element of a page", "HTTP 400: <think> is no element of a page"),
+    ],
+)
+def test_a_web_page_in_place_of_an_answer_is_told_by_its_title(
+    cli: Cli, tmp_path: Path, status: int, page: str, detail: str
+) -> None:
+    answer = Answer(page.encode(), status, content_type="text/html")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(answer)) as server:
+        (tmp_path / "kitchener.toml").write_text(_settings(server.url), encoding="utf-8")
+        outcome = cli("doctor", "--probe", "--json")
+    (found,) = [each for each in outcome.json["findings"] if each["what"] == "probe it"]
+    assert (outcome.code, found["detail"].partition(": ")[2]) == (1, detail)
 
 
 def test_a_probe_of_the_offline_provider_asks_nobody(cli: Cli) -> None:

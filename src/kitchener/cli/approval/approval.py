@@ -60,7 +60,7 @@ def list_(
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also those that were answered or have expired.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """List the tool calls that wait for a person, oldest first. Takes no lock.
+    """List the tool calls that wait for a person, oldest first. Works while a server runs.
 
     For example:
 
@@ -89,7 +89,7 @@ def _of_clients(calls: Sequence[ApprovalInfo]) -> str:
 
 @app.command
 def show(approval: ApprovalArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
-    """Show what a request asks for, which rule asks, and who answered what. Takes no lock.
+    """Show what a request asks for, which rule asks, and who answered what. Works while a server runs.
 
     For example:
 

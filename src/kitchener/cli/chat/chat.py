@@ -176,7 +176,7 @@ class _ChatLoop:
         elif word == "/quit":
             return False
         elif self.is_interactive and word.startswith("/") and not word.startswith("//"):
-            print_text(f"no such command: {word.split()[0]}; /help lists them")
+            print_text(f"no such command: {word.split()[0]}; /help lists them. Begin a message with // for one /")
         elif self.approvals.is_answer(word):
             await self._turned(partial(self._answer, word))
         elif word:

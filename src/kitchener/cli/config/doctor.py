@@ -97,8 +97,8 @@ def doctor(
 
     Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
     takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Where a process has the
-    root open and listens, also at its queues. Takes no lock, changes nothing but a temporary file, and calls providers and
-    MCP servers only with `--probe`. Exits with 1 where something fails.
+    root open and listens, also at its queues. Works while a server runs. Changes nothing but a temporary file, and
+    calls providers and MCP servers only with `--probe`. Exits with 1 where something fails.
 
     For example:
 

@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import os
+import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,8 @@ def init(
         kitchener init openai_bot --provider openai --model gpt-5-mini
         kitchener init local_bot --provider http://127.0.0.1:8080/v1 --model llama-3-8b
     """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError("DIR", "", repr(str(directory)), "is a file; name a directory")
     path = directory / DEFAULT_FILE
     text = settings_text(_provider_lines(provider, model))
     directory.mkdir(parents=True, exist_ok=True)
@@ -89,7 +92,13 @@ def init(
         print_text(f"put the key of {provider} into the environment variable {_KEYS[provider]}")
     if provider in _LIBRARY and importlib.util.find_spec("pydantic_ai") is None:
         print_text(f"the models of {provider} need one more package: pip install 'kitchener[models]'")
+    print_text(f"next: {_next_step(directory)}")
     return OK
+
+
+def _next_step(directory: Path) -> str:
+    """The command line that starts a conversation with the settings in a directory."""
+    return "kitchener chat" if directory == Path() else f"cd {shlex.quote(str(directory))} && kitchener chat"
 
 
 def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] | None:

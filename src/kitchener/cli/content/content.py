@@ -30,8 +30,8 @@ _EVERYTHING = Options()
 def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """Check every stored image and file against the entry that names it.
 
-    Needs no keys and takes no lock. Also counts the files that no entry names: a crash can leave one, and `kitchener content
-    clean` removes them. Exits with 6 if a file is missing or was changed.
+    Needs no keys, and works while a server runs. Also counts the files that no entry names: a crash can
+    leave one, and `kitchener content clean` removes them. Exits with 6 if a file is missing or was changed.
 
     For example:
 
@@ -50,7 +50,7 @@ def save(
     options: Options = _EVERYTHING,
     json: JsonFlag = False,
 ) -> int:
-    """Save an image or a file of a message. Takes no lock; needs the subject's key where content is sealed.
+    """Save an image or a file of a message. Works while a server runs; needs the subject's key where content is sealed.
 
     For example:
 

@@ -89,7 +89,7 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
     open_: Annotated[bool, Parameter(name="--open", negative="", help="With --html: show the file in a browser.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Explain why items were visible, suppressed, unreachable or not live in a turn. Takes no lock.
+    """Explain why items were visible, suppressed, unreachable or not live in a turn. Works while a server runs.
 
     With --prompt, show each request to a model instead: its messages, the tools offered, its limits, and its tokens by part.
     The requests are rebuilt from the ledgers, under the recorded settings, and checked by their recorded hashes. TURN may then
@@ -131,7 +131,7 @@ def diff(
     options: Options = _EVERYTHING,
     json: JsonFlag = False,
 ) -> int:
-    """Compare what the model saw in two turns, and explain the differences. Takes no lock.
+    """Compare what the model saw in two turns, and explain the differences. Works while a server runs.
 
     For example:
 
@@ -156,7 +156,7 @@ def shadow(
     options: Options = _EVERYTHING,
     json: JsonFlag = False,
 ) -> int:
-    """Compare what `context_mode = "shadow"` would have shown with what attention showed. Takes no lock.
+    """Compare what `context_mode = "shadow"` would have shown with what attention showed. Works while a server runs.
 
     Prints every turn of a session, or the ten turns of all sessions that differ most, and a summary. Exits with 1 if nothing
     was decided in shadow.

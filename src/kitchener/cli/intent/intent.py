@@ -63,7 +63,7 @@ def list_(
     options: Options = _EVERYTHING,
     json: JsonFlag = False,
 ) -> int:
-    """List intents and their status, in the order of declaration. Takes no lock.
+    """List intents and their status, in the order of declaration. Works while a server runs.
 
     For example:
 

@@ -125,7 +125,7 @@ def show(
     ledger: Annotated[LedgerName | None, Parameter(help="Only this ledger of the agent class. Default: all.")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Show whole entries by their id. Takes no lock.
+    """Show whole entries by their id. Works while a server runs.
 
     Ledgers number their entries on their own, so several may have an entry with this id. Without --agent, looks into the
     ledgers of all agent classes.

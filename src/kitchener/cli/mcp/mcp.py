@@ -38,7 +38,7 @@ ServerChoice = Annotated[str | None, Parameter(help="Only this server.")]
 def list_servers(server: ServerChoice = None, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
     """List the configured servers, and the tools of the newest recorded turn.
 
-    Starts no server, reaches none and takes no lock.
+    Starts no MCP server and reaches none.
 
     For example:
 

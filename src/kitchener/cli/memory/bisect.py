@@ -51,7 +51,7 @@ def bisect_(
     """Find the consolidation that changed what the model sees in a turn.
 
     Runs the turn again without a model, each time with the memory at another position. All else stays as recorded. Exits with
-    1 if no change of the memory changes the turn. Takes no lock.
+    1 if no change of the memory changes the turn. Works while a server runs.
 
     For example:
 

@@ -44,7 +44,7 @@ def signals(
     min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
     json: JsonFlag = False,
 ) -> int:
-    """Show a subject's signals, and how close each gate is to opening. Takes no lock.
+    """Show a subject's signals, and how close each gate is to opening. Works while a server runs.
 
     A gate opens when a signal occurred often enough in enough sessions. Kitchener then learns from it.
 
@@ -81,7 +81,7 @@ def biases(
     as_of: AsOf = None,
     json: JsonFlag = False,
 ) -> int:
-    """Show the lines learned about a subject that the model may be shown. Takes no lock.
+    """Show the lines learned about a subject that the model may be shown. Works while a server runs.
 
     For example:
 
@@ -114,7 +114,7 @@ def explain(
 ) -> int:
     """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
 
-    Takes no lock.
+    Works while a server runs.
 
     For example:
 
@@ -139,7 +139,7 @@ def cost(
 ) -> int:
     """Show what each learned line cost: the tokens to show it, the turns it influenced, and the tokens to learn it.
 
-    Takes no lock.
+    Works while a server runs.
 
     For example:
 
@@ -250,7 +250,7 @@ def export(
     options: Options = _EVERYTHING,
     output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: standard output.")] = None,
 ) -> int:
-    """Write what was learned as JSON lines, with its sources and history. Takes no lock.
+    """Write what was learned as JSON lines, with its sources and history. Works while a server runs.
 
     `kitchener memory import` reads these lines.
 

@@ -37,7 +37,8 @@ def export(
     """Write a session as a folder that `kitchener session import` adds to another root.
 
     The folder has the session's entries, what its turns could read of its subject's other sessions and memory, and the chains
-    in which all of that stood. Verifies the ledgers first, and the folder after. Takes no lock. Sealed content stays sealed.
+    in which all of that stood. Verifies the ledgers first, and the folder after. Works while a server
+    runs. Sealed content stays sealed.
 
     For example:
 

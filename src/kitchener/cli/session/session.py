@@ -84,7 +84,7 @@ def list_(
     limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Show only this many, the newest ones.")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """List the sessions of an agent class, oldest first. Takes no lock.
+    """List the sessions of an agent class, oldest first. Works while a server runs.
 
     With --subject, --grep or --since and without --agent, lists those of all agent classes, and exits with 1 if there are none.
     --grep ignores upper and lower case and line breaks. It reads sealed texts if their keys are here.
@@ -128,7 +128,7 @@ def _print_rows(rows: Sequence[SessionRow]) -> None:
 
 @app.command
 def show(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
-    """Show the turns of a session: messages, replies and work orders. Takes no lock.
+    """Show the turns of a session: messages, replies and work orders. Works while a server runs.
 
     For example:
 

@@ -1,5 +1,6 @@
 """Turns what an endpoint answers in place of a reply into reasons and short texts, for every kind of real provider."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,6 +19,10 @@ _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     429: "rate_limited",
 }
 
+_NOT_THERE: Final = (404, 405)
+_WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
+_TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
+
 
 def reason_of_status(status: int) -> ProviderReason:
     """Returns the reason for an HTTP status that is not a success."""
@@ -29,7 +34,17 @@ def told_by(status: int, body: object) -> str:
     """Returns the error text for an HTTP status and the parsed body of the answer."""
     body = body.get("error", body) if isinstance(body, dict) else body
     message = body.get("message", body) if isinstance(body, dict) else body
+    if isinstance(message, str) and _WEB_PAGE.match(message):
+        message = _told_of_page(status, message)
     return f"HTTP {status}: {message or 'no further explanation'}"
+
+
+def _told_of_page(status: int, page: str) -> str:
+    title = _TITLE.search(page)
+    words = " ".join(title[1].split()) if title else ""
+    named = f' "{words}"' if words else ""
+    hint = "; check `base_url`" if status in _NOT_THERE else ""
+    return f"a web page{named} instead of JSON{hint}"
 
 
 def shortened(text: str, redaction: Redaction) -> str:
