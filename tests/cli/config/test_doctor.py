@@ -50,6 +50,11 @@ def test_a_probe_tells_a_dead_port_from_a_provider_that_answers(cli: Cli, tmp_pa
         ),
         (502, "<html><body><center>down</center></body></html>", "HTTP 502: a web page instead of JSON"),
         (400, "<think> is no element of a page", "HTTP 400: <think> is no element of a page"),
+        (
+            200,
+            "<html><title>Open WebUI</title></html>",
+            'the answer is a web page "Open WebUI", not JSON; check `base_url`',
+        ),
     ],
 )
 def test_a_web_page_in_place_of_an_answer_is_told_by_its_title(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from kitchener.errors import ProviderReason
+from kitchener.gateway.providers.failures import named_web_page
 
 MAX_ERROR_BYTES: Final = 65_536
 """Most bytes that are read of an error's body. Only a few hundred characters of the text are kept."""
@@ -31,6 +32,8 @@ INFLATED_PIECE: Final = 65_536
 """Bytes to decompress at a time."""
 _SHORT: Final = 2 * MAX_DEPTH
 """Bytes of a JSON text that cannot nest too deep, because what is opened is closed. Most events of a stream are as short."""
+_PAGE_HEAD: Final = 4_096
+"""Bytes of a web page that are searched for its title."""
 
 _USAGE_KEYS: Final = ("usage", "usageMetadata")
 _USAGE_HOLDERS: Final = ("message", "response")
@@ -279,7 +282,9 @@ def parsed_json(text: bytes | bytearray) -> Any:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise UnusableAnswer("malformed", f"the answer is not valid JSON: {error.msg:.100}") from error
+        page = named_web_page(text[:_PAGE_HEAD].decode(errors="replace"))
+        what = f"not valid JSON: {error.msg:.100}" if page is None else f"{page}, not JSON; check `base_url`"
+        raise UnusableAnswer("malformed", f"the answer is {what}") from error
     if brackets > MAX_DEPTH or marks > MAX_VALUES:
         _check_shape(value)
     if b'"usage' in text and isinstance(value, dict):

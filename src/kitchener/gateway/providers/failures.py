@@ -20,6 +20,7 @@ _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
 }
 
 _NOT_THERE: Final = (404, 405)
+"""What a server answers to an address or a method that it does not have."""
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
 
@@ -34,17 +35,18 @@ def told_by(status: int, body: object) -> str:
     """Returns the error text for an HTTP status and the parsed body of the answer."""
     body = body.get("error", body) if isinstance(body, dict) else body
     message = body.get("message", body) if isinstance(body, dict) else body
-    if isinstance(message, str) and _WEB_PAGE.match(message):
-        message = _told_of_page(status, message)
+    if isinstance(message, str) and (page := named_web_page(message)) is not None:
+        message = f"{page} instead of JSON" + ("; check `base_url`" if status in _NOT_THERE else "")
     return f"HTTP {status}: {message or 'no further explanation'}"
 
 
-def _told_of_page(status: int, page: str) -> str:
-    title = _TITLE.search(page)
+def named_web_page(text: str) -> str | None:
+    """Returns "a web page" with its title if the text is HTML, which proxies and wrong addresses answer; otherwise None."""
+    if not _WEB_PAGE.match(text):
+        return None
+    title = _TITLE.search(text)
     words = " ".join(title[1].split()) if title else ""
-    named = f' "{words}"' if words else ""
-    hint = "; check `base_url`" if status in _NOT_THERE else ""
-    return f"a web page{named} instead of JSON{hint}"
+    return f'a web page "{words}"' if words else "a web page"
 
 
 def shortened(text: str, redaction: Redaction) -> str:
