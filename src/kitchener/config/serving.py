@@ -104,7 +104,7 @@ class ServeConfig(Settings):
     session_headers: tuple[HeaderName, ...] = ("X-OpenWebUI-Chat-Id", "X-Chat-Id")
     """Headers in which chat clients name the conversation, first match first. `X-Kitchener-Session` comes before them."""
     subject_headers: tuple[HeaderName, ...] = ("X-Kitchener-Subject", "X-OpenWebUI-User-Id")
-    """Headers that name the subject, first match first, for keys with the right `act_for`."""
+    """Headers that name the subject, for keys with the right `act_for`. A request in which two of them differ is refused."""
     subject_token_header: HeaderName = "X-OpenWebUI-User-Jwt"
     """The header with the signed subject of a request, for keys with a `subject_secret`."""
     cache_key_names_session: bool = False

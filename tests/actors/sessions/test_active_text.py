@@ -1,5 +1,6 @@
 """The text of active sessions is counted as it is, and idle sessions are passivated while it is too much; docs/sessions.md."""
 
+import gc
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.actors.sessions.active_text import ActiveText
+from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
+from kitchener.errors import SessionEnded
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import Hold, echo, open_scripted
@@ -23,6 +26,7 @@ class Idle:
         self.chars = chars
         self.queue: SessionQueue | None = None
         self.rejecting = 0
+        self.is_ended = False
 
     def held_chars(self) -> int:
         return self.chars
@@ -49,7 +53,8 @@ class Active:
         return sum(session.held_chars() for session in self.sessions.values())
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(("start", "say", "run", "end")), st.integers(0, 9), st.integers(0, 60)), max_size=60)
+KINDS = ("start", "say", "run", "passivate", "end")
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 60)), max_size=60)
 
 
 @given(STEPS)
@@ -59,8 +64,13 @@ def test_the_count_is_the_sum_over_the_active_sessions(steps: list[tuple[str, in
         number = sorted(active.sessions)[which % len(active.sessions)] if active.sessions else None
         if step == "start" or number is None:
             active.start(chars)
-        elif step == "end":
+        elif step == "passivate":
             active.end(number)
+        elif step == "end":
+            session = active.sessions[number]
+            session.is_ended, session.queue = True, None
+            active.text.rest(session)
+            assert number not in active.sessions
         elif step == "run":
             active.sessions[number].queue = SessionQueue()
         else:
@@ -123,6 +133,25 @@ def test_a_session_counts_the_same_running_as_read_back(tmp_path: Path, context:
             assert held[-1] <= 2 * sum(said) + 2 * 300, "what left the window counts no more"
 
     check()
+
+
+def in_memory(session_id: str) -> bool:
+    gc.collect()
+    return any(isinstance(each, SessionManager) and each.session_id == session_id for each in gc.get_objects())
+
+
+async def test_a_session_that_has_ended_leaves_memory_at_once_and_can_be_read(tmp_path: Path) -> None:
+    async with open_scripted(tmp_path) as runtime:
+        supervisor = runtime.supervisor()
+        session_id, other_id = await supervisor.start_session(subject_id="ada"), await supervisor.start_session()
+        await supervisor.handle_turn("look", session_id=session_id, subject_id="ada")
+        await supervisor.handle_turn("look", session_id=other_id)  # the names of the last turn stand in the log's context
+        assert in_memory(session_id)
+        await supervisor.end_session(session_id)
+        assert not in_memory(session_id)
+        assert (await supervisor.session(session_id)).history == [("look", "echo: look")]
+        with pytest.raises(SessionEnded):
+            await supervisor.handle_turn("again", session_id=session_id, subject_id="ada")
 
 
 async def test_the_bound_holds_across_agent_classes_and_spares_a_running_turn(tmp_path: Path) -> None:

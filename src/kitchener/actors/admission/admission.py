@@ -266,7 +266,7 @@ class Admission:
             session.queue = None
             if session.thread is not None:
                 session.thread.ranking.rest()
-            self._text.count(session)
+            self._text.rest(session)
 
     @staticmethod
     async def _record(session: SessionManager, message: str, key: str | None, reason: RejectReason) -> None:

@@ -19,6 +19,11 @@ class TextHolder(Protocol):
     rejecting: int
     """Rejections that are being written."""
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the session takes no more turns."""
+        ...
+
     def held_chars(self) -> int:
         """The characters that the session holds now."""
         ...
@@ -47,8 +52,15 @@ class ActiveText:
         self._sessions[session] = 0, passivate
         self.count(session)
 
+    def rest(self, session: TextHolder) -> None:
+        """Counts a session whose calls are over. One that has ended is passivated at once: no message will ask for it."""
+        if session.is_ended and not session.rejecting and (counted := self._sessions.get(session)) is not None:
+            counted[1]()
+        else:
+            self.count(session)
+
     def count(self, session: TextHolder) -> None:
-        """Counts a session that became idle. Passivates the sessions idle for longest while there is too much text."""
+        """Counts a session that is idle. Passivates the sessions idle for longest while there is too much text."""
         counted = self._sessions.get(session)
         if counted is None:
             return  # passivated meanwhile

@@ -135,6 +135,11 @@ class SessionManager:
         """Yields all completed turns from the beginning, oldest first, read from the ledger."""
         return read_exchanges(self._ho2m, self.session_id)
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the session takes no more turns."""
+        return self.state.is_ended
+
     def held_chars(self) -> int:
         """The characters that the session keeps in memory: of its newest turns, of results of tools and, with the Context
         Authority, of all turns.

@@ -57,6 +57,8 @@ class PastTurn:
         self.turn_id, self.user_message, self.response = turn_id, user_message, response
         content = content or turn_text(user_message, response, speaker)
         said = tuple(as_chat(spoken_in(content)))
+        if said == (user_message, response):
+            said = user_message, response  # long texts once, not twice
         self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, said=said)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
