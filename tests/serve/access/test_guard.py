@@ -289,6 +289,34 @@ async def test_requests_beyond_the_keys_limits_are_told_when_to_come_again(
         assert (found[1].code, 1 <= int(found[1].headers["retry-after"]) <= 60) == ("rate_limited", True)
 
 
+async def test_large_bodies_of_a_key_count_as_several_requests_and_hold_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body of 3 MiB counts as seven. Twelve may come at once; what was begun while there was room passes."""
+    monkeypatch.setenv("ADA_KEY", ADAS)
+    monkeypatch.setenv("BOB_KEY", BOBS)
+    clients = {
+        name: ServeClientConfig(key=f"env:{name.upper()}_KEY", subject=name, requests_per_minute=120) for name in ("ada", "bob")
+    }
+    large = [{"role": "user", "content": "x" * 3_145_728}, {"role": "user", "content": "hello"}]
+    async with serving(tmp_path / "root", serve={"clients": clients}) as client:
+        ada, bob = client.with_headers(**bearer(ADAS)), client.with_headers(**bearer(BOBS))
+        body = {"model": "ADMIN", "messages": large, "n": 2}  # refused once it was read
+        found = [await ada.ask("POST", COMPLETIONS, body) for _ in range(3)]
+        assert [each.status for each in found] == [400, 400, 429]
+        assert (found[2].code, 1 <= int(found[2].headers["retry-after"]) <= 60) == ("rate_limited", True)
+        assert (await ada.chat("hello")).status == 429
+        assert (await bob.chat("hello")).status == 200
+
+
+async def test_a_large_body_is_taken_whatever_the_rate_of_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADA_KEY", ADAS)
+    clients = {"ada": ServeClientConfig(key="env:ADA_KEY", subject="ada", requests_per_minute=1)}
+    async with serving(tmp_path / "root", serve={"clients": clients}) as client:
+        body = {"model": "ADMIN", "messages": [{"role": "user", "content": "x" * 3_145_728}], "n": 2}
+        assert (await client.ask("POST", COMPLETIONS, body, **bearer(ADAS))).status == 400
+
+
 async def test_more_requests_than_the_server_takes_are_refused(tmp_path: Path) -> None:
     hold = Hold("wait", wo_type="synthesize")
     async with serving(tmp_path / "root", ScriptedProvider(echo, gate=hold), serve={"max_requests": 1}) as client:

@@ -142,9 +142,7 @@ class SessionManager:
 
     def held_chars(self) -> int:
         """The characters that the session keeps in memory: of its newest turns, of results of tools and, with the Context
-        Authority, of all turns.
-
-        The cost does not grow with the session: only turns since the last call are counted.
+        Authority, of all turns. The cost does not grow with the session: only turns since the last call are counted.
         """
         state, sizes = self.state, self._window_sizes
         known = state.completed_turns + state.imported

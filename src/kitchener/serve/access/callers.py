@@ -26,6 +26,8 @@ MIN_KEY_CHARS: Final = 16
 """Shortest key of a client, characters."""
 MIN_TOKEN_SECRET_BYTES: Final = 32
 """Shortest secret of signed subjects, bytes: as long as the hash of HS256."""
+BODY_UNIT: Final = 524_288
+"""Bytes of a body that count as one more request. JSON of 16 MiB may take 0.4 s of the processor."""
 _SOURCE: Final = "configuration"
 _LOCAL: Final = "local"
 
@@ -112,6 +114,30 @@ class Caller:
             )
         self.rate.take(1, now)
         return RequestPlace(self)
+
+    def take_body(self, size: int) -> None:
+        """Counts a large body as further requests, before it is read as JSON: that takes time of everybody.
+
+        Args:
+            size: of the body, bytes
+
+        Raises:
+            RequestRefused: large bodies of this key come too fast
+        """
+        further = size // BODY_UNIT
+        if not further:
+            return
+        now = anyio.current_time()
+        wait = self.rate.ready_at(0) - now
+        if wait > 0:
+            raise RequestRefused(
+                429,
+                "rate_limited",
+                f"a body counts as one more request for each {BODY_UNIT:,} bytes, and there were more than"
+                f" {self.settings.requests_per_minute} a minute (requests_per_minute)",
+                retry_after_s=wait,
+            )
+        self.rate.take(further, now)
 
 
 class RequestPlace:

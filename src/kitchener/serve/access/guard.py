@@ -126,6 +126,7 @@ class Guard:
         try:
             # Files for everybody need no body, and a slow one must not take a place from those who have a key.
             body = b"" if caller is self._anybody else await self._body(scope, receive, caller.settings.max_request_bytes)
+            caller.take_body(len(body))
             scope[_PLACE], scope[OPEN_STREAMS] = place, self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)
