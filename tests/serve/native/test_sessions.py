@@ -59,6 +59,25 @@ class TestSessions:
             over = await client.ask("POST", f"{path}/messages", {"message": "more"})
             assert (over.status, over.code) == (410, "session_ended")
 
+    @pytest.mark.parametrize(("read", "most_s"), [("few", 20), ("sessions", 40), ("messages", 40)])
+    async def test_a_long_list_counts_as_several_requests(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str, most_s: int
+    ) -> None:
+        """Of three requests a minute one passes every 20 s, so what a list counted shows in the next answer."""
+        monkeypatch.setenv("ADA_KEY", KEYS["ada"])
+        clients = {"ada": ServeClientConfig(key="env:ADA_KEY", subject="ada", requests_per_minute=3)}
+        async with serving(tmp_path / "root", serve={"clients": clients}) as client:
+            supervisor = client.runtime.supervisor()
+            begun = [await supervisor.start_session(subject_id="ada") for _ in range(50)]
+            for _ in range(100 if read == "messages" else 0):
+                await supervisor.handle_turn("hello", session_id=begun[0])
+            path = f"/v1/sessions/{begun[0]}/messages" if read == "messages" else f"/v1/sessions?limit={49 + (read != 'few')}"
+            ada = client.with_headers(authorization=f"Bearer {KEYS['ada']}")
+            assert (await ada.ask("GET", path)).status == 200
+            found = await ada.ask("GET", "/v1/models")
+            assert (found.status, found.code) == (429, "rate_limited")
+            assert most_s - 20 < int(found.headers["retry-after"]) <= most_s
+
     async def test_no_operation_reaches_another_subjects_session(self, tmp_path: Path, keys: Mapping[str, Any]) -> None:
         async with serving(tmp_path / "root", serve=keys, context_mode="enforce") as client:
             ada, bob = (client.with_headers(authorization=f"Bearer {KEYS[name]}") for name in ("ada", "bob"))

@@ -26,8 +26,6 @@ MIN_KEY_CHARS: Final = 16
 """Shortest key of a client, characters."""
 MIN_TOKEN_SECRET_BYTES: Final = 32
 """Shortest secret of signed subjects, bytes: as long as the hash of HS256."""
-BODY_UNIT: Final = 524_288
-"""Bytes of a body that count as one more request. JSON of 16 MiB may take 0.4 s of the processor."""
 _SOURCE: Final = "configuration"
 _LOCAL: Final = "local"
 
@@ -115,16 +113,15 @@ class Caller:
         self.rate.take(1, now)
         return RequestPlace(self)
 
-    def take_body(self, size: int) -> None:
-        """Counts a large body as further requests, before it is read as JSON: that takes time of everybody.
+    def count_more(self, further: int) -> None:
+        """Counts a request that costs much as further ones, before its work is done: that takes time of everybody.
 
         Args:
-            size: of the body, bytes
+            further: how many; 0: it is an ordinary one
 
         Raises:
-            RequestRefused: large bodies of this key come too fast
+            RequestRefused: costly requests of this key come too fast
         """
-        further = size // BODY_UNIT
         if not further:
             return
         now = anyio.current_time()
@@ -133,7 +130,7 @@ class Caller:
             raise RequestRefused(
                 429,
                 "rate_limited",
-                f"a body counts as one more request for each {BODY_UNIT:,} bytes, and there were more than"
+                "a large body or a long list counts as several requests, and there were more than"
                 f" {self.settings.requests_per_minute} a minute (requests_per_minute)",
                 retry_after_s=wait,
             )
