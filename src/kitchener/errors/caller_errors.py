@@ -100,11 +100,11 @@ class ReentrantTurn(CallerError):
 
 
 class IdempotencyConflict(CallerError):
-    """The idempotency key was used before with another message."""
+    """The idempotency key was used before with another message, or with other options of it."""
 
     def __init__(self, key: str, turn_id: str) -> None:
         self.key, self.turn_id = key, turn_id
-        super().__init__(f"idempotency key {key!r} belongs to turn {turn_id} with another message; use a new key")
+        super().__init__(f"idempotency key {key!r} belongs to turn {turn_id} with other content or options; use a new key")
 
 
 class OutcomeUnknown(CallerError):

@@ -100,13 +100,22 @@ async def test_a_finished_turn_is_answered_from_the_ledger_after_a_restart(tmp_p
     assert provider.requests == []
 
 
-async def test_the_same_key_with_another_message_is_a_conflict(tmp_path: Path) -> None:
+OTHERS: list[Call] = [
+    {"message": "something else"},
+    {"memory": False},
+    {"acceptance": ["contains:hello"]},
+    {"tool_choice": "none"},
+]
+
+
+@pytest.mark.parametrize("changed", OTHERS, ids=lambda each: next(iter(each)))
+async def test_the_same_key_with_another_message_is_a_conflict(tmp_path: Path, changed: Call) -> None:
     """While the turn runs, after it, and after a restart; the error names the key."""
     hold = Hold("hello")
     async with open_scripted(tmp_path, ScriptedProvider(echo, gate=hold)) as runtime:
         session_id = await runtime.supervisor().start_session()
         call: Call = {"message": "hello", "session_id": session_id, "idempotency_key": "k1"}
-        other: Call = {**call, "message": "something else"}
+        other: Call = {**call, **changed}
         first, second = await both(runtime, hold, call, other)
         assert isinstance(first, TurnResult)
         assert isinstance(second, IdempotencyConflict)

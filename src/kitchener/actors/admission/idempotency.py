@@ -40,6 +40,8 @@ class KeyedMessage(NamedTuple):
     """Hash of the schema of the object that it asks for; None: it asks for text."""
     client_tools: str | None
     """Hash of the definitions of the tools that its caller runs; None: none."""
+    options: tuple[str | None, tuple[str, ...], bool]
+    """What the model must call first, the criteria that the reply must meet, and whether the turn uses long-term memory."""
 
 
 class KeyUse:
@@ -79,11 +81,10 @@ class IdempotencyKeys:
             text: the user's message
             owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
-            call: the message's options, of which its speaker, its images and files as they were read, the object that it asks
-                for, and the tools of its caller belong to it
+            call: the message's options. All belong to it but the deadline; its images and files as they were read
 
         Raises:
-            IdempotencyConflict: the key was used with another message
+            IdempotencyConflict: the key was used with another message, or with other options
             ReentrantTurn: the key's running turn waits for the caller
             OutcomeUnknown: the key's turn was aborted while a tool with effects ran
             SubjectErased: the key's turn was erased with its subject
@@ -91,7 +92,8 @@ class IdempotencyKeys:
         """
         output = call.output.hash if call.output is not None else None
         client_tools = call.client_tools.hash if call.client_tools is not None else None
-        message = KeyedMessage(text, call.speaker, call.parts, output, client_tools)
+        options = (call.tool_choice, call.acceptance, call.memory)
+        message = KeyedMessage(text, call.speaker, call.parts, output, client_tools, options)
         while (running := self._running.get((owner, key))) is not None:
             if running.message != message:
                 raise IdempotencyConflict(key, "in progress")
@@ -122,7 +124,8 @@ class IdempotencyKeys:
             started, parts = payload_as(TurnStartedPayload, start.payload), message.parts
             recorded = started.get("parts", [])
             brought = (started.get("output_schema"), started.get("client_tools"))
-            then = KeyedMessage(said, opened(started.get("speaker")), recorded, *brought)
+            options = (started.get("tool_choice"), tuple(opened(started.get("acceptance", ())) or ()), started["memory"])
+            then = KeyedMessage(said, opened(started.get("speaker")), recorded, *brought, options)
             is_same = then._replace(parts=parts) == message and len(recorded) == len(parts)
             if is_same and parts:
                 is_same = await same_parts(self._ledgers.ho2m, str(start.payload["subject_id"]), parts, recorded)
