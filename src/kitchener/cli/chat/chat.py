@@ -105,6 +105,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             context=ChatContext(paths, runtime.supervisor(agent_class)),
             approvals=ApprovalPrompt(runtime.supervisor(agent_class), paths),
             answer_with=f"kitchener approval approve{options.as_text()}",
+            commit=lambda: runtime.ledgers(agent_class).commit(),
         )
         if talk.is_interactive:
             for line in _banner_lines(loaded.config, agent_class):
@@ -131,6 +132,8 @@ class _ChatLoop:
     approvals: ApprovalPrompt
     answer_with: str
     """The command that answers a request, up to its id."""
+    commit: Callable[[], Awaitable[None]]
+    """Makes what was recorded durable; the commands of the chat read it from the files."""
     is_interactive: bool = field(default_factory=is_interactive)
     exit_code: int = OK
     turns: int = 0
@@ -302,6 +305,8 @@ class _ChatLoop:
         agent_class = self.supervisor.agent_class
         used = Spending()
         if self.session_id is not None:
+            if self.cancelled:  # nobody has waited for the record of the last turn
+                await self.commit()
             spent = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
             used = in_all(spent.values())
         return f"{turns} in this chat{cancelled}: {used.text()}"
