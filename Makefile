@@ -58,7 +58,7 @@ servers: $(DEV) .venv-gateways/.stamp ## measure the server beside a bare one an
 .venv-gateways/.stamp: requirements/gateways.txt
 	@echo "Setting up .venv-gateways with LiteLLM's proxy (about two minutes, once) ..."
 	@rm -rf .venv-gateways && $(BIN)/python -m venv .venv-gateways
-	@.venv-gateways/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/gateways.txt \
+	@.venv-gateways/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes --no-deps -r requirements/gateways.txt \
 		|| { rm -rf .venv-gateways; echo "LiteLLM could not be installed from requirements/gateways.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
@@ -72,7 +72,7 @@ peers: $(DEV) .venv-peers/.stamp ## measure a turn beside other runtimes; ARGS=-
 .venv-peers/.stamp: requirements/peers.txt
 	@echo "Setting up .venv-peers with the runtimes to compare with (about a minute, once) ..."
 	@rm -rf .venv-peers && $(BIN)/python -m venv .venv-peers
-	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes -r requirements/peers.txt \
+	@.venv-peers/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes --no-deps -r requirements/peers.txt \
 		|| { rm -rf .venv-peers; echo "the other runtimes could not be installed from requirements/peers.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
@@ -107,7 +107,7 @@ endef
 		{ echo "make doors: Chromium is not installed; install it, for example with: apt-get install chromium" >&2; exit 1; }
 	@echo "Installing Playwright, which drives the browser, below .doors/python (170 MB, once) ..."
 	@rm -rf .doors/python
-	@$(PIP_INSTALL) --require-hashes --target .doors/python -r requirements/doors.txt \
+	@$(PIP_INSTALL) --require-hashes --no-deps --target .doors/python -r requirements/doors.txt \
 		|| { rm -rf .doors/python; echo "make doors: Playwright could not be installed from requirements/doors.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
@@ -140,13 +140,13 @@ $(BIN)/python:
 
 $(RUN): requirements/run.txt pyproject.toml | $(BIN)/python
 	@echo "Setting up $(VENV) to run kitchener (about a minute, once) ..."
-	@$(PIP_INSTALL) --require-hashes -r requirements/run.txt
+	@$(PIP_INSTALL) --require-hashes --no-deps -r requirements/run.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # The development set holds the run set in the same versions, so both are then in place.
 $(DEV): requirements/dev.txt requirements/run.txt pyproject.toml | $(BIN)/python
 	@echo "Setting up $(VENV) for development (about a minute, once) ..."
-	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --require-hashes --no-deps -r requirements/dev.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUN) $@
