@@ -63,6 +63,19 @@ def test_an_old_name_of_an_extra_still_installs(extra: str) -> None:
     assert PROJECT["optional-dependencies"][extra] == []
 
 
+def test_a_set_up_takes_exactly_what_is_locked() -> None:
+    """With dependencies, pip looks for newer releases of what a package names with an extra, and stops at the first one."""
+    makefile = (ROOT / "Makefile").read_text()
+    locked = [line for line in makefile.splitlines() if "--require-hashes" in line]
+    assert len(locked) >= 5
+    assert [line for line in locked if "--no-deps" not in line] == []
+
+
+def test_the_locked_set_is_complete() -> None:
+    check = subprocess.run([sys.executable, "-m", "pip", "check"], check=False, capture_output=True, text=True)
+    assert check.returncode == 0, check.stdout
+
+
 def _with_dependencies(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
     """A distribution and all that it needs without extras, as far as this environment has it."""
     from packaging.requirements import Requirement
