@@ -81,6 +81,12 @@ class ContextFragment:
     said: tuple[str, ...] = ()
     """A turn as chat messages, of the user and the agent in turn; (): it is shown as `content`."""
 
+    def located(self, ref: Ref, timestamp: str) -> "ContextFragment":
+        """This fragment with the entry where it stands. `dataclasses.replace` takes 1 % of a turn for each learned line."""
+        return ContextFragment(
+            self.source, self.source_id, self.content, self.token_estimate, self.relevance_score, ref, timestamp, self.said
+        )
+
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""
         return {"source": self.source, "source_id": self.source_id, "token_estimate": self.token_estimate}

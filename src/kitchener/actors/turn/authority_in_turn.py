@@ -6,7 +6,6 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -302,7 +301,7 @@ class TurnAuthority:
             return ()
         refs = await memory.refs_of(self._session.subject_id, [each.source_id for each in anchors])
         found = [(each, refs[each.source_id]) for each in anchors if each.source_id in refs]
-        return tuple([replace(each, ref=ref, timestamp=timestamp) for each, (ref, timestamp) in found])
+        return tuple([each.located(ref, timestamp) for each, (ref, timestamp) in found])
 
     async def _flag(self, resolution: Resolution) -> None:
         await self._authority.record_flags(self._base(), resolution.flags, self._turn_ts, resolution.active)

@@ -15,11 +15,7 @@ from kitchener.records.tokens import Estimator
 Day = tuple[str | None, str]
 """A session, and a date in it in ISO form."""
 _DATED: Final = ("turn", "evidence")
-
-
-def is_dated(item: Item) -> bool:
-    """Whether an item stands under the date of its day."""
-    return item.kind in _DATED
+"""Kinds of items that stand under the date of their day."""
 
 
 def day_of(item: Item) -> Day:
@@ -64,11 +60,15 @@ class Days:
 
     def tokens(self, items: Iterable[Item]) -> int:
         """Tokens of the headings that these items need besides those that are there."""
-        return self._tokens * len({day_of(item) for item in items if is_dated(item)} - self._open)
+        days = {day_of(item) for item in items if item.kind in _DATED}
+        return self._tokens * len(days - self._open)
 
-    def add(self, items: Iterable[Item]) -> None:
-        """Notes that these items are shown."""
-        self._open.update(day_of(item) for item in items if is_dated(item))
+    def open(self, item: Item) -> int:
+        """Notes that an item is shown. Returns the tokens of the heading that it needs; 0 if its heading is there."""
+        if item.kind not in _DATED or (day := day_of(item)) in self._open:
+            return 0
+        self._open.add(day)
+        return self._tokens
 
 
 class NoDays(Days):
@@ -81,5 +81,6 @@ class NoDays(Days):
         """None are needed."""
         return 0
 
-    def add(self, items: Iterable[Item]) -> None:
+    def open(self, item: Item) -> int:
         """Nothing is noted."""
+        return 0

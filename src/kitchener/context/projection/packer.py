@@ -101,11 +101,8 @@ class Packer:
 
     def _show(self, unit: Sequence[Item]) -> list[PlacedItem]:
         """Places items in full. A new heading counts with the first item under it."""
-        placed = []
-        for item in unit:
-            placed.append(PlacedItem(item, "FULL", item.tokens + self._days.tokens((item,))))
-            self._days.add((item,))
-            self.used += placed[-1].tokens
+        placed = [PlacedItem(item, "FULL", item.tokens + self._days.open(item)) for item in unit]
+        self.used += sum([each.tokens for each in placed])
         return placed
 
     def stub(self, item: Item, reason: SuppressReason) -> PlacedItem:
