@@ -86,3 +86,19 @@ async def test_clients_that_never_finish_a_request_keep_nobody_from_being_served
         for stream in streams:
             await stream.aclose()
     assert real.ended == [True]
+
+
+async def test_a_request_for_a_websocket_is_answered_as_it_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: the HTTP server's own library logged advice to install another one, which would have changed nothing."""
+    upgrade = b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: MTIzNA==\r\n"
+    length = b"content-length: %d\r\n\r\n" % len(BODY)
+    async with listening(tmp_path / "root") as real:
+        for request, status in (
+            (b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\n" + upgrade + b"\r\n", b"405"),
+            (HEAD + upgrade + length + BODY, b"200"),
+        ):
+            async with await connected(real) as stream:
+                await stream.send(request)
+                with anyio.fail_after(10):
+                    assert (await stream.receive()).startswith(b"HTTP/1.1 " + status)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == []

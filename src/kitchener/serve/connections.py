@@ -224,6 +224,13 @@ class _ClientConnection(H11Protocol):
         headers = () if self.conn.their_state is h11.IDLE else self.headers
         return b"chunked" in data[:_MOST_BYTES].lower() or any(name == b"transfer-encoding" for name, _ in headers)
 
+    def _should_upgrade(self) -> bool:
+        """A request for another protocol, such as WebSocket, is answered as it stands.
+
+        uvicorn would warn, and advise to install a library that changes nothing here.
+        """
+        return False
+
     def _give_up(self, answer: bytes) -> None:
         self.stop_waiting()
         if not self.transport.is_closing():

@@ -96,6 +96,8 @@ _EVENT: Final = {
     "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
 }
 _PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
+_NO_OBJECT: Final = "Input should be a JSON object"
+"""In place of pydantic's text, which names a class of this library."""
 _ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}{ProblemAnswer.__name__}"}}}
 
 
@@ -136,7 +138,8 @@ def checked_body(model: type[M], found: object) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "body"
-        raise RequestRefused(400, "invalid_request", f"{place}: {first['msg']}") from None
+        told = _NO_OBJECT if first["type"] in ("model_type", "dict_type") else first["msg"]
+        raise RequestRefused(400, "invalid_request", f"{place}: {told}") from None
 
 
 def read_json(data: bytes) -> object:

@@ -235,6 +235,22 @@ async def test_a_body_that_is_no_request_is_refused_and_not_repeated(tmp_path: P
         assert (found.status, found.json["error"]["type"]) == (400, "invalid_request_error")
 
 
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ([], "body"),
+        ({**chat_body("hello"), "messages": ["hello"]}, "messages.0"),
+        ({**chat_body("hello"), "stream_options": 3}, "stream_options"),
+        ({**chat_body("hello"), "response_format": "json"}, "response_format"),
+    ],
+)
+async def test_a_field_that_is_no_object_is_told_in_words_of_the_api(tmp_path: Path, body: object, place: str) -> None:
+    """Regression: the text named a class of this library."""
+    async with serving(tmp_path / "root") as client:
+        found = await client.ask("POST", COMPLETIONS, body)
+        assert found.json["error"]["message"] == f"{place}: Input should be a JSON object"
+
+
 async def test_a_body_that_grows_beyond_the_limit_is_refused_while_it_comes(tmp_path: Path) -> None:
     async with serving(tmp_path / "root", serve={"max_request_bytes": 1_024}) as client:
         asked = Asked()

@@ -16,7 +16,7 @@ DOORS: Final = os.environ.get("PAGE_DOORS", "")
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 REFUSED: Final = ("Failed to load resource",)
 """What the console says of an answer that is an error, or of a lost connection, both of which some tests bring about."""
-LIMIT_MS: Final = 10_000
+LIMIT_MS: Final = 30_000
 
 CONTRAST: Final = """() => {
   const lum = (rgb) => rgb.map((c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; })

@@ -1,6 +1,7 @@
 """The cases of the Open Responses compliance suite, with its checks and those of the official types (docs/server.md).
 
-The suite is in no package registry, so its requests and checks are written down here.
+The suite is in no package registry, so its requests and checks are written down here: all that the suite of the specification
+of 2026-04-24 sends to `/v1/responses` over HTTP. Its other cases are about WebSockets, an option, and about compaction.
 """
 
 from pathlib import Path
@@ -31,8 +32,8 @@ OWN = {"kitchener", "completed_at", "frequency_penalty", "presence_penalty", "st
 PDF = "data:application/pdf;base64,JVBERi0xLjEKJSVFT0Y="
 
 
-def message(content: Any, role: str = "user") -> dict[str, Any]:
-    return {"type": "message", "role": role, "content": content}
+def message(content: Any, role: str = "user", **more: str) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content, **more}
 
 
 CASES: dict[str, list[dict[str, Any]]] = {
@@ -48,6 +49,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "file": [
         message([{"type": "input_text", "text": "Read it."}, {"type": "input_file", "filename": "a.pdf", "file_data": PDF}])
+    ],
+    "phases of the assistant": [
+        message("I should answer with the saved number.", "assistant", phase="commentary"),
+        message("The number is four.", "assistant", phase="final_answer"),
+        message("Repeat only the number."),
     ],
     "several turns": [
         message("My name is Alice."),

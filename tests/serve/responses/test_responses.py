@@ -223,6 +223,12 @@ class TestAResponse:
             assert await turns_of(client) == {}
 
 
+async def said_in(response: Any, client: Client) -> list[str]:
+    """The user's messages in the session of a response."""
+    session = await client.runtime.supervisor().session(response["conversation"]["id"])
+    return [each.user_message async for each in session.read_history()]
+
+
 class TestGoingOn:
     async def test_the_previous_response_names_the_session(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
@@ -241,6 +247,40 @@ class TestGoingOn:
             assert other["conversation"] != second["conversation"] == first["conversation"]
             session = await client.runtime.supervisor().session(other["conversation"]["id"])
             assert [each.user_message async for each in session.read_history()] == ["one", "other"]
+
+    async def test_a_header_names_the_conversation_and_the_previous_response_the_turn_in_it(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root") as client:
+            chat = client.with_headers(x_chat_id="c")
+            first = (await respond(chat, "one")).json
+            second = (await respond(chat, "two", previous_response_id=first["id"])).json
+            assert second["conversation"] == first["conversation"]
+            keyed = chat.with_headers(idempotency_key="k")
+            edited = [(await respond(keyed, "zwei", previous_response_id=first["id"])).json for _ in range(2)]
+            assert edited[0]["id"] == edited[1]["id"]
+            assert edited[0]["conversation"] != first["conversation"]
+            third = (await respond(chat, "drei", previous_response_id=edited[0]["id"])).json
+            assert third["conversation"] == edited[0]["conversation"]
+            assert await said_in(third, client) == ["one", "zwei", "drei"]
+
+    async def test_a_header_that_names_another_conversation_counts_before_the_previous_response(self, tmp_path: Path) -> None:
+        """The new conversation knows what was said until that response, as a copy of a chat does."""
+        async with serving(tmp_path / "root") as client:
+            first = (await respond(client.with_headers(x_chat_id="c"), "one")).json
+            copy = client.with_headers(x_chat_id="copy of c")
+            second = (await respond(copy, "two", previous_response_id=first["id"])).json
+            third = (await respond(copy, "three", previous_response_id=second["id"])).json
+            assert third["conversation"] == second["conversation"] != first["conversation"]
+            assert await said_in(third, client) == ["one", "two", "three"]
+            assert await said_in(first, client) == ["one"]
+            again = await respond(copy, "x", previous_response_id="resp_00000000_000001")
+            assert again.code == "response_not_found"
+
+    async def test_a_header_with_the_id_of_a_session_counts_before_the_previous_response(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root") as client:
+            first, other = [(await respond(client, each)).json for each in ("one", "uno")]
+            named = client.with_headers(x_kitchener_session=other["conversation"]["id"])
+            second = (await respond(named, "due", previous_response_id=first["id"])).json
+            assert await said_in(second, client) == ["uno", "due"]
 
     async def test_a_response_that_still_runs_is_waited_for(self, tmp_path: Path) -> None:
         hold = Hold("wait", wo_type="synthesize")

@@ -75,20 +75,30 @@ class SessionFinder:
 
     @asynccontextmanager
     async def after(
-        self, supervisor: HO2Supervisor, session: SessionManager, turn_id: str, key: str | None
+        self, supervisor: HO2Supervisor, session: SessionManager, turn_id: str, name: str | None, key: str | None
     ) -> AsyncIterator[str]:
-        """The id of the session that goes on after one of its turns: its own, or another one if it has later turns.
+        """The id of the session that goes on after a turn: that of the turn, or another one if it has later turns.
 
         Args:
             supervisor: the agent
             session: the session of the turn
             turn_id: the turn
+            name: the client's name of the conversation, or a session id; None: that of the session. In another conversation,
+                what was said until the turn is the claimed history
             key: the idempotency key of the message, whose session goes on; None: it has none
 
         Raises:
+            RequestRefused, UnknownSession, SessionMismatch: as `chosen`
             SessionEnded: the session has ended
         """
-        session_id, ho2m = session.session_id, self._runtime.ledgers(supervisor.agent_class).ho2m
+        session_id, own_name = session.session_id, session.state.external_id
+        ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
+        if name not in (None, own_name):
+            await self._caught_up(supervisor, session_id)
+            said = await read_pairs(session, turn_id)
+            async with self.chosen(supervisor, session.subject_id, name, said, key) as chosen:
+                yield chosen
+            return
         async with self._alone((supervisor.agent_class, session.subject_id, session_id)):
             await self._caught_up(supervisor, session_id)
             session.check_open()
@@ -100,12 +110,12 @@ class SessionFinder:
             if not [each async for each in later if each.entity_id != turn_id]:
                 yield session_id
                 return
-            name = session.state.external_id if key is None else f"{BY_KEY}{key}"
             found = None
-            if name is not None and key is not None:
-                found = await self._found(supervisor, session.subject_id, name, None, key)
+            if key is not None:
+                own_name = own_name or f"{BY_KEY}{key}"
+                found = await self._of_key(supervisor, await self._of_name(supervisor, session.subject_id, own_name), key)
             if found is None:
-                found = await self._begun(supervisor, session.subject_id, name, await read_pairs(session, turn_id))
+                found = await self._begun(supervisor, session.subject_id, own_name, await read_pairs(session, turn_id))
             yield found
 
     async def _named(self, supervisor: HO2Supervisor, subject_id: str, session_id: str) -> str:
@@ -119,13 +129,9 @@ class SessionFinder:
         self, supervisor: HO2Supervisor, subject_id: str, name: str, claimed: Sequence[SaidPair] | None, key: str | None
     ) -> str | None:
         """The session of the key, or the newest session of the conversation whose history is the claimed one."""
-        named = await supervisor.find_all_external(name, subject_id=subject_id, limit=self._config.max_branches)
-        session_ids = named[::-1]
-        if key is not None and session_ids:
-            ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
-            for session_id in session_ids:
-                if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
-                    return session_id
+        session_ids = await self._of_name(supervisor, subject_id, name)
+        if key is not None and (keyed := await self._of_key(supervisor, session_ids, key)) is not None:
+            return keyed
         history = ClaimedHistory.of(claimed) if claimed is not None else None
         for session_id in session_ids:
             await anyio.lowlevel.checkpoint()  # others go on between two comparisons
@@ -139,6 +145,19 @@ class SessionFinder:
             except SessionEnded:
                 continue
             if history is None or await self.histories.continues(session, history):
+                return session_id
+        return None
+
+    async def _of_name(self, supervisor: HO2Supervisor, subject_id: str, name: str) -> Sequence[str]:
+        """The newest sessions of a conversation, the newest one first."""
+        named = await supervisor.find_all_external(name, subject_id=subject_id, limit=self._config.max_branches)
+        return named[::-1]
+
+    async def _of_key(self, supervisor: HO2Supervisor, session_ids: Sequence[str], key: str) -> str | None:
+        """The session that has had the message of an idempotency key; None: none of these."""
+        ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
+        for session_id in session_ids:
+            if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
                 return session_id
         return None
 

@@ -168,17 +168,17 @@ class ResponsesDoor:
         self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, subject_id: str, asked: ResponsesRequest
     ) -> AsyncIterator[str]:
         """The id of the session; the block begins the turn."""
-        key, said = request.headers.get("idempotency-key"), body.conversation_name
+        key, said, name = request.headers.get("idempotency-key"), body.conversation_name, named_session(request, self._config)
         if body.previous_response_id is not None:
             found, turn_id = await named_response(self._access, request, body.previous_response_id)
             agent = found.supervisor.agent_class
             if agent != supervisor.agent_class:
                 raise RequestRefused(400, "invalid_request", f"model: the previous response is one of the agent {agent!r}")
             await read_head(found.ledgers.ho2m, turn_id, agent)
-            async with self._sessions.after(supervisor, found.session, turn_id, key) as session_id:
+            async with self._sessions.after(supervisor, found.session, turn_id, name, key) as session_id:
                 yield session_id
             return
-        name = named_session(request, self._config) or said
+        name = name or said
         if name is None and self._config.cache_key_names_session:
             name = body.prompt_cache_key
         if name is None and key is not None:
