@@ -204,6 +204,17 @@ async def test_headers_that_name_different_subjects_are_refused(tmp_path: Path, 
         assert own.json["subject_id"] == "ada"  # the subject of a key is that of its settings, whatever headers say
 
 
+@pytest.mark.parametrize("named", ["josà", "josÅ", "\N{CYRILLIC CAPITAL LETTER ER}", "cy\N{NO-BREAK SPACE}", "cy\x1f"])
+async def test_a_subject_that_ends_in_another_script_is_nobody_else(
+    tmp_path: Path, keys: dict[str, object], named: str
+) -> None:
+    """Regression: the last bytes of these names in UTF-8 were cut off as white space, so that two users were one subject."""
+    async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
+        desk = {**bearer(DESKS), "x_kitchener_subject": named.encode().decode("latin-1")}
+        found = await client.ask("GET", "/v1/me", **desk)
+        assert (found.status, found.code) == (400, "subject_invalid")
+
+
 @pytest.mark.parametrize("headers", [{"content-length": "5"}, {"transfer-encoding": "chunked"}], ids=str)
 async def test_a_request_that_says_its_length_twice_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
     async with serving(tmp_path / "root") as client:

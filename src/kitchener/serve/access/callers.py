@@ -130,11 +130,15 @@ class Caller:
             raise RequestRefused(
                 429,
                 "rate_limited",
-                "a large body or a long list counts as several requests, and there were more than"
+                "a large body, a long list or a long conversation counts as several requests, and there were more than"
                 f" {self.settings.requests_per_minute} a minute (requests_per_minute)",
                 retry_after_s=wait,
             )
         self.rate.take(further, now)
+
+    def book_more(self, further: int) -> None:
+        """Counts work of a request as further ones when it is done; later requests wait for it."""
+        self.rate.take(further, anyio.current_time())
 
 
 class RequestPlace:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kitchener.config import ServeConfig
 from kitchener.plain_names import quoted
 from kitchener.serve.access.callers import Caller, Callers, RequestPlace, anybody, is_loopback
+from kitchener.serve.access.counted_work import BODY_BYTES
 from kitchener.serve.access.request_names import HeadersOnce
 from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
@@ -28,8 +29,6 @@ HEALTH_PATHS: Final = ("/healthz", "/readyz")
 _PLACE: Final = "kitchener.place"
 _PORT: Final = 5
 _LENGTHS: Final = (b"content-length", b"transfer-encoding")
-_BODY_UNIT: Final = 524_288
-"""Bytes of a body that count as one more request of the key. JSON of 16 MiB may take 0.4 s of the processor."""
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
 
 
@@ -128,7 +127,7 @@ class Guard:
         try:
             # Files for everybody need no body, and a slow one must not take a place from those who have a key.
             body = b"" if caller is self._anybody else await self._body(scope, receive, caller.settings.max_request_bytes)
-            caller.count_more(len(body) // _BODY_UNIT)
+            caller.count_more(len(body) // BODY_BYTES)
             scope[_PLACE], scope[OPEN_STREAMS] = place, self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)

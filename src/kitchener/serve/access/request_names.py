@@ -49,7 +49,7 @@ def named_subject(request: Request, config: ServeConfig) -> str | None:
     Raises:
         RequestRefused: it names two. One of them may be forged, and the front end may not know of that header
     """
-    found = {value for each in config.subject_headers if (value := request.headers.get(each, "").strip())}
+    found = {value for each in config.subject_headers if (value := _value(request, each))}
     if len(found) > 1:
         raise RequestRefused(
             400, "subject_invalid", f"the request names different subjects in {', '.join(config.subject_headers)}"
@@ -63,5 +63,11 @@ def subject_token(request: Request, config: ServeConfig) -> str | None:
 
 
 def _first(request: Request, names: tuple[str, ...]) -> str | None:
-    values = (request.headers.get(each, "").strip() for each in names)
+    values = (_value(request, each) for each in names)
     return next((each for each in values if each), None)
+
+
+def _value(request: Request, name: str) -> str:
+    """The value of a header without the white space of HTTP around it, and no other: the UTF-8 forms of `à` and `Å` end in
+    bytes that Python takes for white space, and two names must not become one."""
+    return request.headers.get(name, "").strip(" \t")

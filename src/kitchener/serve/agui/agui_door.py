@@ -17,6 +17,8 @@ from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, Unk
 from kitchener.ids import is_session_id
 from kitchener.records import events
 from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
+from kitchener.serve.access.callers import Caller
+from kitchener.serve.access.counted_work import READ_TURNS, length_of
 from kitchener.serve.access.guard import caller_of, place_of
 from kitchener.serve.access.request_names import SESSION_HEADER
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
@@ -78,12 +80,14 @@ class AguiDoor:
                 return resumed
         elif not asked.body.messages:
             caller.check("read")
-            return await self._told(supervisor, subject_id, asked)
+            return await self._told(caller, supervisor, subject_id, asked)
         if asked.outputs is not None:
             continued = await self._continued(request, supervisor, subject_id, asked, content)
             if continued is not None:
                 return continued
-        async with self._sessions.chosen(supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id) as session_id:
+        async with self._sessions.chosen(
+            caller, supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id
+        ) as session_id:
             session = await supervisor.session(session_id)
             if has_waiting(session, for_person=True) and not await self._has_run(supervisor, session_id, run_id):
                 return self._stream(supervisor, RunEvents(asked), session, None, asked)
@@ -173,7 +177,7 @@ class AguiDoor:
             raise UnknownApproval(answers[0].interrupt_id)
         return session
 
-    async def _told(self, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
+    async def _told(self, caller: Caller, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
         """What was said in a thread and what waits in it, for a client that has no messages. No turn runs."""
         thread_id = asked.body.thread_id
         if is_session_id(thread_id):
@@ -185,6 +189,7 @@ class AguiDoor:
             if found is None:
                 return EventStream(_once(self._empty(asked)), self._config, _nobody)
             session = await supervisor.session(found)
+        caller.count_more(length_of(session) // READ_TURNS)
         said = [each async for each in session.read_history()][-MAX_TOLD:]
         messages = list[dict[str, object]]()
         for each in said:

@@ -107,7 +107,7 @@ class ChatDoor:
         key = request.headers.get("idempotency-key")
         if name is None and key is not None:
             name = f"{BY_KEY}{key}"
-        async with self._sessions.chosen(supervisor, subject_id, name, asked.earlier, key) as session_id:
+        async with self._sessions.chosen(caller, supervisor, subject_id, name, asked.earlier, key) as session_id:
             ask = self._asking(supervisor, subject_id, session_id, asked, content, key)
             turn = self._begin(request, supervisor.agent_class, ask, session_id, body)
         heading = self._heading(body, session_id)

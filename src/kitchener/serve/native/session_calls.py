@@ -12,6 +12,7 @@ from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
 from kitchener.records.entries import opened
+from kitchener.serve.access.counted_work import LISTED_SESSIONS, READ_TURNS, length_of
 from kitchener.serve.access.guard import caller_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
@@ -19,10 +20,6 @@ from kitchener.serve.problems import RequestRefused, json_response
 from kitchener.serve.served_turns import ServedTurns
 
 MAX_LISTED: Final = 1_000
-_SESSIONS_OF_A_REQUEST: Final = 50
-"""Sessions of a list that count as one more request of the key. The titles of so many are as much work as a few turns."""
-_TURNS_OF_A_REQUEST: Final = 100
-"""Turns of a session that count as one more request, when its messages are read back from the ledger."""
 _TITLE_CHARS: Final = 80
 
 
@@ -71,7 +68,7 @@ class SessionCalls:
         supervisor = self._access.supervisor(caller_of(request), request.query_params.get("agent"))
         subject_id, name = self._access.subject(request), supervisor.agent_class
         found = await self._access.runtime.sessions(name, subject_id=subject_id, limit=limit or 1)
-        caller_of(request).count_more(len(found) // _SESSIONS_OF_A_REQUEST)
+        caller_of(request).count_more(len(found) // LISTED_SESSIONS)
         ho2m = self._access.runtime.ledgers(name).ho2m
         titles = [await _title(ho2m, each.session_id) for each in found]
         told = [{"agent": name, **asdict(each), "title": title} for each, title in zip(found, titles, strict=True)]
@@ -85,8 +82,7 @@ class SessionCalls:
     async def messages(self, request: Request) -> Response:
         """The newest turns of a session, oldest first."""
         found, limit = await self._access.of(request), number(request, "limit", 100, most=MAX_LISTED)
-        state = found.session.state
-        caller_of(request).count_more((state.completed_turns + state.imported) // _TURNS_OF_A_REQUEST)
+        caller_of(request).count_more(length_of(found.session) // READ_TURNS)
         told = [each async for each in found.session.read_history()]
         return json_response({"turns": [each._asdict() for each in told[-limit:]] if limit else []})
 

@@ -175,7 +175,7 @@ class ResponsesDoor:
             if agent != supervisor.agent_class:
                 raise RequestRefused(400, "invalid_request", f"model: the previous response is one of the agent {agent!r}")
             await read_head(found.ledgers.ho2m, turn_id, agent)
-            async with self._sessions.after(supervisor, found.session, turn_id, name, key) as session_id:
+            async with self._sessions.after(caller_of(request), supervisor, found.session, turn_id, name, key) as session_id:
                 yield session_id
             return
         name = name or said
@@ -185,7 +185,7 @@ class ResponsesDoor:
             name = f"{BY_KEY}{key}"
         # The items of a request that names its `conversation` are new ones; other clients send all of them each time.
         claimed = asked.earlier if said is None or asked.earlier else None
-        async with self._sessions.chosen(supervisor, subject_id, name, claimed, key) as session_id:
+        async with self._sessions.chosen(caller_of(request), supervisor, subject_id, name, claimed, key) as session_id:
             yield session_id
 
     def _asking(
