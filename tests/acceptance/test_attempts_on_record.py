@@ -1,7 +1,5 @@
 """Each attempt at a model call is on record once, with its outcome or as cut off; only the end of the process loses one."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from kitchener.tuning import RecordedCall, read_calls
 from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import Hold, ScriptedExecutor, Stack, echo, fitting, outcome, read_all, scripted_config
 from tests.actors.waiting import in_stopped_time, pass_time_after
+from tests.cli.commands import finish, start_program
 
 ROUTER = RouterConfig(
     default_provider="main",
@@ -276,9 +275,8 @@ async def test_a_process_that_ends_in_the_middle_of_a_call_leaves_a_session_that
     tmp_path: Path, anyio_backend_name: str
 ) -> None:
     """The attempt is not told; the turn is aborted as a crash, the ledgers verify, and the rest replays identical."""
-    command = [sys.executable, "-c", _KILLED, str(tmp_path), anyio_backend_name]
-    died = await anyio.run_process(command, check=False, stderr=subprocess.STDOUT)
-    assert died.returncode == -9, died.stdout.decode()
+    died = finish(start_program(_KILLED, tmp_path, anyio_backend_name))
+    assert died.code == -9, died.err
     session_id, config = "SES-0000000a", scripted_config(tmp_path)
     async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime:
         result = await runtime.supervisor().handle_turn("next", session_id=session_id)

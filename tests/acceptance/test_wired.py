@@ -1,7 +1,6 @@
 """The promises that only hold where all parts are connected: overload, cancellation, overlap, and a process that is killed."""
 
 import signal
-import sys
 from pathlib import Path
 
 import anyio
@@ -16,6 +15,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import Hold, echo, open_scripted, outcome, read_all, types_of
+from tests.cli.commands import start_program
 
 
 class Callers:
@@ -225,19 +225,15 @@ anyio.run(main, backend=sys.argv[2])
 async def test_user_message_survives_a_crash(tmp_path: Path, anyio_backend: str) -> None:
     """A process is killed while its model call hangs: the message stands in TURN_STARTED, and the session goes on elsewhere."""
     path = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"
-    with anyio.fail_after(30):
-        async with await anyio.open_process(
-            [sys.executable, "-c", KILLED, str(tmp_path), anyio_backend], stderr=None
-        ) as process:
-            assert process.stdout is not None
-            told = b""
-            while b"asked" not in told:
-                told += await process.stdout.receive()
+    with start_program(KILLED, tmp_path, anyio_backend) as process:
+        assert process.stdout is not None
+        session_id, asked = process.stdout.readline().strip(), process.stdout.readline().strip()
+        assert asked == "asked"
+        with anyio.fail_after(30):
             while b"TURN_STARTED" not in path.read_bytes():  # nobody waits for this commit, but it comes
                 await anyio.lowlevel.checkpoint()
-            process.send_signal(signal.SIGKILL)
-            assert await process.wait() == -signal.SIGKILL
-    session_id = told.split()[0].decode()
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     async with open_scripted(tmp_path) as runtime:
         supervisor, ledger = runtime.supervisor("ADMIN"), runtime.ledgers("ADMIN").ho2m
         with anyio.fail_after(10):

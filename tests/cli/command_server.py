@@ -1,9 +1,10 @@
-"""Forks a process for each command out of one that has loaded Python and the package, which is most of a short command's work.
+"""Forks a process for each command or program out of one that has loaded the package, which is most of what a short one costs.
 
     python -m tests.cli.command_server FD
 
 `commands.py` starts one for each process of the test suite, and asks it through the socket FD. A forked process runs the same
-entry point as `python -m kitchener`; what is claimed of loading itself is tested with that.
+entry point as `python -m kitchener`, or a program as `python -c` does. What is claimed of loading itself, or of the settings of
+the interpreter, is tested with an interpreter of its own.
 """
 
 import gc
@@ -40,6 +41,8 @@ class Started:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.kill()
         self.communicate()
 
     def poll(self) -> int | None:
@@ -108,7 +111,8 @@ class CommandServer:
         """Starts a command.
 
         Args:
-            job: `arguments`, `cwd`, `env`, `umask` and `is_session`, whether it begins a session of processes
+            job: `program`, the text of one, or None for the command; `arguments`, `cwd`, `env`, `umask` and `is_session`,
+                whether it begins a session of processes
             given: file descriptors by name (`stdin`, `stdout`, `stderr`); those that are not given become pipes
         """
         ours: dict[str, int] = {}
@@ -187,7 +191,7 @@ def _keep(command: int, streams: list[int], status: int) -> None:
 
 
 def _become(job: dict[str, Any], streams: list[int]) -> None:
-    """Makes this process what `python -u -m kitchener` would be."""
+    """Makes this process what `python -u -m kitchener`, or `python -u -c` with the program, would be."""
     if job["is_session"]:
         os.setsid()
     for number, given in enumerate(streams):
@@ -201,7 +205,7 @@ def _become(job: dict[str, Any], streams: list[int]) -> None:
     sys.stdin = os.fdopen(0, encoding="utf-8", errors=errors, closefd=False)
     sys.stdout = _unbuffered(1, errors or "strict")
     sys.stderr = _unbuffered(2, "backslashreplace")
-    sys.argv = ["kitchener", *job["arguments"]]
+    sys.argv = ["kitchener" if job["program"] is None else "-c", *job["arguments"]]
 
 
 def _unbuffered(number: int, errors: str) -> TextIO:
@@ -215,4 +219,7 @@ if __name__ == "__main__":
 
     if (found := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         _become(*found)
-        main()
+        if (program := found[0]["program"]) is None:
+            main()
+        else:
+            exec(program, {"__name__": "__main__"})

@@ -4,7 +4,7 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from tests.cli.command_server import CommandServer, Started
+from tests.cli.command_server import ROOT, CommandServer, Started
 
 COMMAND = (sys.executable, "-m", "kitchener")
 """The command without anything loaded before; `start` takes a twentieth of its work."""
@@ -57,9 +57,33 @@ def start(
         is_session: whether it begins a session of processes, as on a terminal of its own
         **given: file descriptors of its `stdin`, `stdout` and `stderr`; the others are pipes
     """
+    return _start(None, arguments, cwd, env, is_session, given)
+
+
+def start_program(program: str, *arguments: str | Path, cwd: Path = ROOT, **given: int) -> Started:
+    """A Python program in a process of its own that has the package loaded; `python -c` would load it first.
+
+    Args:
+        program: its text
+        *arguments: what it finds in `sys.argv[1:]`
+        cwd: its directory
+        **given: file descriptors of its `stdin`, `stdout` and `stderr`; the others are pipes
+    """
+    return _start(program, arguments, cwd, None, False, given)
+
+
+def _start(
+    program: str | None,
+    arguments: Sequence[str | Path],
+    cwd: Path,
+    env: Mapping[str, str] | None,
+    is_session: bool,
+    given: dict[str, int],
+) -> Started:
     umask = os.umask(0)
     os.umask(umask)
     job = {
+        "program": program,
         "arguments": [str(each) for each in arguments],
         "cwd": str(cwd),
         "env": dict(environment() if env is None else env),

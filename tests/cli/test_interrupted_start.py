@@ -1,6 +1,5 @@
 """Ctrl-C while a command starts: exit code 130 and at most one line, whatever it is doing (docs/commands.md)."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -9,54 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import environment, write_messages
+from tests.cli.command_server import Started
+from tests.cli.commands import environment, finish, start, start_program, write_messages
 
 STOPS = """
 import os, runpy, sys
-event, name, told, go_on = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+event, name = sys.argv[1:3]
 stops = [True]
 
 def stop(found, arguments):
     if stops and found == event and str(arguments[0]).endswith(name):
         stops.clear()
-        os.write(told, b"here")
-        os.read(go_on, 1)
+        os.write(2, b"here\\n")
+        os.read(0, 1)
 
 sys.addaudithook(stop)
-sys.argv[:] = ["kitchener", *sys.argv[5:]]
+sys.argv[:] = ["kitchener", *sys.argv[3:]]
 runpy.run_module("kitchener", run_name="__main__", alter_sys=True)
 """
-"""The command, which stops at one event of its interpreter, says so, and goes on when it is told."""
+"""The command, which stops at one event of its interpreter, says so, and goes on when its input ends."""
 
 
-class Stopped:
-    """A command in a process of its own that stands still at a moment of its start."""
-
-    def __init__(self, event: str, name: str, *arguments: str | Path, cwd: Path) -> None:
-        here, told = os.pipe()
-        go_on, self._release = os.pipe()
-        command = [sys.executable, "-c", STOPS, event, name, str(told), str(go_on), *map(str, arguments)]
-        self._process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=environment(),
-            text=True,
-            pass_fds=(told, go_on),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        os.close(told)
-        os.close(go_on)
-        self.got_there = os.read(here, 4) == b"here"
-        os.close(here)
-
-    def interrupt(self) -> tuple[int, str, str]:
-        """Its exit code, and what it wrote, when it is interrupted there and then goes on."""
-        self._process.send_signal(signal.SIGINT)
-        os.close(self._release)
-        out, err = self._process.communicate(timeout=30)
-        return self._process.returncode, out, err
+def interrupted(process: "subprocess.Popen[str] | Started") -> tuple[int | None, str, str]:
+    """Its exit code, and what it wrote, when it is interrupted where it stops and then goes on."""
+    assert process.stderr is not None
+    assert process.stderr.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
 
 
 @pytest.mark.parametrize(
@@ -65,9 +44,10 @@ class Stopped:
 )
 def test_an_interrupt_while_modules_are_imported_ends_the_command(tmp_path: Path, module: str) -> None:
     write_messages(tmp_path / "in.jsonl", ("a", "hello"))
-    stopped = Stopped("import", module, "run", "in.jsonl", cwd=tmp_path)
-    assert stopped.got_there
-    assert stopped.interrupt() == (130, "", "kitchener: interrupted\n")
+    command = [sys.executable, "-c", STOPS, "import", module, "run", "in.jsonl"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert interrupted(process) == (130, "", "kitchener: interrupted\n")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +56,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("used")
     write_messages(path / "in.jsonl", ("a", "hello"))
     (path / "kitchener.toml").write_text('plane_root = "here"\n')
-    subprocess.run([sys.executable, "-m", "kitchener", "run", "in.jsonl"], cwd=path, env=environment(), check=True)
+    assert finish(start("run", "in.jsonl", cwd=path)).code == 0
     return path
 
 
@@ -96,9 +76,7 @@ def test_an_interrupt_while_files_are_opened_ends_the_command(
     """Settings and ledgers; and what a runtime has open by then is closed."""
     for name in names:
         shutil.copytree(used, tmp_path / name, symlinks=True)
-        stopped = Stopped("open", name, *command, cwd=tmp_path / name)
-        assert stopped.got_there
-        code, _, err = stopped.interrupt()
+        code, _, err = interrupted(start_program(STOPS, "open", name, *command, cwd=tmp_path / name))
         assert (code, "Traceback" in err) == (130, False)
         assert len(err.splitlines()) <= 1
 

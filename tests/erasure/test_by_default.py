@@ -4,11 +4,9 @@ import json
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from kitchener import RuntimeConfig, open_runtime, replay_session
@@ -18,6 +16,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import erase_subject
 from kitchener.sealing import Keyring
+from tests.cli.commands import finish, start_program
 from tests.keyrings import key_at
 
 SECRET = {"ada": "marzipan", "bo": "nougat"}
@@ -178,8 +177,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 async def test_a_crash_between_the_keys_and_the_first_turn_loses_nothing(tmp_path: Path) -> None:
     """The keys are on disk before the entry that names them, so the next start takes them."""
-    cut_off = await anyio.run_process([sys.executable, "-c", _CUT_OFF, str(tmp_path / "plane")], check=False)
-    assert cut_off.returncode == -signal.SIGKILL
+    cut_off = finish(start_program(_CUT_OFF, tmp_path / "plane"))
+    assert cut_off.code == -signal.SIGKILL, cut_off.err
     kid = Keyring(tmp_path / "plane.keys").kid_of(OPERATOR)
     assert kid
     assert not (tmp_path / "plane").exists()

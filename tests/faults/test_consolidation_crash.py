@@ -5,8 +5,7 @@ Dying is a copy of all ledgers at the moment that counts, opened by somebody els
 
 import shutil
 import signal
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.memory import HO3Memory
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.memory.remembering import (
@@ -22,7 +20,7 @@ from tests.acceptance.memory.remembering import (
     EASY,
     LESSON,
     QUESTIONS,
-    Around,
+    Stopping,
     asked,
     check_all,
     knows,
@@ -35,6 +33,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUICK, open_scripted, places
+from tests.cli.commands import start_program
 
 OTHER: Mapping[str, Any] = {**LESSON, "context_line": "Something else altogether."}
 """What a model says that is asked again: a second time never gives the same."""
@@ -44,24 +43,6 @@ OPEN = QUICK.model_copy(update={"seal": False})
 
 DONE = ["WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"]
 CUT_OFF = ["WO_PLANNED", "WO_DISPATCHED"]
-
-
-class Stopping(Around):
-    """A memory that does something around the moment in which what was learned is written."""
-
-    def __init__(self, memory: HO3Memory) -> None:
-        super().__init__(memory)
-        self.before: Callable[[], Any] | None = None
-        self.after: Callable[[], Any] | None = None
-
-    async def log_overlay(self, *args: Any, **options: Any) -> str:
-        """Does what it is told before and after."""
-        if self.before is not None:
-            await self.before()
-        overlay_id = await self.memory.log_overlay(*args, **options)
-        if self.after is not None:
-            await self.after()
-        return overlay_id
 
 
 async def next_signal(root: Path) -> ScriptedProvider:
@@ -221,8 +202,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.acceptance.memory.remembering import ADA, QUESTIONS, open_remembering, student
-from tests.faults.test_consolidation_crash import Stopping
+from tests.acceptance.memory.remembering import ADA, QUESTIONS, Stopping, open_remembering, student
 
 
 async def main():
@@ -255,14 +235,11 @@ anyio.run(main, backend=sys.argv[2])
 @pytest.mark.parametrize("where", ["asked", "answered", "learned"])
 async def test_a_killed_process_leaves_one_lesson(tmp_path: Path, anyio_backend: str, where: str) -> None:
     """kill -9 while the model thinks, after its answer, after the overlay: one overlay at the end, asked only if need be."""
-    with anyio.fail_after(30):
-        command = [sys.executable, "-c", KILLED, str(tmp_path), anyio_backend, where]
-        async with await anyio.open_process(command, stderr=None) as process:
-            assert process.stdout is not None
-            while b"now" not in await process.stdout.receive():
-                await anyio.lowlevel.checkpoint()
-            process.send_signal(signal.SIGKILL)
-            assert await process.wait() == -signal.SIGKILL
+    with start_program(KILLED, tmp_path, anyio_backend, where) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     logged = signals(tmp_path)
     provider = await next_signal(tmp_path)
     assert len(asked(provider)) == (1 if where == "asked" else 0)

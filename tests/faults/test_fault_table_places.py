@@ -5,8 +5,6 @@ Everything here is told before an entry is accepted, or, where it happens later,
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from kitchener.ledger import verify_file
 from kitchener.ledger.format.lines import StoredEntry
+from tests.cli.commands import finish, start
 from tests.faults.ledger_process import Worker, acknowledged, only
 from tests.ledger.support import open_ledger
 
@@ -151,11 +150,10 @@ def test_the_real_command_tells_a_wrong_place_in_one_line(place: Path) -> None:
     (place.parent / "HO2").write_text("a file")
     source = place.parent / "in.jsonl"
     source.write_text('{"conversation": "c", "message": "hello"}\n')
-    command = [sys.executable, "-m", "kitchener", "run", str(source), "--root", str(place.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "is not a directory" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = finish(start("run", source, "--root", place.parent, cwd=place.parent))
+    assert done.code == 2
+    assert "is not a directory" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("swap", ["replaced", "removed", "longer", "shorter"])

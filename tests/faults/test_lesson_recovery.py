@@ -18,6 +18,7 @@ from tests.acceptance.memory.remembering import (
     EASY,
     MANUAL,
     QUESTIONS,
+    Stopping,
     asked,
     check_all,
     ledger_entries,
@@ -28,7 +29,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUICK, open_scripted, places
-from tests.faults.test_consolidation_crash import CUT_OFF, DONE, Stopping, copied
+from tests.faults.test_consolidation_crash import CUT_OFF, DONE, copied
 
 
 async def cut_off(root: Path, copy: Path, where: str) -> None:

@@ -5,8 +5,6 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.commands import Outcome, environment, start
+from tests.cli.commands import Outcome, finish, start, start_program
 from tests.cli.conftest import Cli, cli, memory_root, taught  # noqa: F401  the fixtures
 
 HOSTILE: Final = {
@@ -290,12 +288,12 @@ def test_a_bug_is_told_with_its_traceback_and_without_escapes(tmp_path: Path) ->
         "def broken(*a, **k):\n    secret = 'a value of a variable'\n    raise ValueError('\\x1b[31m\\u202e bug')\n"
         "importlib.metadata.version = broken\nc.run(['doctor'])\n"
     )
-    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, check=False)
-    told = run.stderr.decode()
+    run = finish(start_program(program, cwd=tmp_path))
+    told = run.err
     assert "ValueError: �[31m� bug" in told
     assert "Traceback" in told
     assert FORBIDDEN.search(told) is None
-    assert run.returncode == 1
+    assert run.code == 1
 
 
 def test_a_log_line_is_text(tmp_path: Path) -> None:
@@ -310,14 +308,14 @@ def test_a_log_line_is_text(tmp_path: Path) -> None:
         "    return 0\n"
         "c.invoke = invoke\nc.run([])\n"
     )
-    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, check=False)
-    told = run.stderr.decode()
+    run = finish(start_program(program, cwd=tmp_path))
+    told = run.err
     assert FORBIDDEN.search(told) is None, told
     assert "told " in told
     assert "vendor " in told
     assert "ValueError" in told
     assert "the value of a variable'" not in told.replace("key = 'the value of a variable'", "")
-    assert run.stdout == b""
+    assert run.out == ""
 
 
 def test_one_module_of_the_commands_writes_to_the_terminal() -> None:

@@ -1,9 +1,8 @@
-"""A process that writes a ledger and is killed. Run by `test_faults.py`, not by pytest.
+"""A process that writes a ledger and is killed. Its arguments say what it does:
 
-killed_writer.py DIRECTORY fsync|os SEGMENT_BYTES
-                                        forks a writer for each n that kills itself at its n-th file operation;
-                                        prints how each ended, as JSON; 0 bytes: one file
-killed_writer.py FILE stream            many writers; prints each number that was acknowledged, until it is killed
+DIRECTORY fsync|os SEGMENT_BYTES    forks a writer for each n that kills itself at its n-th file operation;
+                                    prints how each ended, as JSON; 0 bytes: one file
+FILE stream                         many writers; prints each number that was acknowledged, until it is killed
 """
 
 import gc
@@ -13,14 +12,13 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-
 import anyio
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient
 from tests.ledger.support import Killing, fact, open_ledger, segments_of
 
+PROGRAM = "from tests.ledger.killed_writer import main; main()"
 COMMITS = (1, 3, 2)
 BACKENDS = ("asyncio", "trio")
 
@@ -75,7 +73,3 @@ def main() -> None:
         anyio.run(stream, path)
     else:
         json.dump(kill_at_each_call(path, mode, int(sys.argv[3])), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Reading beside a writer, without a lock and without touching a file (docs/ledger.md)."""
 
 import os
-import sys
 from pathlib import Path
 
 import anyio
@@ -11,9 +10,10 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import CallerError, LedgerClosed, LedgerDamaged, LedgerPathError, LedgerTailMissing
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import index_keys
+from tests.cli.commands import start_program
+from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import LEDGER, change, fact, fill, forget_index, numbers, open_ledger
 
-KILLER = Path(__file__).with_name("killed_writer.py")
 QUICK = LedgerConfig(durability="os")
 
 
@@ -168,28 +168,22 @@ async def test_readers_beside_a_busy_writer_see_a_growing_prefix(tmp_path: Path)
     """A writer in another process, killed in the end; its index is never half-seen either."""
     path = tmp_path / "l.jsonl"
     seen = 0
-    async with (
-        await anyio.open_process([sys.executable, str(KILLER), str(path), "stream"], stderr=None) as process,
-        anyio.create_task_group() as tasks,
-    ):
-        output = process.stdout
-        assert output is not None
-        await output.receive()
-
-        async def drain() -> None:
-            async for _ in output:
-                pass
-
-        tasks.start_soon(drain)
-        async with LedgerReader.open(path) as reader:
-            while seen < 3_000:
-                found = [entry.payload["n"] async for entry in reader.read(session_id="SES-0a1b2c3d")]
-                assert found == list(range(1, len(found) + 1))
-                assert len(found) >= seen
-                seen = len(found)
-                [last] = await reader.last()
-                assert last.seq >= seen
-        process.kill()
+    with start_program(PROGRAM, path, "stream") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, process.stdout.read)  # or the writer would wait for room in the pipe
+            try:
+                async with LedgerReader.open(path) as reader:
+                    while seen < 3_000:
+                        found = [entry.payload["n"] async for entry in reader.read(session_id="SES-0a1b2c3d")]
+                        assert found == list(range(1, len(found) + 1))
+                        assert len(found) >= seen
+                        seen = len(found)
+                        [last] = await reader.last()
+                        assert last.seq >= seen
+            finally:
+                process.kill()
     before = everything(tmp_path)
     async with LedgerReader.open(path) as reader:
         assert len(await numbers(reader.read(session_id="SES-0a1b2c3d"))) >= seen

@@ -1,13 +1,8 @@
-"""A process that logs signals and learns from them until it is killed. Run by `test_memory_faults.py`, not by pytest.
-
-killed_logger.py DIRECTORY     prints the number of each signal that is on disk
-"""
+"""A process that logs signals and learns from them until it is killed, and prints the number of each signal that is on disk."""
 
 import os
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 import anyio
 
@@ -15,6 +10,8 @@ from kitchener.config import LedgerConfig
 from kitchener.memory import HO3Memory
 from tests.memory.kit import ADA, BO, at, learned, open_memory
 
+PROGRAM = "from tests.memory.killed_logger import main; main()"
+"""Takes the directory."""
 SUBJECTS = (ADA, BO, "default")
 
 
@@ -41,5 +38,5 @@ async def learn(memory: HO3Memory, namespace: str, n: int) -> None:
         await memory.deactivate_overlay(overlay.artifact_id or "", "tested", at(), namespace=namespace)
 
 
-if __name__ == "__main__":
+def main() -> None:
     anyio.run(log_for_ever, Path(sys.argv[1]))

@@ -1,37 +1,30 @@
 """Killed processes and failing disks: what was acknowledged is there and adds up, and reads go on (docs/memory.md)."""
 
 import errno
-import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import EntryTooLarge, LedgerLocked, LedgerWriteError
 from kitchener.ledger import verify_file
 from kitchener.memory import HO3Memory
+from tests.cli.commands import start_program
 from tests.ledger.support import FaultFS
-from tests.memory.killed_logger import SUBJECTS
+from tests.memory.killed_logger import PROGRAM, SUBJECTS
 from tests.memory.kit import ADA, QUICK, at, learned, open_memory, recur
 from tests.memory.oracle import Files, compare
 
-KILLED = Path(__file__).with_name("killed_logger.py")
 DURABLE = LedgerConfig(linger_ms=0, accept_clock_jump=True)
 
 
 @pytest.mark.parametrize("acknowledged", [1, 7, 40])
 async def test_a_killed_process_leaves_a_prefix_that_adds_up(tmp_path: Path, acknowledged: int) -> None:
-    process = await anyio.open_process([sys.executable, str(KILLED), str(tmp_path)], stderr=None)
-    assert process.stdout is not None
-    heard = b""
-    with anyio.fail_after(30):
-        async with process:
-            while heard.count(b"\n") < acknowledged:
-                heard += await process.stdout.receive()
-            process.kill()
-    acknowledged = heard.count(b"\n")
+    with start_program(PROGRAM, tmp_path) as process:
+        assert process.stdout is not None
+        acknowledged = next(number for line in process.stdout if (number := int(line)) >= acknowledged)
+        process.kill()
     async with open_memory(tmp_path) as memory:
         logged = memory.signals.position
         assert logged >= acknowledged

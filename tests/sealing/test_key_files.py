@@ -6,7 +6,6 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kitchener.errors import SealingError
 from kitchener.sealing import Keyring
+from tests.cli.commands import start_program
 from tests.keyrings import SLOT_BYTES, as_file, change_key, key_at, name_of, slot_of
 from tests.sealing.crashes import killed_before_call
 
@@ -540,9 +540,7 @@ CREATOR = """if True:
 
 
 def test_processes_that_make_the_same_keys_at_once_agree(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CREATOR, str(tmp_path / "keys")]
-    with_pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    creators = [subprocess.Popen([*command, str(first)], **with_pipes) for first in (0, 50, 150)]
+    creators = [start_program(CREATOR, tmp_path / "keys", str(first)) for first in (0, 50, 150)]
     for creator in creators:
         assert creator.stdin is not None
         creator.stdin.write("go\n")

@@ -247,3 +247,21 @@ class Around:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.memory, name)
+
+
+class Stopping(Around):
+    """A memory that does something around the moment in which what was learned is written."""
+
+    def __init__(self, memory: HO3Memory) -> None:
+        super().__init__(memory)
+        self.before: Callable[[], Any] | None = None
+        self.after: Callable[[], Any] | None = None
+
+    async def log_overlay(self, *args: Any, **options: Any) -> str:
+        """Does what it is told before and after."""
+        if self.before is not None:
+            await self.before()
+        overlay_id = await self.memory.log_overlay(*args, **options)
+        if self.after is not None:
+            await self.after()
+        return overlay_id

@@ -1,7 +1,6 @@
 """One key, one turn: while it runs, after it has ended, after a restart, and after an abort."""
 
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
+from tests.cli.commands import finish, start_program
 
 Call = dict[str, Any]
 """The arguments of a `handle_turn`."""
@@ -354,9 +354,8 @@ anyio.run(main, backend=sys.argv[2])
 async def test_a_process_that_dies_in_a_tool_leaves_the_tools_start_on_record(tmp_path: Path, anyio_backend: str) -> None:
     """Before a tool with effects runs, its start is on disk, and so is its turn: the next process knows what it cannot know."""
     lever = Lever(read_only=False)
-    with anyio.fail_after(30):
-        died = await anyio.run_process([sys.executable, "-c", FATAL, str(tmp_path), anyio_backend], check=False, stderr=None)
-    assert died.returncode == -signal.SIGKILL
+    died = finish(start_program(FATAL, tmp_path, anyio_backend))
+    assert died.code == -signal.SIGKILL, died.err
     async with open_scripted(tmp_path, ScriptedProvider(pulling), tools=[lever.tool]) as runtime:
         with pytest.raises(OutcomeUnknown, match="pull_lever"):
             await runtime.supervisor().handle_turn("pull!", subject_id="ada", idempotency_key="k1")

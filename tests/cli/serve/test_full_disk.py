@@ -6,8 +6,6 @@ One event loop: the command has its own. The limit is a real one of the system (
 import json
 import resource
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli.commands import environment, start
+from tests.cli.commands import finish, start, start_program
 
 pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits the files of another process")
 
@@ -71,12 +69,9 @@ def test_a_server_with_a_full_disk_ends_and_the_next_one_goes_on_when_there_is_r
         assert server.process.returncode == 1, "neither done nor wrong settings: a service manager starts it again"
         assert (last.startswith("kitchener: "), "cannot write" in last, "File too large" in last) == (True, True, True)
 
-    command = [sys.executable, "-c", _WITHOUT_ROOM, "serve", "--port", "0"]
-    full = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert (full.returncode, full.stdout, "index rebuilt" in full.stderr) == (1, "", False), "what the index knows is kept"
-    assert "cannot hold the ledger's index" in full.stderr
+    full = finish(start_program(_WITHOUT_ROOM, "serve", "--port", "0", cwd=tmp_path))
+    assert (full.code, full.out, "index rebuilt" in full.err) == (1, "", False), "what the index knows is kept"
+    assert "cannot hold the ledger's index" in full.err
 
     with Served(tmp_path) as server:
         status, found = server.post(path, first, "key-1")

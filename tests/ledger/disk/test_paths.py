@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from kitchener.errors import LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.ledger.disk.file_ops import FileOps
+from tests.cli.commands import finish, start_program
 from tests.ledger.support import FaultFS, fact, fill, numbers, open_ledger
 
 HOLD = """
@@ -169,7 +169,6 @@ async def test_a_file_that_is_swapped_while_open_takes_no_more_entries(tmp_path:
 LIMITED = """
 import resource, signal, sys, anyio
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
 from kitchener.errors import LedgerWriteError
 from tests.ledger.support import fact, open_ledger
 
@@ -194,9 +193,9 @@ anyio.run(main)
 
 async def test_a_true_partial_write_by_the_operating_system(tmp_path: Path) -> None:
     """A file size limit makes the kernel itself write a part and then refuse (EFBIG)."""
-    path, root = tmp_path / "l.jsonl", Path(__file__).resolve().parent.parent.parent.parent
-    run = await anyio.run_process([sys.executable, "-c", LIMITED, str(path), str(root)], check=False, stderr=subprocess.STDOUT)
-    assert run.returncode == 7, run.stdout.decode()
+    path = tmp_path / "l.jsonl"
+    run = finish(start_program(LIMITED, path))
+    assert run.code == 7, run.err
     async with open_ledger(path) as ledger:
         assert ledger.recovered is not None
         assert await numbers(ledger.read()) == list(range(1, 22))

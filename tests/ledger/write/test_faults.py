@@ -5,9 +5,7 @@ is a typed refusal.
 """
 
 import errno
-import json
 import signal
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,10 +19,11 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
 from kitchener.ledger.disk.file_ops import FileOps
+from tests.cli.commands import finish, start_program
+from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
 from tests.logs import captured_logs
 
-KILLER = Path(__file__).parents[1] / "killed_writer.py"
 COMMITS = (1, 3, 2)
 
 
@@ -155,8 +154,7 @@ async def test_a_process_that_is_killed_at_any_call_loses_nothing_it_acknowledge
     tmp_path: Path, durability: str, segment_bytes: int
 ) -> None:
     """Another process, `kill -9` at its n-th file operation, for every n."""
-    run = await anyio.run_process([sys.executable, str(KILLER), str(tmp_path), durability, str(segment_bytes)])
-    outcomes: list[dict[str, Any]] = json.loads(run.stdout)
+    outcomes: list[dict[str, Any]] = finish(start_program(PROGRAM, tmp_path, durability, str(segment_bytes))).json
     assert len(outcomes) > 15
     assert [outcome["signal"] for outcome in outcomes[:-1]] == [signal.SIGKILL] * (len(outcomes) - 1)
     assert outcomes[-1] == {"signal": 0, "acknowledged": [1, 4, 6], "path": outcomes[-1]["path"]}
@@ -170,16 +168,9 @@ async def test_a_writer_killed_in_full_flight_loses_nothing_it_acknowledged(tmp_
     """Many writers at once, killed without warning after some thousands of entries."""
     path = tmp_path / "l.jsonl"
     for minimum in (1, 700, 3_000):
-        command = [sys.executable, str(KILLER), str(path), "stream"]
-        process = await anyio.open_process(command, stderr=None)
-        acknowledged = 0
-        assert process.stdout is not None
-        async with process:
-            rest = b""
-            while acknowledged < minimum:
-                rest += await process.stdout.receive()
-                *lines, rest = rest.split(b"\n")
-                acknowledged = int(lines[-1]) if lines else acknowledged
+        with start_program(PROGRAM, path, "stream") as process:
+            assert process.stdout is not None
+            acknowledged = next(number for line in process.stdout if (number := int(line)) >= minimum)
             process.kill()
         data = path.read_bytes()
         path.write_bytes(b"".join(data.splitlines(keepends=True)[: acknowledged - 1]))

@@ -23,6 +23,7 @@ from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
 from kitchener.sealing.subject_key import Mac
+from tests.cli.commands import finish, start_program
 from tests.keyrings import change_key, key_at
 from tests.ledger.support import forget_index, open_ledger
 
@@ -500,7 +501,8 @@ def test_no_nonce_is_used_twice_also_not_by_a_forked_child(tmp_path: Path) -> No
         assert len(used) == 1_500
         assert len(set(used)) == 1_500
     """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "keys")], check=True, timeout=60)
+    done = finish(start_program(code, tmp_path / "keys"))
+    assert done.code == 0, done.err
 
 
 def test_a_digest_of_content_is_an_hmac_over_opening_and_data(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """A session moves to another root as a folder, goes on there, and replays there (docs/sessions.md)."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from kitchener.runtime import SessionExport, erase_subject, export_session, impo
 from kitchener.sealing import Keyring
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
+from tests.cli.commands import finish, start_program
 from tests.erasure.kit import ADA, BO, TALK, converse, fetch, fill, running
 from tests.erasure.kit import config as sealed_config
 from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all
@@ -297,8 +296,7 @@ async def test_an_import_that_is_killed_leaves_no_session_and_the_next_one_compl
     steps = len({each.name for each in (tmp_path / "folder").iterdir()} - {"manifest.json", "sources.json", "subject.key"})
     for killed_after in range(1, steps + 1):
         root = tmp_path / f"b{killed_after}"
-        arguments = [sys.executable, "-c", KILLED, str(tmp_path / "folder"), str(root), str(killed_after)]
-        assert subprocess.run(arguments, check=False, cwd=tmp_path).returncode == 9  # noqa: ASYNC221 - ends by itself
+        assert finish(start_program(KILLED, tmp_path / "folder", root, str(killed_after), cwd=tmp_path)).code == 9
         is_there = killed_after == steps
         assert (await import_session(tmp_path / "folder", root=root)).was_there == is_there
         for name, count in {"ho1m": "HO1/ADMIN", "ho2m": "HO2/ADMIN", "signals": "HOT/memory"}.items():
