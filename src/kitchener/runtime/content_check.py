@@ -18,7 +18,7 @@ from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.entries import PartAttachedPayload, payload_as
 from kitchener.records.parts import StoredPart
-from kitchener.runtime.ledger_paths import index_dir, sealer_of, supervisors_ledgers
+from kitchener.runtime.root_layout import index_dir, sealer_of, supervisors_ledgers
 
 _WANTED = (events.PART_ATTACHED, events.SUBJECT_ERASED)
 

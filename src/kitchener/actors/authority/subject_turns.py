@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.context import Item, Ruleset, evidence_item
-from kitchener.context.fold.events import Brought, Said, read_event
+from kitchener.context.fold.context_events import Brought, Said, read_event
 from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events

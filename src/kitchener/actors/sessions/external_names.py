@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from kitchener.ids import SessionId
-from kitchener.ledger.ledger import LedgerGroup
+from kitchener.ledger.protocols import LedgerGroup
 from kitchener.records import events
 
 OwnedName = tuple[str | None, str]

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
+from kitchener.context.fold.context_events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold import events as ev
+from kitchener.context.fold import context_events as ev
 from kitchener.context.fold.items import shortened
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
