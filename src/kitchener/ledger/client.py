@@ -379,7 +379,7 @@ class LedgerClient(LedgerReads):
         return LedgerWriteError(str(self.path), self.storage.journal.problem or "an earlier commit failed")
 
     async def _close(self, *, is_failing: bool) -> None:
-        """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is on its way."""
+        """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is already raised."""
         self._is_closed = self._stopped = True
         if self.storage.journal.is_forked:
             return  # this is a forked child; the file and the lock belong to the parent

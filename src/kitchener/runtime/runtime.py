@@ -70,7 +70,7 @@ class Runtime:
         self.gateway: PromptGateway = shared.models
         """The gateway that HO1 calls."""
         self.telemetry: Telemetry | None = shared.telemetry
-        """What tells OpenTelemetry of turns; None: nobody asked for it."""
+        """Reports turns to OpenTelemetry; None: telemetry is off."""
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
@@ -79,8 +79,8 @@ class Runtime:
         """The supervisor of an agent class; every call returns the same object.
 
         Raises:
-            CallerError: `agent_class` is no name of a class; or other classes are configured and it is not; or none is, and
-                `max_agent_classes` are open
+            CallerError: `agent_class` is not a valid name; or it is not among the configured classes; or no class is configured
+                and `max_agent_classes` are open
             ConfigError, PromptError, ToolError: the class cannot be built from its settings
         """
         return self._agent(agent_class).supervisor
@@ -446,7 +446,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
 
 
 def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], telemetry: Telemetry | None) -> LLMGateway:
-    """The gateway over these providers. With telemetry it also tells of each attempt."""
+    """The gateway over these providers. With telemetry, it also reports each attempt."""
     if telemetry is None:
         return LLMGateway(config.router, providers, limits=config.limits)
     return telemetry.gateway(config.router, providers, config.limits)

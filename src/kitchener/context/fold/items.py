@@ -354,7 +354,7 @@ def terse(item: Item, estimate: Estimator) -> Item:
 
 
 def unspoken(item: Item) -> Item:
-    """An item of which nothing is shown, because its text says nothing."""
+    """An item that is never shown, because it has no text."""
     return item._replace(text="", stub="", tokens=0, stub_tokens=0)
 
 

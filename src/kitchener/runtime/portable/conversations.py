@@ -162,7 +162,7 @@ class ConversationsToAdd:
         self._conversations = iter(file)
 
     def take(self, conversation: SpokenConversation) -> None:
-        """Adds one that a program has at hand, in place of those of the file.
+        """Adds a conversation that a program passes in, in place of those of the file.
 
         Raises:
             InvalidMessage: a message is empty, does not fit into one entry, or there are too many
