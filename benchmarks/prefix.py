@@ -29,7 +29,7 @@ from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
-from kitchener.runtime.ledger_paths import open_readers
+from kitchener.runtime.root_layout import open_readers
 from kitchener.testing import FakeClock, ScriptedProvider
 from kitchener.tuning import CAUSES, read_prefixes, session_breaks
 from kitchener.tuning.prompt_prefixes import counted_causes

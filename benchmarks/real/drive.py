@@ -25,7 +25,7 @@ from kitchener.records.entries import TurnCompletedPayload, opened, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.replaying import read_prompts
 from kitchener.runtime import load_config
-from kitchener.runtime.ledger_paths import open_reader, sealer_of
+from kitchener.runtime.root_layout import open_reader, sealer_of
 
 SUBJECTS = ("ada", "ben")
 SETTINGS = {

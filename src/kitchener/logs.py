@@ -58,7 +58,7 @@ def _only_if_read(logger: logging.Logger, method: str, event: MutableMapping[str
 
 
 def _with_fields(_: logging.Logger, __: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
-    """Adds what `FIELDS` give. A field that the event has by itself stays."""
+    """Adds the fields that `FIELDS` return. Fields of the event itself are kept."""
     for fields in FIELDS:
         for key, value in fields().items():
             event.setdefault(key, value)

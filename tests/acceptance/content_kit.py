@@ -11,7 +11,7 @@ from kitchener import HO2Config, Runtime, RuntimeConfig, open_runtime
 from kitchener.config import LedgerConfig, LimitsConfig, RouterConfig
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records.prompt import PromptRequest
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 
 ADA, BO = "ada", "bo"

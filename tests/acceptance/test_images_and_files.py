@@ -23,7 +23,7 @@ from kitchener.records.parts import StoredPart
 from kitchener.replaying import read_prompts
 from kitchener.runtime import erase_subject, export_session, import_session
 from kitchener.runtime.content_check import check_content, remove_orphans
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.content_kit import ADA, BO, NOTES, PDF, blobs, config, entries, model, png, replies, running, shown
 from tests.acceptance.context.context_kit import last_lists

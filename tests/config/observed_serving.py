@@ -16,7 +16,7 @@ from kitchener.cli.serve.root_wait import wait_for_root
 from kitchener.config import RuntimeConfig, ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
-from kitchener.runtime.ledger_paths import ledger_paths
+from kitchener.runtime.root_layout import ledger_paths
 from kitchener.serve.application import open_listener
 from kitchener.serve.log_limit import limited
 from kitchener.testing import ScriptedProvider

@@ -18,7 +18,7 @@ from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records import events
 from kitchener.runtime import Runtime
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.root_layout import sealer_of
 from tests.acceptance.stack import places, scripted_config
 from tests.faults.crash_load import EFFECTS, SESSIONS, digest_of, message_of, namespaces, reply_of, session_of
 

@@ -54,7 +54,7 @@ from kitchener.config import HO2Config, LimitsConfig, McpServerConfig, RouterCon
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
-from kitchener.context.fold.events import Asked
+from kitchener.context.fold.context_events import Asked
 from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import relayed_speakers

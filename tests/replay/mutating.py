@@ -39,7 +39,7 @@ from tests.replay.mutants import Mutant, mutants_of
 from tests.replay.rerun import Session
 
 POLICY: Final = (
-    "context.fold.events",
+    "context.fold.context_events",
     "context.fold.chat_messages",
     "context.fold.excerpts",
     "context.flags",

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 
 from kitchener.replaying import open_replays
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus
 
 Session = tuple[str, str]

@@ -9,7 +9,7 @@ import pytest
 from kitchener.config import HO3MemoryConfig, RuntimeConfig
 from kitchener.replaying import ReplayReport, open_replays
 from kitchener.runtime import open_runtime
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from kitchener.sealing import Keyring
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.memory.remembering import LESSON

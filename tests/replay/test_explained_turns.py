@@ -9,7 +9,7 @@ from kitchener.inspection.prefix_breaks import read_breaks
 from kitchener.inspection.spending import Spending, read_spending
 from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.replaying import open_replays
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus
 
 _COMPARED = 12

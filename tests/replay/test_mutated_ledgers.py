@@ -12,7 +12,7 @@ from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import Replays, open_replays
 from kitchener.replaying.consolidations import ConsolidationTape
 from kitchener.replaying.tape import Tape
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from kitchener.signing import Signer, load_signer
 from tests.replay import corpus
 from tests.replay.recording import KEY, record

@@ -13,7 +13,7 @@ from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, PromptError
 from kitchener.replaying import open_replays
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus
 
 ASSETS = files("kitchener.actors") / "assets"

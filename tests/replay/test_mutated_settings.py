@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from kitchener.config import RuntimeConfig
 from kitchener.replaying import open_replays
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus
 from tests.replay.knobs import KNOBS, Policy
 

@@ -10,7 +10,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.replaying import ReplayReport, open_replays
 from kitchener.replaying.tape import Tape
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus, golden_roots
 from tests.replay.test_replay_diverges import found_in
 

@@ -24,7 +24,7 @@ from kitchener.replaying import TurnPrompts, read_prompts
 from kitchener.replaying.recorded.sources import RecordedSources, changed_sources
 from kitchener.runtime import open_runtime
 from kitchener.runtime.erasure import erase_subject
-from kitchener.runtime.ledger_paths import agent_classes, ledger_paths, settings_of
+from kitchener.runtime.root_layout import agent_classes, ledger_paths, settings_of
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK, scripted_config
 from tests.cli.commands import finish, start

@@ -20,8 +20,8 @@ import pytest
 from kitchener.actors.tools.named_tools import load_tools
 from kitchener.ledger.verify.verification import verify_file
 from kitchener.replaying import ReplayReport, open_replays
-from kitchener.runtime.ledger_paths import agent_classes, settings_of
 from kitchener.runtime.loading import load_config
+from kitchener.runtime.root_layout import agent_classes, settings_of
 from kitchener.signing import make_key
 from tests.replay import corpus, golden_roots, programs
 

@@ -11,7 +11,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.replaying import open_replays, replay_session
 from kitchener.replaying.recorded.routes import Routes
 from kitchener.runtime import open_runtime
-from kitchener.runtime.ledger_paths import settings_of
+from kitchener.runtime.root_layout import settings_of
 from kitchener.testing import ScriptedProvider, prompt_request
 from tests.acceptance.stack import echo, scripted_config
 from tests.replay import corpus, golden_roots

@@ -18,7 +18,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import open_replays
 from kitchener.runtime import Runtime, open_runtime
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.root_layout import sealer_of
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
 from kitchener.tuning import BisectQuestion, BisectReport, bisect, bisection

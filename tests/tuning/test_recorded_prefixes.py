@@ -10,7 +10,7 @@ import pytest
 from kitchener import tool
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
-from kitchener.runtime.ledger_paths import open_readers, sealer_of
+from kitchener.runtime.root_layout import open_readers, sealer_of
 from kitchener.testing import ScriptedProvider
 from kitchener.tuning import BreakCause, read_prefixes, session_breaks
 from tests.acceptance.stack import open_scripted, scripted_config

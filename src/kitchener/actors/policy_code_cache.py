@@ -1,7 +1,7 @@
 """Keeps the hash of the policy code beside Python's compiled files, because parsing the code is a fifth of a command's start.
 
 The hash is kept under a digest of the whole text that it is computed from, so an edited module has a hash of its own at once.
-Whoever can change the file can change the compiled code beside it too. `policy_identity.py` computes the hash.
+Anyone who can change the file can change the compiled code beside it, too. `policy_identity.py` computes the hash.
 """
 
 import json

@@ -21,7 +21,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.inspection.shown_text import counted
 from kitchener.replaying import ReplayReport, SourceChange, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
-from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 
 R = TypeVar("R", ReplayReport, WhatIfReport)
 Tools = Annotated[

@@ -1,7 +1,7 @@
 """The Context Authority: decides by explicit events and a token budget which past items a model sees. Pure."""
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold.events import SourceEvent, make_event, read_event
+from kitchener.context.fold.context_events import SourceEvent, make_event, read_event
 from kitchener.context.fold.items import Item, bias_item, estimator, evidence_item, recalled
 from kitchener.context.fold.state import ContextState, fold
 from kitchener.context.fold.tool_results import ToolResult, result_id, result_item

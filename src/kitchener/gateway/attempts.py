@@ -192,7 +192,7 @@ class Attempts:
     has_begun: bool
     """Whether a worker began the newest attempt."""
     outlet: Outlet[TextPiece | StreamRestart] | None
-    """Where the text of a stream goes; None: the asker wants the complete answer only."""
+    """Receives the text of a stream; None: the caller wants only the complete answer."""
 
     def __init__(
         self, request: PromptRequest, ways: Sequence[PlannedAttempt], on_attempt: OnAttempt, rules: CallSettings

@@ -160,14 +160,14 @@ class LLMGateway:
         return {each: ProviderUsage(*map(sum, zip(*map(astuple, used.values()), strict=True))) for each, used in by_provider}
 
     def usage_by_model(self) -> dict[str, dict[str, ProviderUsage]]:
-        """The same by provider and model."""
+        """What the calls used, by provider and model. Built-in ones are left out."""
         targets = self._rules.targets.items()
         return {name: {model: replace(each) for model, each in target.used.items()} for name, target in targets if target.used}
 
     def failures_by_model(self) -> dict[str, dict[str, dict[ProviderReason, FailureCounts]]]:
         """How many calls failed since the gateway began, by provider, model and reason. Built-in providers are left out.
 
-        Calls that a full queue refused are in `statistics`, and those whose asker has gone are no failures.
+        `statistics` counts calls that a full queue refused. A call whose caller has left is not a failure.
         """
         return {
             name: {model: {why: replace(each) for why, each in of.items()} for model, of in target.failures.items()}

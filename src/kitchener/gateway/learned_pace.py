@@ -7,8 +7,8 @@ All times are on the event loop's clock, passed in as `now`. This module awaits 
 from typing import Final
 
 FIRST_PER_S: Final = 10.0
-"""Calls a second with which the search for the pace begins, while nothing is known. It only costs a few refused calls if the
-provider allows less, since each refusal stops the calls at once."""
+"""Calls a second at the start of the search for the pace. If the provider allows less, this costs only a few refused calls,
+since each refusal stops the calls at once."""
 DOUBLING_S: Final = 1.0
 """The pace doubles in this time during the search."""
 START_SHARE: Final = 0.9
@@ -20,11 +20,11 @@ FLAT_CALLS: Final = 10.0
 """Slow paces grow in this number of calls, since fewer would be no evidence."""
 LONGEST_FLAT_S: Final = 30.0
 FREE_FACTOR: Final = 100.0
-"""A pace that has grown to so many times its measure is no limit any more."""
+"""A pace that has grown to this multiple of the measured one no longer limits the calls."""
 SLACK_S: Final = 0.1
 """Time by which late calls may catch up, so that timers that fire late do not slow the calls down."""
 IDLE_S: Final = 1.0
-"""After a pause of this length in which nobody waited, the calls before it do not tell what the provider lets through."""
+"""After a pause of this length in which no call waited, the calls before the pause do not show what the provider allows."""
 
 _RECOVERS_AT: Final = (1.0 - START_SHARE) ** (1 / 3)
 """When the measured pace is reached again, as a share of the flat time. The curve is a cubic one with its flat part there."""
@@ -86,7 +86,7 @@ class LearnedPace:
         self.ready_at = max(self.ready_at, now - SLACK_S) + 1.0 / self.per_s(now)
 
     def refuse(self, began_at: float, now: float, asked_pause_s: float | None) -> bool:
-        """Slows the calls down after a refusal. Returns whether it was news.
+        """Slows the calls down after a refusal. Returns False if a refusal of calls in flight has done so already.
 
         Args:
             began_at: when the refused call began
@@ -104,7 +104,7 @@ class LearnedPace:
         return is_news
 
     def _measure(self, now: float) -> None:
-        """Takes what passed since the last refusal as the pace; if nothing did, half the present one."""
+        """Measures the pace as the calls that passed since the last refusal; if none passed, halves the present pace."""
         passed, seconds = self._passed - 1, now - self._counted_from  # the refused call did not pass
         if self._cut_at == float("-inf"):
             pass  # calls before the first refusal were not counted
@@ -115,7 +115,7 @@ class LearnedPace:
         else:
             self._base = max(self.per_s(now) / 2.0, 1.0 / self._slowest_s)
             self._failed_rounds += 1
-            self.ready_at = now  # the refused call took nothing of the provider, so only the pause counts
+            self.ready_at = now  # the refused call used no capacity of the provider, so only the pause counts
         self._cut_at = self._counted_from = self._grows_from = now
         self._passed = 0
 

@@ -12,10 +12,12 @@ from kitchener.errors import NotOnRecord
 from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.disk.scan import may_be_ledger
+from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.events import index_keys
-from kitchener.runtime.ledger_paths import (
+from kitchener.runtime.memories import memory_config
+from kitchener.runtime.root_layout import (
     LedgerName,
     agent_of,
     class_of,
@@ -23,7 +25,6 @@ from kitchener.runtime.ledger_paths import (
     open_reader,
     sealer_of,
 )
-from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Sealer
 
 DEFAULT_AGENT: Final = "ADMIN"
@@ -98,7 +99,7 @@ class LedgerPaths:
         if not _is_there(path):
             yield None
             return
-        index_dir = self.root / "index" if path.is_relative_to(self.root) else None
+        index_dir = index_dir_of(self.root) if path.is_relative_to(self.root) else None
         keys = index_keys if is_ho2m else None
         async with LedgerReader.open(path, index_dir=index_dir, index_keys=keys, sealer=self.sealer()) as reader:
             yield reader

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from kitchener.clock import iso, to_us
 from kitchener.config import HO3MemoryConfig
 from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
@@ -36,8 +37,8 @@ class SignalView:
             "count": gate.count,
             "sessions": gate.session_count,
             "session_ids": [] if total is None else list(total.session_ids),
-            "first_seen": None if total is None else total.first_seen.isoformat(timespec="microseconds"),
-            "last_seen": None if total is None else total.last_seen.isoformat(timespec="microseconds"),
+            "first_seen": None if total is None else iso(to_us(total.first_seen)),
+            "last_seen": None if total is None else iso(to_us(total.last_seen)),
             "decay": None if total is None else total.decay,
             "gate": {
                 "state": gate.reason,

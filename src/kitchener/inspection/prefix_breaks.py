@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.runtime.ledger_paths import open_readers
+from kitchener.runtime.root_layout import open_readers
 from kitchener.tuning import BreakCause, read_prefixes, session_breaks
 from kitchener.tuning.prompt_prefixes import causes_text
 

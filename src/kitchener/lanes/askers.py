@@ -1,8 +1,8 @@
 """Knows for whom a task works: the context of the asker of a message, and the turn that waits for it.
 
-A turn that is cut off at its deadline may have waited for room in a full queue all the time. The queue is then the cause, and
-the turn's end says so. A cancellation carries no reason, so the queue leaves its refusal at the turn. The mailbox sets
-`ASKERS_CONTEXT` in its workers, and the runner of turns sets `WAITING_TURN`.
+If a turn passes its deadline while it waits for room in a full queue, the queue is the cause, and the end of the turn says so.
+A cancellation carries no reason, so the queue leaves its refusal at the turn. The mailbox sets `ASKERS_CONTEXT` in its workers,
+and the runner of turns sets `WAITING_TURN`.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,9 +20,8 @@ _T = TypeVar("_T")
 
 
 def take_from_asker(variable: ContextVar[_T | None]) -> None:
-    """Gives the worker that runs here its asker's value of a variable, until it takes another message.
-
-    Outside of a worker nothing changes: the task has the value already.
+    """Sets a context variable of the present worker to its asker's value, until the worker takes another message. Does nothing
+    outside of a worker, where the task has the value already.
     """
     context = ASKERS_CONTEXT.get()
     if context is not None:

@@ -135,7 +135,7 @@ class Outlet(Generic[ItemT]):
         self._nudge, self._signal = nudge, signal
 
     def release(self) -> None:
-        """Lets go of the asker, which has left. Otherwise message, outlet and envelope would hold each other."""
+        """Drops the reference to the asker, which has left. Otherwise message, outlet and envelope would form a cycle."""
         self._nudge = None
 
     async def give(self, item: ItemT) -> None:

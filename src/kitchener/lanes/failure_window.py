@@ -16,7 +16,7 @@ class FailureWindow:
         self._failures: deque[tuple[float, object]] = deque()
 
     def add(self, now: float, origin: object) -> bool:
-        """Counts a failure. Returns whether there are now too many.
+        """Counts a failure. Returns whether there are too many within the window.
 
         Args:
             now: on the event loop's clock, seconds

@@ -70,7 +70,7 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         """Workers that were started or woken and have not looked into the queue yet."""
         self.pacing = limits.pacing
         self.alarm: Wakeup | None = None
-        """Wakes the one worker that sleeps until the pacing lets the first message begin; None: none does."""
+        """Wakes the one worker that sleeps until the pacing lets the first message begin; None: no worker sleeps."""
         self.due = NEVER
         """When that worker wakes, on the event loop's clock."""
 

@@ -37,6 +37,7 @@ from kitchener.ledger.format.lines import (
     is_ledger_id,
     session_of,
 )
+from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.ledger.verify.checkpoint import Checkpoint, sign_ledger
 from kitchener.ledger.verify.recovery import Recovered
@@ -139,7 +140,7 @@ class LedgerClient(LedgerReads):
             storage = open_storage(
                 path,
                 ledger_id,
-                index_dir=Path(index_dir) if index_dir is not None else path.parent / "index",
+                index_dir=Path(index_dir) if index_dir is not None else index_dir_of(path.parent),
                 ops=file_ops or FileOps(),
                 index_keys=index_keys,
                 opener=sealer.open if sealer is not None else None,
@@ -378,7 +379,7 @@ class LedgerClient(LedgerReads):
         return LedgerWriteError(str(self.path), self.storage.journal.problem or "an earlier commit failed")
 
     async def _close(self, *, is_failing: bool) -> None:
-        """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is on its way."""
+        """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is already raised."""
         self._is_closed = self._stopped = True
         if self.storage.journal.is_forked:
             return  # this is a forked child; the file and the lock belong to the parent

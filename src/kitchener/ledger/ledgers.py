@@ -12,7 +12,7 @@ from kitchener.config import LedgerConfig
 from kitchener.ids import path_part
 from kitchener.lanes.durations import DurationCounts
 from kitchener.ledger.client import LedgerClient
-from kitchener.ledger.ledger import Ledger
+from kitchener.ledger.protocols import Ledger
 from kitchener.ledger.write.commit_group import CommitGroup, OnFailure
 from kitchener.records.events import index_keys
 from kitchener.sealing import Sealer

@@ -20,6 +20,7 @@ from kitchener.ledger.disk.volume import open_volume
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, IndexKeys, Mark, other_bytes
 from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path, keys_name
+from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.reads import LedgerReads, Snapshot
@@ -31,7 +32,6 @@ from kitchener.sealing import Sealer
 
 _log = get_logger(__name__)
 T = TypeVar("T")
-_LEVELS_UP = 4
 _TRIES = 100
 """Most attempts to read while the writer keeps finishing segments."""
 _TAIL_ENTRIES = 200_000
@@ -70,7 +70,7 @@ class LedgerReader(LedgerReads):
             LedgerDamaged: earlier data does not verify
         """
         path = Path(path)
-        index_dirs = [Path(index_dir)] if index_dir is not None else index_dirs_of(path)
+        index_dirs = [Path(index_dir)] if index_dir is not None else index_dirs_near(path)
         file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, index_dirs, index_keys, sealer))
         reader = cls(path, file, index_keys)
         try:
@@ -98,11 +98,6 @@ class LedgerReader(LedgerReads):
 
     def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot | None]:
         return self._file.refresh
-
-
-def index_dirs_of(path: Path) -> list[Path]:
-    """The directories that may hold a ledger's index: `index` beside the file, or in one of the three directories above."""
-    return [above / "index" for above in [*path.absolute().parents][:_LEVELS_UP]]
 
 
 class _File:

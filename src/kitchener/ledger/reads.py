@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import anyio
 
 from kitchener.errors import CallerError, LedgerClosed, LedgerError
-from kitchener.ledger.batched_reads import BatchedReads
+from kitchener.ledger.batched_questions import BatchedQuestions
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import NO_END, IndexKeys, Mark, StoredEntry
 from kitchener.ledger.index.query import EntrySearch, Query
@@ -131,7 +131,7 @@ class LedgerReads(ABC):
         self._index_keys = index_keys
         self._is_closed = False
         self._reads = anyio.CapacityLimiter(1)
-        self._short = BatchedReads(self._reads)
+        self._short = BatchedQuestions(self._reads)
 
     @abstractmethod
     def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot | None]:

@@ -1,7 +1,8 @@
 """Runs a server as a command and carries its messages: one line of JSON each, up to a longest line.
 
-A longer line is read to its end and dropped, and the call that it answers becomes an error. The vendor's transport would hold
-a line of any length, and copy it anew with each part that comes. `connection.py` uses this one. Explained in `docs/mcp.md`.
+A longer line is read to its end and dropped, and the call that it answers becomes an error. The vendor's transport would hold a
+line of any length, and copy the whole line with each part that comes. `connection.py` uses this one. Explained in
+`docs/mcp.md`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Speaks the protocol with one server, over a command's input and output or over HTTP, by the extra `mcp`.
 
-One connection lives for one start of a server. `server.py` opens it anew after a failure. This is the only module that knows
+One connection lives for one start of a server. `server.py` opens a new one after a failure. This is the only module that knows
 the vendor's library, and it offers servers neither roots nor sampling nor logging. Explained in `docs/mcp.md`.
 """
 

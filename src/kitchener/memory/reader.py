@@ -18,6 +18,7 @@ from kitchener.errors import CallerError
 from kitchener.ids import check_subject_id, split_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.lines import NO_END
+from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
@@ -219,7 +220,7 @@ class MemoryReader(ReadOperations):
             LedgerDamaged: earlier data does not verify
         """
         config = config or HO3MemoryConfig()
-        where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
+        where, index = memory_dir(plane_root, config), index_dir_of(plane_root)
         async with (
             LedgerReader.open(
                 where / SIGNALS_FILE, ledger_id=SIGNALS, index_dir=index, index_keys=signal_keys, sealer=sealer

@@ -18,6 +18,7 @@ from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.errors import CallerError
 from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.erasure import ErasureCounts, find_traces
 from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_of
 from kitchener.memory.reader import (
@@ -291,7 +292,7 @@ class HO3Memory(SignalOperations):
             LedgerError: a ledger is damaged, locked, or cannot be at its path
         """
         config, clock = config or HO3MemoryConfig(), clock or SystemClock()
-        where, index = memory_dir(plane_root, config), Path(plane_root) / "index"
+        where, index = memory_dir(plane_root, config), index_dir_of(plane_root)
         opened = partial(
             LedgerClient.open, config=ledger_config, clock=clock, index_dir=index, sealer=sealer, file_ops=file_ops
         )

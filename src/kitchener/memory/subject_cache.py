@@ -178,7 +178,7 @@ class SubjectCache:
 
     async def _perform(self, look: _LookUp) -> None:
         try:
-            await anyio.lowlevel.checkpoint()  # lets the tasks that are ready now join this look-up
+            await anyio.lowlevel.checkpoint()  # lets other ready tasks join this look-up
             async with self._looking:
                 self._next_look = None
                 look.known = await self._find_known(look.wanted)

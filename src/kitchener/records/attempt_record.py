@@ -61,7 +61,7 @@ class UnansweredCall:
 
     @property
     def words(self) -> str:
-        """The newest attempts of the call and what came of each, for people; "": a model answered, or none was asked."""
+        """The newest attempts of the call and the outcome of each, for people; "": a model answered, or none was asked."""
         return "; ".join([_words(each) for each in list(self._attempts.values())[-_SHOWN_ATTEMPTS:]])
 
 

@@ -93,7 +93,7 @@ def reply_text(response: str) -> str:
 
 
 def told_reply(completed: Mapping[str, object]) -> str:
-    """The reply in a `TURN_COMPLETED` as later turns are told of it: with the calls that it left to the client.
+    """The reply in a `TURN_COMPLETED` as later turns show it: with the calls that it left to the client.
 
     Without them, a reply that only called tools would be empty, which model providers refuse.
     """

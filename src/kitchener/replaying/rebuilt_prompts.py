@@ -37,7 +37,7 @@ from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays, replays_now
 from kitchener.replaying.tape import Diverged, Tape, TurnTape
-from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.sealed_root import why_unreadable
 from kitchener.runtime.tools.connected_servers import PREFIX as SERVER_PREFIX
 

@@ -12,7 +12,7 @@ from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
 from kitchener.ids import EntryId
 from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
-from kitchener.ledger.ledger import ReadConditions
+from kitchener.ledger.protocols import ReadConditions
 from kitchener.records.ref import Ref
 from kitchener.replaying.tape import Tape
 from kitchener.sealing import Sealer

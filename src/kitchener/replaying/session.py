@@ -45,7 +45,7 @@ from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayRep
 from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of
 from kitchener.runtime.agent import tools_of
-from kitchener.runtime.ledger_paths import agent_classes, class_of, settings_of
+from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
 
 _ANONYMOUS: Final = anonymous_subject("")

@@ -13,7 +13,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.replaying.report import lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
-from kitchener.runtime.ledger_paths import agent_of
+from kitchener.runtime.root_layout import agent_of
 
 _PATHS: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
 """Settings that say where sessions are recorded; the other policy reads from there too."""

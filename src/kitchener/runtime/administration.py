@@ -19,10 +19,10 @@ from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.content_check import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
-from kitchener.runtime.ledger_paths import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.portable.conversations import ConversationsImport, import_conversations
 from kitchener.runtime.portable.importer import SessionImport, import_session
+from kitchener.runtime.root_layout import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
 from kitchener.runtime.runtime import open_runtime
 
 R = TypeVar("R")

@@ -45,9 +45,9 @@ from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.prompt import PromptGateway, Provider
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder
-from kitchener.runtime.ledger_paths import index_dir, ledger_paths
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.memories import memory_of
+from kitchener.runtime.root_layout import index_dir, ledger_paths
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools

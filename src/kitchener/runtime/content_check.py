@@ -18,7 +18,7 @@ from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.entries import PartAttachedPayload, payload_as
 from kitchener.records.parts import StoredPart
-from kitchener.runtime.ledger_paths import index_dir, sealer_of, supervisors_ledgers
+from kitchener.runtime.root_layout import index_dir, sealer_of, supervisors_ledgers
 
 _WANTED = (events.PART_ATTACHED, events.SUBJECT_ERASED)
 
@@ -36,7 +36,7 @@ class ContentReport(NamedTuple):
     """What the images and files of a root are like."""
 
     parts: int
-    """Number of entries that name one, without those of erased subjects."""
+    """Number of entries that name a part, without entries of erased subjects."""
     faults: tuple[ContentFault, ...]
     orphans: tuple[Path, ...]
     """Files that no entry names."""
@@ -115,7 +115,7 @@ async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> t
 
 
 async def recorded_parts(config: RuntimeConfig) -> AsyncIterator[RecordedPart]:
-    """Yields every image and file that is on record, without those of subjects who were erased later."""
+    """Yields every recorded image and file, except those of subjects erased later."""
     for path in supervisors_ledgers(config).values():
         found = dict[str, list[RecordedPart]]()
         async with LedgerReader.open(path, index_dir=index_dir(config), sealer=sealer_of(config)) as reader:

@@ -28,7 +28,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
 from kitchener.records import events
-from kitchener.runtime.ledger_paths import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.root_layout import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
 

@@ -44,7 +44,6 @@ from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.ledger_paths import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.portable.conversation_file import SpokenConversation
@@ -52,10 +51,11 @@ from kitchener.runtime.portable.conversations import ConversationsToAdd, check_t
 from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_before import spent_since
+from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
-from kitchener.telemetry.chosen_telemetry import open_telemetry
+from kitchener.telemetry.chosen_telemetry import chosen_telemetry
 from kitchener.telemetry.port import Telemetry
 
 _log = get_logger(__name__)
@@ -70,7 +70,7 @@ class Runtime:
         self.gateway: PromptGateway = shared.models
         """The gateway that HO1 calls."""
         self.telemetry: Telemetry | None = shared.telemetry
-        """What tells OpenTelemetry of turns; None: nobody asked for it."""
+        """Reports turns to OpenTelemetry; None: telemetry is off."""
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
@@ -79,8 +79,8 @@ class Runtime:
         """The supervisor of an agent class; every call returns the same object.
 
         Raises:
-            CallerError: `agent_class` is no name of a class; or other classes are configured and it is not; or none is, and
-                `max_agent_classes` are open
+            CallerError: `agent_class` is not a valid name; or it is not among the configured classes; or no class is configured
+                and `max_agent_classes` are open
             ConfigError, PromptError, ToolError: the class cannot be built from its settings
         """
         return self._agent(agent_class).supervisor
@@ -401,7 +401,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
     with (
         anyio.CancelScope(shield=True) as scope,
         named_source(loaded.source),
-        open_telemetry(config.telemetry, injected.telemetry) as telemetry,
+        chosen_telemetry(config.telemetry, injected.telemetry) as telemetry,
     ):
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = _gateway_of(config, {**known, **injected.providers}, telemetry)
@@ -446,7 +446,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
 
 
 def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], telemetry: Telemetry | None) -> LLMGateway:
-    """The gateway over these providers. With telemetry it also tells of each attempt."""
+    """The gateway over these providers. With telemetry, it also reports each attempt."""
     if telemetry is None:
         return LLMGateway(config.router, providers, limits=config.limits)
     return telemetry.gateway(config.router, providers, config.limits)

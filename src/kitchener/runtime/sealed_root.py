@@ -17,7 +17,7 @@ from kitchener.ledger.reads import LedgerReads
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import SealingChangedPayload, payload_as
-from kitchener.runtime.ledger_paths import keyring_dir
+from kitchener.runtime.root_layout import keyring_dir
 from kitchener.sealing import MARK, Keyring, Sealer, is_sealed
 
 

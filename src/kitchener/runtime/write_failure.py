@@ -1,4 +1,4 @@
-"""Tells whoever waits that a ledger of a runtime takes no more entries."""
+"""Wakes the tasks that wait for the first failed commit of a runtime, after which its ledgers accept no entries."""
 
 import anyio
 
@@ -13,7 +13,7 @@ class WriteFailure:
         self._noted = anyio.Event()
 
     def note(self, error: LedgerWriteError) -> None:
-        """A commit failed. Only the first one counts: the others follow from it."""
+        """Records that a commit failed. Only the first failure counts, because the others follow from it."""
         if self.error is None:
             self.error = error
             self._noted.set()

@@ -1,7 +1,7 @@
-"""Knows for whom checks of values against strangers' schemas take processor time, so that a server can bound it.
+"""Counts the processor time of checks against strangers' schemas for each client, so that a server can bound it.
 
-What runs a turn for somebody sets `CHECK_TIME`; the checks book their time there. A check never depends on what was booked:
-a turn that runs is decided alike whether or not anybody counts, and a replay counts nothing.
+The code that runs a turn for a client sets `CHECK_TIME`, and the checks add their time there. A check never depends on the sum:
+a running turn is decided the same way whether or not anybody counts, and a replay counts nothing.
 """
 
 from collections.abc import Callable

@@ -142,7 +142,7 @@ def _compiled(
 
 
 KEPT_SCHEMAS: Final = CompiledSchemas(MAX_KEPT_BYTES)
-"""Those of the process."""
+"""The compiled schemas that this process keeps."""
 
 
 def stranger_schema(schema: Mapping[str, object], schema_digest: str, budget: SchemaBudget | None = None) -> StrangerSchema:

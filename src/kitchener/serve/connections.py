@@ -1,4 +1,4 @@
-"""Connections that take few writes, and that clients can neither hold open nor keep busy without a request that is worth it.
+"""HTTP connections that need few writes, and that a client cannot hold open or keep busy without sending requests.
 
 What is written within one step of the event loop becomes one write: a call of the system costs more than most of what is
 written. A connection whose request does not arrive in time is closed, and where too many are open, the one that has waited

@@ -1,4 +1,5 @@
-"""Bounds the warnings and errors that clients can cause: whoever provokes a line with each request must not fill the disk.
+"""Bounds the warnings and errors that clients can cause, so that a client who causes one with each request cannot fill the
+disk.
 
 What is left out is counted, and told once the minute has ended, at the latest when the server stops. The first lines of each
 kind are logged whole. It knows loggers and records, not requests.

@@ -1,4 +1,5 @@
-"""Writes answers as JSON, also what models and tools say that the fast way refuses: halves of characters, and large numbers."""
+"""Writes answers as JSON, including values of models and tools that the fast encoder refuses: lone surrogates and large
+numbers."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Runs the turns of requests in tasks of the server, so that a turn does not depend on its client's connection.
+"""Runs the turns of requests in tasks of the server, so that a turn outlives its client's connection.
 
 A turn has one reader: its client's connection, or a task of the server that keeps what it reads. If the client goes, the turn
 goes on or is cancelled, as `serve.client_gone` says. This module knows nothing of HTTP. Explained in `docs/server.md`.

@@ -1,7 +1,7 @@
-"""Decides when the streams of a server write what has come since their last write: all at the same beats.
+"""Decides when the streams of a server write the text that has arrived: all at common beats.
 
-A write is what a stream costs most. One task beats for all streams, because a timer for each would cost as much as its text.
-It knows neither turns nor connections.
+Writes are the largest cost of a stream. One task beats for all streams, because a timer for each would cost as much as its
+text. This module knows neither turns nor connections.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class TextPace:
         self._waiting.append(call)
 
     async def run(self) -> None:
-        """Beats until it is cancelled, while somebody waits."""
+        """Beats while a stream waits. Runs until it is cancelled."""
         while True:
             while not self._waiting:
                 self._awaited = anyio.Event()

@@ -1,4 +1,4 @@
-"""Counts the tokens of an answer as its client is told of them."""
+"""Turns the cost of a turn or of one model call into the token counts that a client gets."""
 
 from typing import NamedTuple, Self
 

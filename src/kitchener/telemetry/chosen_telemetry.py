@@ -10,7 +10,7 @@ from kitchener.telemetry.port import Telemetry
 
 
 @contextmanager
-def open_telemetry(config: TelemetryConfig, given: Telemetry | None) -> Iterator[Telemetry | None]:
+def chosen_telemetry(config: TelemetryConfig, given: Telemetry | None) -> Iterator[Telemetry | None]:
     """Gives the telemetry for the block, in which log events have the ids of their span; None: nobody asked for it.
 
     Args:

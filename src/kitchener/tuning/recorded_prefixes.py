@@ -21,7 +21,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.ref import Ref
 from kitchener.replaying.recorded.sources import RecordedSources, read_sources
-from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.runtime.root_layout import LedgerName
 from kitchener.tuning.prompt_prefixes import PromptPrefix, TurnPrefix
 
 _OF_INTENT: Final = ("REACHABLE_FROM_INTENT",)

@@ -18,7 +18,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
 from kitchener.runtime import Runtime
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.memory.remembering import (

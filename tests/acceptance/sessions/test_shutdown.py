@@ -13,7 +13,7 @@ from kitchener.ledger import StoredEntry, open_ledgers
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
-from kitchener.runtime.ledger_paths import sealer_of
+from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUICK, Hold, echo, open_scripted, outcome, places, read_all, scripted_config, types_of

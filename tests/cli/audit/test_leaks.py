@@ -13,7 +13,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, StoredEntr
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.runtime import open_runtime
-from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName
+from kitchener.runtime.root_layout import INDEX_KEYS, LedgerName
 from kitchener.sealing import Keyring, Sealer
 from tests.cli.conftest import Cli
 

@@ -18,7 +18,7 @@ from kitchener.context import (
     resolve_after_turn,
     resolve_intent_transition,
 )
-from kitchener.context.fold.events import Ended
+from kitchener.context.fold.context_events import Ended
 from kitchener.context.intents.active import root_of, successor
 from kitchener.context.intents.transitions import (
     IntentEvent,

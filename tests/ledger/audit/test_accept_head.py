@@ -12,7 +12,7 @@ from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, Ledge
 from kitchener.ledger import verify_file
 from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead, accept_head
 from kitchener.ledger.disk.seals import folder_of
-from kitchener.ledger.reader import index_dirs_of
+from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint, sign_ledger
 from kitchener.signing import Signer, make_key
 from tests.ledger.support import LEDGER, Died, FaultFS, SetClock, change, fact, fill, forget_index, open_ledger, segments_of
@@ -23,7 +23,7 @@ REASON = "restored the backup of Monday"
 
 
 def accept(path: Path, ops: FaultFS | None = None, reason: str = REASON) -> AcceptedHead | None:
-    return accept_head(path, reason, index_dirs=index_dirs_of(path), config=LedgerConfig(), clock=SetClock(), ops=ops)
+    return accept_head(path, reason, index_dirs=index_dirs_near(path), config=LedgerConfig(), clock=SetClock(), ops=ops)
 
 
 async def restored(path: Path, *, before: list[int], after: list[int], signer: Signer | None = None) -> str:

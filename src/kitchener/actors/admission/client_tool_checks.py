@@ -31,8 +31,8 @@ def checked_client_tools(
         budget: what their schemas count against; None: nothing
 
     Raises:
-        CallerError: one is no `ClientTool`, has a name that is taken or cannot be one, or no schema of an object; or they are
-            too many or too large
+        CallerError: one is not a `ClientTool`, its name is taken or invalid, or its schema does not describe an object; or
+            there are too many, or they are too large
     """
     if isinstance(tools, ClientToolset):
         return tools
@@ -64,10 +64,10 @@ def _alike(name: str) -> str:
 
 
 def _with_type(tool: ClientTool) -> ClientTool:
-    """The tool with the type of its schema, which is an object's where the schema does not say it.
+    """The tool with `type: object` in its schema, where the schema leaves the type out.
 
     Raises:
-        CallerError: its description is no text, or its schema is none of an object
+        CallerError: its description is not text, or its schema does not describe an object
     """
     if not isinstance(tool.description, str):
         raise CallerError(f"client tool {tool.name!r}: description = {quoted(tool.description)}: expected text")

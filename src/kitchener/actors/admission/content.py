@@ -1,4 +1,4 @@
-"""Takes the images and files of a message: reads and checks them, refuses what the model takes not, and stores the rest.
+"""Reads, checks and stores the images and files of a message, and refuses those that the model does not accept.
 
 `supervisor.py` reads them before anything is started, `admission.py` refuses them on record, and `turn.py` stores and records
 them as its turn begins. A replay passes what is on record and reads no bytes. Explained in `docs/content.md`.

@@ -1,6 +1,6 @@
-"""Adds entries to a session that none of its turns writes, so that the session in memory stays the fold of its ledger.
+"""Appends entries to a session from outside its turns, so that the session in memory stays the fold of its ledger.
 
-An operator's repair and an import write such entries while a runtime serves turns. This module does not know what they say.
+A repair and an import do so while a runtime serves turns. This module does not interpret the entries.
 Explained in `docs/sessions.md`.
 """
 

@@ -115,7 +115,7 @@ class RequestChecks:
             namespace: of all signals; None: they know it
 
         Raises:
-            CallerError: these are no signals or no namespace by their types, or a signal's namespace is missing or another
+            CallerError: a signal or the namespace has the wrong type, or the namespace of a signal is missing or differs
         """
         check_list("signal_ids", signal_ids)
         if namespace is not None:
@@ -215,7 +215,7 @@ class RequestChecks:
         raise CallerError(f"tool_choice = {quoted(choice)}: {expected}")
 
     def _parts(self, parts: Sequence[FilePart | ReadPart | StoredPart]) -> tuple[FilePart | ReadPart | StoredPart, ...]:
-        """Returns the images and files; raises InvalidPart unless these are such, and not too many."""
+        """Returns the images and files; raises InvalidPart if one is something else, or if there are too many."""
         if isinstance(parts, str | bytes) or not isinstance(parts, Sequence):
             raise InvalidPart(f"parts = {quoted(parts)}: expected a list of ImagePart and FilePart")
         if len(parts) > self._max_parts:
@@ -277,7 +277,7 @@ def check_is_text(what: str, value: object) -> None:
 
 
 def check_list(what: str, texts: object) -> None:
-    """Raises CallerError unless this is a list of texts; one text is none, although it is a sequence of texts."""
+    """Raises CallerError unless this is a list of texts. A single text is refused, although it is a sequence of texts, too."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise CallerError(f"{what} = {quoted(texts)}: expected a list of texts")
     for each in texts:

@@ -38,7 +38,7 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.events import Answered, Asked, Brought, Facts, Opened, Said
+from kitchener.context.fold.context_events import Answered, Asked, Brought, Facts, Opened, Said
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle

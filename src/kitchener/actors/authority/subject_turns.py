@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.context import Item, Ruleset, evidence_item
-from kitchener.context.fold.events import Brought, Said, read_event
+from kitchener.context.fold.context_events import Brought, Said, read_event
 from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
@@ -111,7 +111,7 @@ class SubjectTurns:
         return SubjectView(kept.words, bisect_right(kept.places, position))
 
     def completed(self, subject_id: str, turn_id: str, items: Sequence[Item | None]) -> None:
-        """Takes a turn that was just written, so that nobody has to read it. Call it before anything else is written.
+        """Adds a turn that was just written, so that it need not be read. Call it before anything else is written.
 
         Args:
             subject_id: the subject
@@ -165,7 +165,7 @@ class SubjectTurns:
             self._held -= dropped.held
 
     async def _note(self, subject_id: str, kept: _IndexedTurns, batch: Sequence[StoredEntry]) -> None:
-        """Takes turns that follow on those noted so far. Ends with the first that does not fit, whoever reads it."""
+        """Adds the turns that follow those noted so far, up to the first one that does not fit."""
         started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
         for entry in batch:
             began = started.get(events.turn_index_key(entry.entity_id))

@@ -1,4 +1,4 @@
-"""Starts the consolidations of one agent class: those that somebody asks for, and, after a reply, those of the open gates."""
+"""Starts the consolidations of one agent class: on request, and after a reply for each gate that the turn found open."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from kitchener.records.work_order import WorkOrder
 
 
 class ConsolidationTriggers:
-    """What makes an agent class consolidate. What a consolidation does is in `consolidator.py`.
+    """Starts consolidations. `consolidator.py` runs them.
 
     Args:
         agent_class: the agent class

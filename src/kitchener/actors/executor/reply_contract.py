@@ -1,4 +1,4 @@
-"""Decides by which contract an agent class replies, also where its own prompt packs are from when a reply was an object.
+"""Chooses the contract for the replies of an agent class, also if its prompt packs are older than replies as text.
 
 Once, a reply was a JSON object with the key `response_text`; now it is text. A class whose `prompt_dir` overrides the contract
 or the pack of then, and whose settings name no contract, keeps the contract of then. Explained in `docs/prompts.md`.

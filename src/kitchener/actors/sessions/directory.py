@@ -25,7 +25,7 @@ from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fol
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
-from kitchener.context.fold.events import FOLDED_TYPES
+from kitchener.context.fold.context_events import FOLDED_TYPES
 from kitchener.context.intents.transitions import IntentEvent
 from kitchener.errors import SessionEnded, SessionMismatch, StaleHead, SubjectErased, UnknownSession
 from kitchener.ids import (

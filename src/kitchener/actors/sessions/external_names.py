@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from kitchener.ids import SessionId
-from kitchener.ledger.ledger import LedgerGroup
+from kitchener.ledger.protocols import LedgerGroup
 from kitchener.records import events
 
 OwnedName = tuple[str | None, str]
@@ -60,7 +60,7 @@ class ExternalNames:
         return known.sessions[-limit:]
 
     async def _found(self, name: OwnedName, limit: int) -> tuple[KnownSessions, bool]:
-        """What the ledger knows of a name, and whether nothing has changed meanwhile."""
+        """The sessions that the ledger has under a name, and whether none was started during the look-up."""
         search = self._searches[name] = object()
         try:
             starts = await self._ledgers.ho2m.last(key=events.external_index_key(*name), limit=limit)
@@ -71,7 +71,7 @@ class ExternalNames:
                 del self._searches[name]
 
     def started(self, session_id: SessionId, external_id: str, subject_id: str | None) -> None:
-        """A session with this name is on record from now on."""
+        """Adds a session that was just recorded under this name."""
         self._searches.pop((subject_id, external_id), None)
         known = self._known.get((subject_id, external_id))
         if known is not None:
@@ -79,7 +79,8 @@ class ExternalNames:
             self._known[subject_id, external_id] = known._replace(sessions=newest)
 
     def forget(self, subject_id: str) -> None:
-        """Drops the names of a subject, and of sessions without one: somebody else has written starts of sessions."""
+        """Forgets the names of a subject and of sessions without a subject. Call it after another writer has started
+        sessions."""
         for names in (self._known, self._searches):
             for name in [each for each in names if each[0] in (subject_id, None)]:
                 del names[name]

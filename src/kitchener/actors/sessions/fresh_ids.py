@@ -1,4 +1,4 @@
-"""Which ids and numbers are not taken yet: those of new sessions, and of turns and work orders after a crash.
+"""Finds unused ids for new sessions, and unused numbers for turns and work orders after a crash.
 
 Unused ids are drawn many at a time, because each look-up waits for a worker thread. `directory.py` takes one for each session
 that is started without an id. `kitchener/ids.py` defines the form of an id.

@@ -82,7 +82,7 @@ class Embeddings:
         self._batch, self._paused_until, self._has_failed = config.batch, 0.0, False
 
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
-        """See `TurnComparer`. Never fails: what could not be had is told in the result."""
+        """See `TurnComparer`. Never fails: the result says which vectors are missing, and why."""
         if not among:
             return None
         held = self._history(words)

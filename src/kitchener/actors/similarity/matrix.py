@@ -1,9 +1,9 @@
 """Compares a message with the vectors of a long history in about a millisecond, with numpy.
 
-What all texts of a history have in common says nothing about one of them, as a word that stands in each says nothing: the names
-of the speakers, the subject, the tone. So the directions in which the vectors vary most are taken out before two are compared
-("all but the top"; with a static model, twice as many of the wanted texts come first). Then all are compared by sketches of one
-bit for each number, and the best few by their numbers. This module knows no texts, no files and no clock.
+What all texts of a history have in common, such as speakers, subject and tone, does not help to tell them apart. So the
+directions in which the vectors vary most are removed before two are compared ("all but the top"; with a static model, twice as
+many of the wanted texts come first). Then all are compared by sketches of one bit for each number, and the best few by their
+numbers. This module knows no texts, no files and no clock.
 """
 
 from collections.abc import Sequence

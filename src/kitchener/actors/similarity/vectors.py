@@ -47,7 +47,7 @@ class Vectors(Protocol):
     def scores(self, message: Vector, end: int, scored: int) -> dict[int, int]:
         """Returns the positions before `end` that are most similar to a message, at most `scored`, as `scores_of` scores them.
 
-        If the message has another size, all vectors are dropped: their model is another one, under the same name.
+        If the message's vector has another size, all vectors are dropped: a different model has taken over the name.
         """
         ...
 
@@ -90,8 +90,8 @@ def unit_vector(numbers: Iterable[float]) -> Vector:
     """Returns the vector of length 1 in the direction of these numbers.
 
     Raises:
-        ValueError: there are none or too many, or one is not finite
-        TypeError: one is no number
+        ValueError: there are no numbers or too many, or one is not finite
+        TypeError: one is not a number
     """
     values = array("f", numbers)
     if not 0 < len(values) <= MAX_DIMENSIONS:
@@ -105,8 +105,8 @@ def unit_vector(numbers: Iterable[float]) -> Vector:
 def scores_of(cosines: dict[int, float], average: float, scored: int) -> dict[int, int]:
     """Returns the positions with the largest cosines, with scores from 1 to 1,000.
 
-    A score does not depend on the other texts that score. What is as similar as the average text gets nothing, so an unrelated
-    message finds little.
+    A score does not depend on the other texts that score. A text of average similarity scores nothing, so an unrelated message
+    finds little.
 
     Args:
         cosines: the cosines of vectors to the message, by position

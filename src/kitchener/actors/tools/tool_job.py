@@ -73,7 +73,7 @@ class ToolJob:
                 return ToolOutcome(error="not started")
             self.has_begun = True
         thread = current_thread()
-        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # whoever looks for what still runs finds it
+        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # lets the search for running tools find it
         try:
             return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
         except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread

@@ -34,7 +34,7 @@ from kitchener.context import (
     resolve_intent_transition,
     with_scopes,
 )
-from kitchener.context.fold.events import Brought
+from kitchener.context.fold.context_events import Brought
 from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind

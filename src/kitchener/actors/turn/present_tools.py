@@ -14,7 +14,7 @@ from kitchener.actors.turn.services import TurnConstants, TurnServices
 
 
 class PresentTools:
-    """Makes the parts of a turn anew that depend on tools.
+    """Rebuilds the parts of a turn that depend on the tools.
 
     Args:
         services: the components that all turns of the agent class share, with the tools at its start

@@ -25,7 +25,7 @@ from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import is_sealed
 from kitchener.records.ref import refs_in
-from kitchener.runtime.ledger_paths import index_dir
+from kitchener.runtime.root_layout import index_dir
 
 app = App(name="audit", help="Look for what should not be on record.")
 

@@ -44,7 +44,7 @@ from kitchener.plain_names import shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
-from kitchener.runtime.ledger_paths import agent_of
+from kitchener.runtime.root_layout import agent_of
 from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\

@@ -35,8 +35,8 @@ from kitchener.plain_names import shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.content_check import check_content
-from kitchener.runtime.ledger_paths import LedgerName, keyring_dir, supervisors_ledgers
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
+from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring, check_place
 
 _SYNCS: Final = 11
@@ -256,7 +256,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     findings += [await _load(places, agent_class) for agent_class, name in existing if name == "ho2m"]
     if not findings:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
-    index = [path for path in (places.root / "index").glob("*.sqlite") if path.is_file()]
+    index = [path for path in index_dir(places.config).glob("*.sqlite") if path.is_file()]
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]

@@ -12,7 +12,7 @@ from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.clock import SystemClock, to_datetime
+from kitchener.clock import SystemClock, iso
 from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
@@ -41,6 +41,7 @@ from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.replaying.recorded.ledgers import memory_of
+from kitchener.runtime.root_layout import index_dir
 from kitchener.signing import load_signer
 
 
@@ -154,7 +155,7 @@ async def project_session(
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
         started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]
         taken = payload_as(TurnStartedPayload, started[-1]).get("media_types", ()) if started else ()
-        moment = as_of if as_of is not None else to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
+        moment = as_of if as_of is not None else iso(SystemClock().time_us())
         learned = await _learned(paths, past, moment)
         projection = projector.project(
             state,
@@ -200,10 +201,10 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
         past.context_path,
         ledger_id=f"CONTEXT:{path_part(past.agent_class)}",
         config=paths.config.ledger,
-        index_dir=paths.root / "index",
+        index_dir=index_dir(paths.config),
         sealer=paths.sealer(),
     )
-    timestamp = to_datetime(SystemClock().time_us()).isoformat(timespec="microseconds")
+    timestamp = iso(SystemClock().time_us())
     base, about = past.common_fields(), past.session_id or projected.resolution.active or "none"
     async with opened as ledger:
         for flag in projected.resolution.flags:

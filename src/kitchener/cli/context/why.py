@@ -7,7 +7,7 @@ from typing import Final
 from kitchener.cli.context.shown_requests import totals_line
 from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown_lines
 from kitchener.context import Explanation, make_event
-from kitchener.context.fold.events import Ended
+from kitchener.context.fold.context_events import Ended
 from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
 from kitchener.inspection.prefix_breaks import break_text
 from kitchener.inspection.shown_text import counted, one_line, short_time

@@ -34,12 +34,12 @@ from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead
 from kitchener.ledger.audit.accept_head import accept_head as accept_head_of
-from kitchener.ledger.reader import index_dirs_of
+from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
 from kitchener.records import events
 from kitchener.runtime.content_check import check_content
-from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import load_signer
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
@@ -171,7 +171,7 @@ def accept_head(
     open_elsewhere: list[LedgerLocked] = []
     for file in [path] if path is not None else LedgerPaths(config).ledgers():
         try:
-            accepted = accept_head_of(file, reason, index_dirs=index_dirs_of(file), config=config.ledger, clock=SystemClock())
+            accepted = accept_head_of(file, reason, index_dirs=index_dirs_near(file), config=config.ledger, clock=SystemClock())
             if accepted is not None:
                 signed = sign_ledger(file, signer, iso(SystemClock().time_us())) if signer is not None else None
                 found.append((accepted, signed))

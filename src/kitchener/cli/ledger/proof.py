@@ -33,7 +33,7 @@ from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as
 from kitchener.replaying.recorded.sources import entries_of_sources
-from kitchener.runtime.ledger_paths import LedgerName
+from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
 PublicKey = Annotated[

@@ -9,7 +9,7 @@ import anyio
 from kitchener.config import RuntimeConfig
 from kitchener.ledger.disk.file_ops import is_locked
 from kitchener.logs import get_logger
-from kitchener.runtime.ledger_paths import agent_classes, ledger_paths
+from kitchener.runtime.root_layout import agent_classes, ledger_paths
 
 _log = get_logger(__name__)
 _LOOK_S: Final = 0.1

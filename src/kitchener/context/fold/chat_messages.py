@@ -31,7 +31,7 @@ class HistoryItems:
         """The tokens of all items up to and including each."""
 
     def follow(self, turns: Sequence[Item], most: int) -> None:
-        """Takes the turns that were not there at the last call.
+        """Adds the turns that are new since the last call.
 
         Args:
             turns: the same list as at the last call, with what was appended since; another list is read from its start

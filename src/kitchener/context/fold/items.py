@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from kitchener.canonical import digest
-from kitchener.context.fold.events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
+from kitchener.context.fold.context_events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
 from kitchener.errors import ConfigError
 from kitchener.records.entries import ERASED
 from kitchener.records.ref import Ref
@@ -354,7 +354,7 @@ def terse(item: Item, estimate: Estimator) -> Item:
 
 
 def unspoken(item: Item) -> Item:
-    """An item of which nothing is shown, because its text says nothing."""
+    """An item that is never shown, because it has no text."""
     return item._replace(text="", stub="", tokens=0, stub_tokens=0)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Literal, NamedTuple
 
-from kitchener.context.fold import events as ev
-from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold import context_events as ev
+from kitchener.context.fold.context_events import SourceEvent
 from kitchener.context.fold.items import Item, intent_item, work_order_item
 from kitchener.records.entries import IntentCloser
 from kitchener.records.ref import Ref

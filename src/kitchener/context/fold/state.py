@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kitchener.context.fold import events as ev
+from kitchener.context.fold import context_events as ev
 from kitchener.context.fold.chat_messages import HistoryItems
-from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold.context_events import SourceEvent
 from kitchener.context.fold.items import Item, place_of, said_item, turn_item, turn_items
 from kitchener.context.fold.lifecycle import (
     NOTHING,

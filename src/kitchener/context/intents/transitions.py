@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold import events as ev
+from kitchener.context.fold import context_events as ev
 from kitchener.context.fold.items import shortened
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
@@ -283,7 +283,7 @@ def resolve_after_turn(
     intents: Mapping[str, IntentRecord],
     closing_tool: str | None = None,
 ) -> TransitionDecision:
-    """Decides the effect of a verified turn on its intent; not for a turn whose message closes the intent.
+    """Decides the effect of a verified turn on its intent; do not call it for a turn whose message closes the intent.
 
     After a success the intent continues. Repeated failures are flagged, and with `repeated_failure_policy = "defer"` the intent
     is also deferred, until a message continues it or somebody reopens it. A tool that may close the intent closes it, even if

@@ -130,7 +130,7 @@ class ChatLayout:
     def _wanted(self, matches: Iterable[tuple[Item, float]]) -> tuple[list[tuple[Item, float]], int]:
         """The best matches, as far as they were read, and the tokens that the history leaves to them.
 
-        It leaves none unless the best one says that the message asks for something of before.
+        The history loses no tokens unless the best match shows that the message asks for something said earlier.
         """
         most = self.ruleset.context_budget * 17 // 20  # its beginning changes anyway, so as much as helps
         seen, wanted = list[tuple[Item, float]](), 0

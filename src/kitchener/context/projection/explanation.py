@@ -7,7 +7,7 @@ to the turn, so nothing extra is recorded.
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
-from kitchener.context.fold.events import SourceEvent
+from kitchener.context.fold.context_events import SourceEvent
 from kitchener.context.fold.items import OF_MESSAGE, TIER_TURN, Item, Reasons
 from kitchener.context.fold.lifecycle import IntentRecord, InvalidEvent
 from kitchener.context.fold.state import ContextState

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, NamedTuple
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold.events import Brought
+from kitchener.context.fold.context_events import Brought
 from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import (
     Item,

@@ -20,9 +20,7 @@ _SOURCE: Final = "configuration"
 async def open_embeddings(
     config: RuntimeConfig, *, given: EmbeddingProvider | None = None
 ) -> AsyncIterator[EmbeddingProvider | None]:
-    """Opens the configured provider for the block; None: there is none, or model calls are not allowed.
-
-    Asks nobody for anything.
+    """Opens the configured provider for the block; None: none is configured, or model calls are not allowed. Sends no request.
 
     Args:
         config: the settings

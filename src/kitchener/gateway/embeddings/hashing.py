@@ -11,7 +11,7 @@ _DIMENSIONS: Final = 256
 
 
 class HashingEmbeddings:
-    """An `EmbeddingProvider` whose vectors depend on nothing but the texts. The empty text has only zeros."""
+    """An `EmbeddingProvider` whose vectors depend only on the texts. The vector of an empty text has only zeros."""
 
     model_id = f"hashing/{_DIMENSIONS}"
 

@@ -20,7 +20,7 @@ _PACKAGE: Final = "wordllama"
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 _MODEL: Final = "wordllama/l2_supercat_256/2"
-"""Its number at the end changes with how tokens count, because vectors are kept by this name."""
+"""The number at the end changes when tokens are weighted differently, because vectors are stored under this name."""
 _WITHOUT_MEANING: Final = """
 a an the and or but if so than that this these those there here it its as at by for from in into of on out over to up
 with about i me my mine you your yours he him his she her hers we us our ours they them their theirs who whom whose what
@@ -28,12 +28,12 @@ which when where why how be am is are was were been being do does did doing done
 must shall should will would not no any some all more most much many own same such only also just very too then now
 """
 _WORD_START: Final = "\u2581"
-"""What a token begins with that begins a word."""
+"""The first character of a token that begins a word."""
 _MISSING: Final = "needs the extra `embeddings`: pip install 'kitchener[embeddings]'"
 
 
 class StaticEmbeddings:
-    """An `EmbeddingProvider` that asks nobody. Made by `open_static`.
+    """An `EmbeddingProvider` that runs on this machine. Created by `open_static`.
 
     Args:
         weights: the vector of each token, an array of tokens by dimensions

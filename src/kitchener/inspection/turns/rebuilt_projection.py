@@ -1,4 +1,4 @@
-"""Makes a recorded projection again from the same past: equal, with every size, or else as the record says.
+"""Computes a recorded projection again from the same past. If the result differs, the record's lists are used.
 
 If the settings have changed since, what was visible and why the rest was not come from the record, and only the sizes are
 today's.

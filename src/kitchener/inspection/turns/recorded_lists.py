@@ -1,4 +1,4 @@
-"""Turns recorded projections of one session into their lists, each along those that it is recorded as a change of.
+"""Turns the recorded projections of one session into their lists, by applying the edits of each to the projection before it.
 
 Of a projection below, only the eligible items matter. They are computed once, so the lists of neighbouring turns cost little
 more than those of one.
@@ -30,7 +30,7 @@ class RecordedLists:
         """The lists of one projection.
 
         Raises:
-            NotOnRecord: it is recorded as a change of one that is not there
+            NotOnRecord: the projection that it changes is missing
         """
         base = base_ref(shown.payload)
         return read_lists(shown.payload, ProjectionLists(self._eligible_of(base, shown)) if base is not None else None)

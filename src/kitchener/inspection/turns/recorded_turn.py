@@ -25,7 +25,7 @@ from kitchener.context import (
     explain,
 )
 from kitchener.context import recalled as recalled_item
-from kitchener.context.fold.events import Said, read_event
+from kitchener.context.fold.context_events import Said, read_event
 from kitchener.context.fold.items import LINE, OF_MESSAGE, said_item
 from kitchener.context.projection.explanation import explain_all, find_placed
 from kitchener.errors import NotOnRecord

@@ -1,4 +1,4 @@
-"""Says who allowed what in one turn: what it asked, how that was answered, in which turn it went on, and what ran unasked.
+"""Lists the approvals of one turn: its requests, their answers, the turn that went on, and the calls that ran unasked.
 
 Made from the entries of a session. `context explain`, the page about a turn and `session show` print it.
 """

@@ -1,4 +1,4 @@
-"""Tells why a provider's cache could not serve the beginning of one turn's prompt, from that turn and the one before it."""
+"""Finds why a provider's cache could not serve the beginning of a turn's prompt, by comparing it with the turn before."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Turns the last entry of a turn, and what it waited for at a model, into words for those who ask how the turn ended."""
+"""Describes how a turn ended, from its last entry and from the model call that it waited for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ def hash_bytes(text: str) -> bytes:
 
 
 class Peaks:
-    """A tree that grows at its right end, of which only the roots of the full subtrees are kept: at most 53 hashes.
+    """A tree that grows at its right end. It keeps only the roots of its full subtrees: at most 53 hashes.
 
     Args:
         size: number of leaves

@@ -132,7 +132,7 @@ def read_head(fields: object) -> Checkpoint | None:
 
 
 def _listed(frontier: object) -> list[object]:
-    """The hashes of a frontier; of what is no list, something that is no hash."""
+    """The hashes of a frontier; for any value but a list, an entry that is not a hash."""
     return frontier if isinstance(frontier, list) else [None]
 
 

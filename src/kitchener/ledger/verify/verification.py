@@ -112,13 +112,13 @@ def verify_file(
 
 
 def unreadable(path: Path, error: LedgerPathError) -> VerifyReport:
-    """The report on a ledger of which nothing can be read, because something else stands at a path of it."""
+    """The report on a ledger that cannot be read, because one of its paths is not a regular file."""
     fault = LedgerDamaged(error.path, line=1, offset=0, field="file", expected="a file that can be read", found=error.problem)
     return nothing_read(path, fault)
 
 
 def nothing_read(path: Path, fault: LedgerDamaged | None = None) -> VerifyReport:
-    """The report on a ledger of which no line was read."""
+    """The report on a ledger before any line is read."""
     return VerifyReport(str(path), "", 0, 0, f"sha256:{NO_HASH}", fault, 0.0, START)
 
 

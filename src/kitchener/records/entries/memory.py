@@ -26,9 +26,8 @@ class MemoryPayload(CommonPayload):
 
 
 class LoggedSignalPayload(MemoryPayload):
-    """`HO3_SIGNAL` of version 1: something recurring was seen once. A program that logs an event by itself writes it.
-
-    It stays beside version 2, because programs read the line that `log_signal` writes for them: one event, by its own names.
+    """`HO3_SIGNAL` of version 1: one event of a signal. `log_signal` writes it for programs that log single events. It stays
+    beside version 2, because such programs read it by its field names.
     """
 
     event_id: str

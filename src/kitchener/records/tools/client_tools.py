@@ -142,7 +142,7 @@ def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
 
 @lru_cache(maxsize=8)
 def _unbounded(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
-    """The tools of a text as they were before there were limits, for the replay of a turn of then."""
+    """The tools of a text without the later limits, for the replay of a turn from before them."""
     return tuple([ServerTool(_definition(each, is_trusted)) for each in ClientToolset.from_text(text).tools])
 
 

@@ -75,7 +75,7 @@ class HeardOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRound:
-    """An answer of the model that asks for tools, and what came of them."""
+    """An answer of the model that requests tools, and the outcomes of the calls."""
 
     text: str
     uses: tuple[ToolUse, ...]

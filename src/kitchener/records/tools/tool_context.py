@@ -1,4 +1,4 @@
-"""What a tool may learn about its call, and how it tells of its progress. Plain values; how a tool runs stands elsewhere."""
+"""What a tool can read about its call, and how it reports progress. Only values: `actors/tools` runs tools."""
 
 import math
 from collections.abc import Callable, Generator
@@ -68,7 +68,7 @@ class ToolContext:
     def progress(self, value: float | None = None, total: float | None = None, message: str | None = None) -> _Reported:
         """Tells those who watch the turn how far the tool is, as a `ToolProgress`. It is not recorded.
 
-        It never waits for a reader: of what waits for a slow one, the oldest is dropped. An `async def` tool awaits it
+        It never waits for a reader. If a reader is slow, the oldest waiting report is dropped. An `async def` tool awaits it
         (`await context.progress(3, 10)`), so that other tasks run; a tool in a thread calls it without `await`.
 
         Args:

@@ -10,13 +10,13 @@ from kitchener.actors.executor.reply_contract import with_reply_contract
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.ledger import LedgerReader
 from kitchener.records.events import SESSION_START
-from kitchener.runtime.ledger_paths import (
+from kitchener.runtime.memories import memory_config
+from kitchener.runtime.root_layout import (
     agent_of,
     ledger_ids,
     open_readers,
     sealer_of,
 )
-from kitchener.runtime.memories import memory_config
 from kitchener.runtime.sealed_root import missing_key
 from kitchener.sealing import Sealer
 

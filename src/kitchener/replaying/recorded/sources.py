@@ -164,7 +164,7 @@ class DefinedTools(ToolRegistry):
 
 
 async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedSources | None:
-    """Returns the sources of a configuration; None: this root does not hold them, as those of earlier versions.
+    """Returns the sources of a configuration; None: this root does not contain them, like roots of earlier versions.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys

@@ -1,4 +1,5 @@
-"""Turns present settings into those that turns under an older version of the policy ran with: the defaults of then."""
+"""Turns present settings into those that an older version of the policy ran with: settings left out get that version's
+defaults."""
 
 from kitchener.actors.authority.authority import BEFORE_6, recall_scope_of
 from kitchener.actors.executor.reply_contract import OBJECT_REPLY
@@ -6,7 +7,7 @@ from kitchener.config import HO2Config
 
 
 def without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
-    """The settings of a class that has no memory to read. What its turns recall stays as it was."""
+    """The settings of a class without long-term memory. They recall from where the class did before."""
     changes: dict[str, object] = {"ho3_enabled": False}
     if policy_version > 2:
         changes["recall_scope"] = recall_scope_of(agent)
@@ -14,7 +15,7 @@ def without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
 
 
 def of_version(agent: HO2Config, policy_version: int) -> HO2Config:
-    """The settings of a class as its turns under a version of the policy had them: with the defaults of then."""
+    """The settings of a class with the defaults of a version of the policy."""
     changes: dict[str, object] = {}
     if policy_version == 1:
         changes["recalled_results"] = 0

@@ -80,7 +80,8 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
 
 
 async def _connected(path: Path, limit_s: float) -> UNIXSocketStream:
-    """A connection. While the listener's queue is full, `anyio.connect_unix` waits in vain or gives a socket without a peer."""
+    """A connection. `anyio.connect_unix` is not used: while the listener's queue is full, it never returns, or returns a socket
+    without a peer."""
     with anyio.move_on_after(limit_s):
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

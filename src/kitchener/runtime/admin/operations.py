@@ -25,9 +25,9 @@ from kitchener.records.ref import Ref
 from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.erasure import ErasureReport
-from kitchener.runtime.ledger_paths import agent_of
 from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.importer import SessionImport
+from kitchener.runtime.root_layout import agent_of
 
 
 def _is_absolute(path: Path) -> Path:

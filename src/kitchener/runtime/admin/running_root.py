@@ -18,11 +18,11 @@ from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agent import Agent, RuntimeParts
 from kitchener.runtime.content_check import remove_orphans_beside
 from kitchener.runtime.erasure import ErasureReport
-from kitchener.runtime.ledger_paths import LedgerName, agent_of
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.portable.conversations import ConversationsImport, ConversationsToAdd, check_target
 from kitchener.runtime.portable.folder import read_folder
 from kitchener.runtime.portable.importer import SessionImport, add_folder
+from kitchener.runtime.root_layout import LedgerName, agent_of
 
 
 class RunningRoot:

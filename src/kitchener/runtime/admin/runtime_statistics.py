@@ -29,7 +29,7 @@ class RuntimeStatistics(TypedDict):
     usage: dict[str, ProviderUsage]
     """What the calls of each provider used so far."""
     usage_by_model: dict[str, dict[str, ProviderUsage]]
-    """The same by provider and model."""
+    """What the calls used, by provider and model."""
     failures_by_model: dict[str, dict[str, dict[ProviderReason, FailureCounts]]]
     """Model calls that failed, and attempts that were retried, by provider, model and reason."""
     open_circuits: dict[str, bool]

@@ -12,6 +12,7 @@ from typing import IO, Any, Final, NamedTuple, NoReturn, cast, get_args
 import orjson
 
 from kitchener.actors.admission.requests import MAX_NAME, check_speaker, fits_entry
+from kitchener.clock import iso, to_us
 from kitchener.config import RuntimeConfig
 from kitchener.config.shown import described_name
 from kitchener.errors import CallerError, ConfigError
@@ -187,7 +188,7 @@ class ConversationFile:
             time = None
         if time is None:
             self._bad(number, at, quoted(given), "expected ISO time such as 2026-02-18T09:30:00Z; without a zone it is UTC")
-        said_at = time.isoformat(timespec="microseconds")
+        said_at = iso(to_us(time))
         if said_at > self._now:
             self._bad(number, at, quoted(given), f"lies in the future; it is {self._now} now")
         if said_at < before:

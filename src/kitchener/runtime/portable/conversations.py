@@ -28,9 +28,9 @@ from kitchener.records.entries import (
     MessageImportedPayload,
     SessionStartPayload,
 )
-from kitchener.runtime.ledger_paths import INDEX_KEYS, index_dir, ledger_ids, ledger_paths, open_reader, sealer_of, settings_of
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.conversation_file import MAX_MESSAGES, ConversationFile, SpokenConversation
+from kitchener.runtime.root_layout import INDEX_KEYS, index_dir, ledger_ids, ledger_paths, open_reader, sealer_of, settings_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 
@@ -162,7 +162,7 @@ class ConversationsToAdd:
         self._conversations = iter(file)
 
     def take(self, conversation: SpokenConversation) -> None:
-        """Adds one that a program has at hand, in place of those of the file.
+        """Adds a conversation that a program passes in, in place of those of the file.
 
         Raises:
             InvalidMessage: a message is empty, does not fit into one entry, or there are too many

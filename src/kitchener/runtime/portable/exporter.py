@@ -24,7 +24,9 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SourceKind, TurnCompletedPayload, payload_as
 from kitchener.records.parts import StoredPart
-from kitchener.runtime.ledger_paths import (
+from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
+from kitchener.runtime.portable.sources import SOURCES, named_by, sources_to_export
+from kitchener.runtime.root_layout import (
     INDEX_KEYS,
     LedgerName,
     agent_classes,
@@ -35,8 +37,6 @@ from kitchener.runtime.ledger_paths import (
     sealer_of,
     settings_of,
 )
-from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
-from kitchener.runtime.portable.sources import SOURCES, named_by, sources_to_export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ from kitchener.records.entries import Payload
 from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIELDS, SIGNER_DECLARED
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
-from kitchener.runtime.ledger_paths import LedgerName, ledger_ids
 from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_by
+from kitchener.runtime.root_layout import LedgerName, ledger_ids
 from kitchener.sealing import MARK, is_sealed
 from kitchener.small_files import read_regular, sync_directory, write_private
 

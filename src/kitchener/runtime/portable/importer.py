@@ -26,8 +26,8 @@ from kitchener.memory.subject_cache import OVERLAYS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload
 from kitchener.records.ref import Ref
-from kitchener.runtime.ledger_paths import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
 from kitchener.runtime.portable.folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
+from kitchener.runtime.root_layout import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 

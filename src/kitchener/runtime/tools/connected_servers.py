@@ -103,7 +103,7 @@ class _Attachment:
     taken: frozenset[str]
 
     def put(self, found: Sequence[ServerTool]) -> None:
-        """Puts those of the tools in place that the class names."""
+        """Adds the tools that the class names."""
         chosen = [each for each in found if any(fnmatchcase(_own_name(each), pattern) for pattern in self.patterns)]
         clashing = [each.tool_id for each in chosen if each.tool_id in self.taken]
         if clashing:

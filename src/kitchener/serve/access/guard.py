@@ -229,9 +229,8 @@ def place_of(request: Request) -> RequestPlace:
 
 
 def _check_lengths(scope: Scope) -> None:
-    """Raises RequestRefused for a request with two lengths, whatever it asks for and whoever sends it.
-
-    A proxy in front may have believed the other one, and take what follows for the request of somebody else.
+    """Raises RequestRefused for a request with two lengths, for every path and client. A proxy in front may have used the other
+    length, and take the bytes that follow for another client's request.
     """
     lengths = [name for name, _ in scope["headers"] if name in _LENGTHS]
     if len(lengths) > 1:

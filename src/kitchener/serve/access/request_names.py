@@ -13,7 +13,7 @@ SESSION_HEADER = "X-Kitchener-Session"
 
 
 _ONCE: Final = ("authorization", "content-type", "host", "idempotency-key", "last-event-id", "origin", SESSION_HEADER)
-"""Headers with one value that count here, besides those of the settings."""
+"""Headers that must not be repeated, besides those that the settings name."""
 
 
 class HeadersOnce:

@@ -1,4 +1,4 @@
-"""Finds out whom a request is for: by its key, by a signed token, or by a header. Explained in `docs/server.md`."""
+"""Determines the subject of a request: from its key, from a signed token, or from a header. Explained in `docs/server.md`."""
 
 from typing import Final
 
@@ -39,14 +39,14 @@ class RequestSubjects:
         """The subject that a request acts for.
 
         Raises:
-            RequestRefused: it names nobody, or nobody that its key reaches, or its token does not prove whom it names
+            RequestRefused: it names no subject, or one that its key does not reach, or its token is not valid for that subject
         """
         caller = caller_of(request)
         if caller.settings.subject is not None:
             return caller.subject(None)  # whatever the headers say
         if caller.token_secret is None:
             return caller.subject(named_subject(request, self._config))
-        # Where a front end signs whom it acts for, its plain headers prove nothing.
+        # If a front end signs the subject that it acts for, its plain headers prove nothing.
         token = subject_token(request, self._config)
         if token is None:
             header = self._config.subject_token_header

@@ -96,7 +96,8 @@ def address_of(scope: Scope, proxies: Iterable[str]) -> str:
     found = str(client[0]) if client else ""
     if found in known:
         said = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
-        # Each proxy adds whom it talks to, so the last that is no proxy is as far as anybody here can know.
+        # Each proxy appends the address that it talks to, so the last address that is not a proxy is the last one that can be
+        # trusted.
         found = next((each for each in map(str.strip, reversed(said)) if each and each not in known), found)
     try:
         address = ipaddress.ip_address(found)

@@ -252,7 +252,7 @@ class AguiDoor:
 async def _answer_all(
     supervisor: HO2Supervisor, given: Sequence[tuple[str, GivenAnswer]], tell: UpdateListener
 ) -> TurnResult | None:
-    """Gives answers one after the other, and tells the turns that go on, but for the end of the last one.
+    """Gives the answers one after the other, and streams the turns that go on, except for the end of the last one.
 
     Returns the result of the last one; None: none went on.
     """

@@ -22,7 +22,7 @@ from kitchener.serve.agui.run_input import ResumeAnswer
 from kitchener.serve.operations_table import checked_body
 
 CANCELLED: Final = "the person left the question unanswered"
-"""What the model is told of an interrupt that was cancelled."""
+"""What the model reads about an interrupt that was cancelled."""
 
 
 class CallAnswer(BaseModel):
@@ -72,7 +72,7 @@ def has_waiting(session: SessionManager, *, for_person: bool = False) -> bool:
 
 
 def waiting_calls(requested: Iterable[ApprovalInfo]) -> list[RequestedCall]:
-    """Those of the requests that wait: for a person, as interrupts, or for the front end."""
+    """The requests that wait: for a person, as interrupts, or for the front end."""
     return [
         RequestedCall(each.approval_id, each.tool_id, each.arguments or {}, None if each.is_of_client else _interrupt(each))
         for each in requested
@@ -139,7 +139,7 @@ def _declines(payload: object, schema: Mapping[str, object]) -> bool:
 
 
 def _interrupt(request: ApprovalInfo) -> dict[str, object]:
-    """What a client is told of a request."""
+    """A request as a client sees it."""
     schema = request.response_schema
     return {
         "id": request.approval_id,

@@ -23,7 +23,7 @@ class RequestedCall(NamedTuple):
     tool_id: str
     arguments: Mapping[str, object]
     interrupt: Mapping[str, object] | None
-    """What the client is told of it; None: it waits for the front end."""
+    """The interrupt that the client gets; None: the call waits for the front end."""
 
 
 class RunCalls:

@@ -1,6 +1,6 @@
 """Turns the updates of turns into the events of one AG-UI run, in an order that the protocol allows.
 
-Whatever the updates are, the events are those of a valid run: what was opened is closed, and ids are not used twice. It knows
+For any updates, the events form a valid run: everything opened is closed, and no id is used twice. It knows
 no connection, clock or ledger. Explained in `docs/server.md`.
 """
 

@@ -1,6 +1,6 @@
 """Turns the input of an AG-UI run into a message for an agent, the history that the client claims, and answers to interrupts.
 
-Knows no session and no runtime. What of an input counts, is ignored or is refused is in `docs/server.md`.
+Knows no session and no runtime. `docs/server.md` lists which fields count, are ignored or are refused.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

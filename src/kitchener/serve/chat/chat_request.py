@@ -1,6 +1,6 @@
 """Turns the body of a chat completions request into a message for an agent and the history that the client claims.
 
-Knows no session and no runtime. What of a request counts, is ignored or is refused is in `docs/server.md`.
+Knows no session and no runtime. `docs/server.md` lists which fields count, are ignored or are refused.
 """
 
 import base64

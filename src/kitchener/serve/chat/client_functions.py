@@ -127,7 +127,7 @@ def _named(choice: str | Mapping[str, object] | None) -> str:
 
 
 def _work_order(call_id: object) -> tuple[str, str] | None:
-    """The session and the work order of a call; None: this is no id of a call."""
+    """The session and the work order of a call; None: the id is not that of a call."""
     try:
         session_id, wo_id, one = split_approval_id(call_id) if isinstance(call_id, str) else ("", "", None)
     except CallerError:

@@ -201,7 +201,7 @@ def _with(history: KnownHistory, count: int, pairs: Sequence[SaidPair]) -> Known
 
 
 def _joined(pairs: Sequence[SaidPair]) -> list[SaidPair]:
-    """The same messages, where what a reply was continued with belongs to that reply, as clients show it."""
+    """The messages, with each continuation of a reply joined to that reply, as clients show it."""
     replies = list[tuple[SaidPair, list[str]]]()
     for each in pairs:
         if each.message == CONTINUE and replies:

@@ -27,7 +27,7 @@ class LeftCalls(NamedTuple):
     requests: frozenset[str]
     """The ids of all its requests and calls without an answer."""
     calls: tuple[ClientCall, ...]
-    """Those of the client, oldest first."""
+    """The client's open calls, oldest first."""
 
 
 async def session_of_outputs(

@@ -1,4 +1,4 @@
-"""What the key of a request allows, for clients that show only what they can do. Explained in `docs/server.md`."""
+"""Answers which rights the key of a request has, for clients that show only what they can do. Explained in `docs/server.md`."""
 
 from importlib.metadata import version
 
@@ -11,7 +11,7 @@ from kitchener.serve.problems import json_response
 
 
 class OwnRights:
-    """Answers requests about the key that they are sent with.
+    """Answers requests about their own key.
 
     Args:
         access: knows the subjects and agent classes of requests
@@ -21,7 +21,7 @@ class OwnRights:
         self._access = access
 
     async def show(self, request: Request) -> ASGIApp:
-        """The subject of the request, and what its key reaches and allows."""
+        """The subject of the request, and the agents and rights of its key."""
         caller, limits = caller_of(request), self._access.runtime.config.limits
         agents = self._access.classes(caller)
         return json_response(

@@ -1,4 +1,4 @@
-"""Erases the subject of a request, for good. Explained in `docs/server.md`."""
+"""Erases the subject of a request. This cannot be undone. Explained in `docs/server.md`."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ class SubjectErasure(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
     subject_id: str
-    """The subject once more, because nothing can restore it."""
+    """The subject again, as confirmation, because an erasure cannot be undone."""
 
 
 class ErasureCalls:
@@ -26,7 +26,7 @@ class ErasureCalls:
 
     Args:
         access: knows the subjects of requests
-        *forget: drop what the server itself keeps of what was said
+        *forget: drop the texts that the server itself caches
     """
 
     def __init__(self, access: SessionAccess, *forget: Callable[[], object]) -> None:

@@ -1,7 +1,7 @@
 """Turns a failure of a connection into a sentence for a person.
 
-aiohttp's own texts name its classes and its settings of TLS, and leave out the system's word for what happened. An address is
-told as host and port only: the rest of it may be long. Used by `chat_endpoint.py`.
+aiohttp's own texts name its classes and TLS settings, and omit the operating system's description. An address appears as host
+and port only, because the rest may be long. Used by `chat_endpoint.py`.
 """
 
 import os
@@ -41,7 +41,8 @@ def _problem_of_certificate(error: Exception) -> str:
 
 
 def _problem_of_socket(error: OSError) -> str:
-    """The system's word for what happened: asyncio puts the address in its place, and joins those of several attempts."""
+    """The operating system's description of the error. asyncio replaces it with the address, and joins the errors of several
+    attempts."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno).lower()

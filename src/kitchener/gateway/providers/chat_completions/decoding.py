@@ -86,7 +86,7 @@ class AnswerReader:
 
         Raises:
             ProviderError: the answer is the report of an error
-            UnusableAnswer: it has not the format
+            UnusableAnswer: it does not have the format
         """
         answer = body if type(body) is dict else _dict(body, "the answer")
         if error := answer.get("error"):
@@ -205,7 +205,7 @@ class _Thoughts:
         """What is read now; "text": the text has begun, so that all that follows is text."""
 
     def without(self, text: str) -> str:
-        """Returns what of the next piece of text is no thought. Holds back what may be the beginning of a mark."""
+        """Returns the next piece of text without thoughts. Holds back what may be the beginning of a tag."""
         if self.state == "start":
             self._held += text
             begun = self._held.lstrip()
@@ -228,7 +228,7 @@ class _Thoughts:
         return text
 
     def rest(self) -> str:
-        """Returns text that was held back and is no thought."""
+        """Returns the text that was held back and is not a thought."""
         if self.state != "start":
             return ""
         held, self._held, self.state = self._held, "", "text"

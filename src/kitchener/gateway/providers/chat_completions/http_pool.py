@@ -46,7 +46,7 @@ class PoolTarget:
 
 
 class HttpAnswer(Protocol):
-    """The answer to one request, of which only the head was read."""
+    """The answer to one request. Only its head was read so far."""
 
     @property
     def status(self) -> int:
@@ -67,7 +67,7 @@ class HttpAnswer(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the connection, of which no more is wanted."""
+        """Closes the connection before the body is over."""
         ...
 
 
@@ -136,7 +136,7 @@ class OwnConnections:
         self._request = _model_request(target)
         self._head = _head_of(self._request)
         self._used = WeakSet[ResponseHandler]()
-        """Those that have had an answer."""
+        """Connections that have received at least one answer."""
 
     async def post(self, content: bytes, read_timeout_s: float | None, lines: bytes = b"") -> OwnAnswer:
         """See `Connections`."""
@@ -173,10 +173,8 @@ class OwnConnections:
         return OwnAnswer(message, body, connection)
 
     async def _connection(self) -> Connection:
-        """A connection on which nothing has come since its last answer.
-
-        What nobody asked for, such as a second answer to the call before, would be read as the answer to this one, which may be
-        somebody else's.
+        """A connection that has received nothing since its last answer. Unrequested bytes, such as a second answer to the call
+        before, would be read as the answer to this call, and may belong to another user.
         """
         while True:
             try:
@@ -211,7 +209,7 @@ async def open_own_connections(target: PoolTarget) -> AsyncIterator[OwnConnectio
 
 
 def _model_request(target: PoolTarget) -> aiohttp.ClientRequest:
-    """Returns the request of which all are copies. It is never sent: it tells the pool which connection is wanted."""
+    """Returns the template of all requests. It is never sent; it tells the pool which connection to give."""
     url, proxy = URL(target.url), URL(target.proxy) if target.proxy is not None else None
     headers, proxy_headers = dict(target.headers), dict[str, str]()
     if proxy is not None and proxy.user:

@@ -1,6 +1,6 @@
 """Lends an endpoint's connections to an event loop that aiohttp does not know, such as trio's.
 
-An event loop of asyncio in a thread of its own has them. Each wait is handed to it, and ends with the wait of the asker.
+They belong to an asyncio event loop in a thread of its own. Each wait runs there, and is cancelled with the wait of the caller.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -32,7 +32,7 @@ Ts = TypeVarTuple("Ts")
 Soon = Callable[[Callable[[], object]], object]
 """Has an event loop call something soon, from any thread."""
 BodyPiece = tuple[bytes, bool]
-"""What has arrived of a body, and whether that is the end of it: asking once more would be one more way there and back."""
+"""What has arrived of a body, and whether the body is over. Both come together, which saves a trip between the threads."""
 
 
 class _Task(Protocol[T_co]):
@@ -126,7 +126,7 @@ class LentConnections:
 
 
 class Lender:
-    """An event loop of asyncio in another thread, which runs what it is given without making the giver wait.
+    """Runs calls on an asyncio event loop in another thread, without blocking the thread that submits them.
 
     A portal of anyio would: its `start_task_soon` stops the calling thread until the other one has begun the task.
     """
@@ -206,14 +206,14 @@ def _open_elsewhere(target: PoolTarget) -> tuple[ExitStack, Lender, OwnConnectio
 
 
 class _PostedRequest:
-    """A request whose asker may leave in the moment in which the answer comes. Only `is_wanted` is used by two threads."""
+    """A request whose caller may be cancelled just as the answer arrives. Only `is_wanted` is used by two threads."""
 
     def __init__(self) -> None:
         self.is_wanted = True
         self.answer: OwnAnswer | None = None
 
     def close(self) -> None:
-        """Closes the answer if it had come before the asker left."""
+        """Closes the answer if it arrived before the caller was cancelled."""
         if self.answer is not None:
             self.answer.close()
 

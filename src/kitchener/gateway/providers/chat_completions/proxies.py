@@ -17,7 +17,7 @@ def proxy_for(base_url: str, redaction: Redaction) -> str | None:
         redaction: the proxy's password is added to it
 
     Raises:
-        ConfigError: the environment names a proxy that is none, or is none of HTTP
+        ConfigError: the environment names something that is not a proxy, or a proxy of another protocol than HTTP
     """
     named, parts = getproxies_environment(), urlsplit(base_url)
     name = parts.scheme if named.get(parts.scheme) else "all"
@@ -34,7 +34,7 @@ def proxy_for(base_url: str, redaction: Redaction) -> str | None:
 
 
 def _refused(name: str, address: str, host: str) -> ConfigError:
-    """The error about a proxy that cannot be used. It has nothing of the address, which may hold a password."""
+    """The error about a proxy that cannot be used. It does not quote the address, which may contain a password."""
     variable = f"{name}_proxy" if os.environ.get(f"{name}_proxy") else f"{name.upper()}_PROXY"
     problem = (
         "is a SOCKS proxy, which cannot be used" if address.lower().startswith("socks") else "is not the address of a proxy"
@@ -47,7 +47,7 @@ def _is_http(address: str) -> bool:
     try:
         parts = urlsplit(address)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is none
+    except ValueError:  # the port is not a number
         return False
 
 

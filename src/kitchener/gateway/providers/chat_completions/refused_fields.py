@@ -1,4 +1,4 @@
-"""Remembers which optional fields of requests the models of an endpoint refuse, so that none is sent twice in vain.
+"""Remembers which optional fields of requests the models of an endpoint refuse, so that none of them is sent again.
 
 Where the caller gives the value of a field, an endpoint may refuse that value and take others. Such a refusal holds for the
 value alone: one user's bad schema must not leave the schemas of all others unsent.

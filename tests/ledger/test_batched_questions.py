@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from kitchener.ledger.batched_reads import BatchedReads
+from kitchener.ledger.batched_questions import BatchedQuestions
 
 
 class Thread:
@@ -46,7 +46,7 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
 
 
 @asynccontextmanager
-async def held(reads: BatchedReads, thread: Thread) -> AsyncIterator[list[str]]:
+async def held(reads: BatchedQuestions, thread: Thread) -> AsyncIterator[list[str]]:
     """The thread answers a question during the block; gives the answer after it."""
     found = list[str]()
 
@@ -63,7 +63,7 @@ async def held(reads: BatchedReads, thread: Thread) -> AsyncIterator[list[str]]:
 
 
 async def test_what_waits_for_a_call_shares_the_next_ones(thread: Thread) -> None:
-    reads, found = BatchedReads(anyio.CapacityLimiter(1)), dict[int, int | str]()
+    reads, found = BatchedQuestions(anyio.CapacityLimiter(1)), dict[int, int | str]()
 
     async def ask(number: int) -> None:
         try:
@@ -85,7 +85,7 @@ async def test_what_waits_for_a_call_shares_the_next_ones(thread: Thread) -> Non
 
 
 async def test_questions_one_after_the_other_are_answered_at_once(thread: Thread) -> None:
-    reads = BatchedReads(anyio.CapacityLimiter(1))
+    reads = BatchedQuestions(anyio.CapacityLimiter(1))
     assert [await reads.ask(partial(thread.double, number)) for number in range(5)] == [0, 2, 4, 6, 8]
     assert thread.calls == 5
 
@@ -93,7 +93,7 @@ async def test_questions_one_after_the_other_are_answered_at_once(thread: Thread
 @pytest.mark.parametrize("gone", [(0,), (1,), (0, 1, 2), (4,), (0, 4), tuple(range(5))])
 async def test_a_task_that_is_cancelled_takes_no_other_question_along(thread: Thread, gone: tuple[int, ...]) -> None:
     """Also the first one that waits, which would have made the next call."""
-    reads, found = BatchedReads(anyio.CapacityLimiter(1)), dict[int, int]()
+    reads, found = BatchedQuestions(anyio.CapacityLimiter(1)), dict[int, int]()
     scopes = [anyio.CancelScope() for _ in range(5)]
 
     async def ask(number: int) -> None:
@@ -113,7 +113,7 @@ async def test_a_task_that_is_cancelled_takes_no_other_question_along(thread: Th
 
 
 async def test_who_is_cancelled_while_the_thread_works_for_all_leaves_the_others_their_answers(thread: Thread) -> None:
-    reads, found, scope = BatchedReads(anyio.CapacityLimiter(1)), list[int](), anyio.CancelScope()
+    reads, found, scope = BatchedQuestions(anyio.CapacityLimiter(1)), list[int](), anyio.CancelScope()
 
     async def ask_and_go() -> None:
         with scope:
@@ -140,7 +140,7 @@ async def test_who_is_cancelled_while_the_thread_works_for_all_leaves_the_others
 async def test_who_is_cancelled_while_another_read_has_the_thread_makes_no_call(thread: Thread) -> None:
     """Reads of another kind hold the limiter; the task that waits for it answers for all, and may be cancelled."""
     limiter, found = anyio.CapacityLimiter(1), list[int]()
-    reads, scope = BatchedReads(limiter), anyio.CancelScope()
+    reads, scope = BatchedQuestions(limiter), anyio.CancelScope()
 
     async def ask_and_go() -> None:
         with scope:

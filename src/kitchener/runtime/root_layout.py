@@ -16,6 +16,7 @@ from kitchener.errors import UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
+from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import SEALED_FIELDS, index_keys
@@ -87,7 +88,7 @@ def ledger_ids(agent_class: str) -> dict[LedgerName, str]:
 
 def index_dir(config: RuntimeConfig) -> Path:
     """The directory of the ledgers' indexes."""
-    return Path(config.plane_root) / "index"
+    return index_dir_of(config.plane_root)
 
 
 def agent_classes(config: RuntimeConfig) -> list[str]:

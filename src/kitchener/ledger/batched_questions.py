@@ -40,7 +40,7 @@ class _WaitingRead(Generic[T]):
             self.error = error
 
 
-class BatchedReads:
+class BatchedQuestions:
     """The questions that wait for the worker thread.
 
     Args:
