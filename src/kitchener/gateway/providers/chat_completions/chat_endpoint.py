@@ -132,7 +132,7 @@ class ChatEndpoint:
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.of(asked, request)
         while True:
-            content = request_body(request, asked, streams=streams, without=without)
+            content = request_body(request, self._provider_id, asked, streams=streams, without=without)
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:

@@ -1,12 +1,17 @@
 """Reads answers in OpenAI's chat-completions format, whole or event by event. Nothing is sent from here.
 
-Servers differ in what they leave out, so each field is read by itself and checked. A model's thoughts are counted and not kept.
+Servers differ in what they leave out, so each field is read by itself and checked. A model's thoughts are counted. They
+are kept only with tool requests, to go back to the server with the results.
 """
 
+from itertools import chain
 from typing import Final, Literal, NamedTuple
+
+import orjson
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.chat_completions.encoding import SIGNED, THOUGHTS
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
@@ -19,7 +24,7 @@ from kitchener.gateway.providers.failures import reason_of, shortened, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
 
 _FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -32,8 +37,6 @@ _FINISH_REASONS: Final[dict[str, FinishReason]] = {
 """What OpenAI sends, and Mistral for a full context (`model_length`)."""
 _FAILURES: Final = ("error", "insufficient_system_resource", "abort")
 """Finish reasons of answers that the server broke off: of OpenRouter and Mistral, DeepSeek, and vLLM."""
-_THOUGHTS: Final = ("reasoning_content", "reasoning")
-"""Fields in which servers send a model's thoughts."""
 _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """Counts of input tokens that a cache served, as servers name them."""
 _CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
@@ -47,15 +50,17 @@ _MAX_HELD: Final = 200
 class _Call:
     """A tool request, of which a stream sends one part after the other."""
 
-    __slots__ = ("arguments", "name", "use_id")
+    __slots__ = ("arguments", "name", "signed", "use_id")
 
     def __init__(self) -> None:
         self.use_id = self.name = ""
+        self.signed: object = None
         self.arguments: list[str] | dict[str, object] = []
 
     def take(self, part: "_CallPart") -> None:
         self.use_id = self.use_id or part.use_id
         self.name = self.name or part.name
+        self.signed = self.signed or part.signed
         if isinstance(part.arguments, dict):
             self.arguments = part.arguments
         elif isinstance(self.arguments, list) and part.arguments:
@@ -67,8 +72,8 @@ class _Call:
         Some servers number nothing, and some give each of several requests the number 0.
         """
         if part.use_id and self.use_id:
-            return part.use_id != self.use_id and (part.index is None or bool(part.name))
-        if part.index is None:
+            return part.use_id != self.use_id and (part.number is None or bool(part.name))
+        if part.number is None:
             return bool(part.use_id or part.name)
         return bool(part.name and part.arguments) and self._came_whole()
 
@@ -81,20 +86,23 @@ class _Call:
 class _CallPart(NamedTuple):
     """What one event, or a whole answer, says of a tool request."""
 
-    index: int | None
+    number: int | None
     use_id: str
     name: str
     arguments: str | dict[str, object]
+    signed: object
+    """What Google sends with its first part; None: nothing."""
 
     @classmethod
     def of(cls, call: dict[str, object]) -> "_CallPart":
         function = _dict(call.get("function") or {}, "a function")
-        index, arguments = call.get("index"), function.get("arguments")
+        number, arguments = call.get("index"), function.get("arguments")
         return cls(
-            index if type(index) is int else None,
+            number if type(number) is int else None,
             _text(call.get("id")),
             _text(function.get("name")),
             arguments if isinstance(arguments, dict) else _text(arguments),
+            call.get(SIGNED),
         )
 
 
@@ -119,6 +127,8 @@ class AnswerReader:
         self._model = ""
         self._usage: Usage | None = None
         self._thoughts = _Thoughts()
+        self._sent_thoughts: dict[str, list[str]] = {}
+        """Thoughts that come apart from the text, by the field that has them."""
         self._has_choice = False
 
     def take(self, body: object, *, streams: bool) -> str:
@@ -179,7 +189,8 @@ class AnswerReader:
             raise ProviderError(self._provider_id, "refused", shortened("".join(self._refusals), self._redaction))
         usage = self._usage
         if usage is None or not (usage.input_tokens or usage.output_tokens):
-            usage = estimated_usage(self._request, "".join((text, *self._thoughts.texts)))
+            thoughts = chain(self._thoughts.texts, *self._sent_thoughts.values())
+            usage = estimated_usage(self._request, "".join((text, *thoughts)))
         read = ReadAnswer(
             text=text,
             tool_uses=self._tool_uses(),
@@ -207,13 +218,23 @@ class AnswerReader:
             is_name = call.use_id and call.use_id not in uses  # results are told apart by it
             use_id = call.use_id if is_name else f"call-{self._request.call}-{number}"
             arguments = "".join(call.arguments) if isinstance(call.arguments, list) else call.arguments
-            uses[use_id] = checked_tool_use(use_id, call.name, arguments, self._redaction)
+            echo = self._echo(call.signed, has_thoughts=not uses)
+            uses[use_id] = checked_tool_use(use_id, call.name, arguments, self._redaction, echo)
         return tuple(uses.values())
 
+    def _echo(self, signed: object, *, has_thoughts: bool) -> Echo | None:
+        """What the server wants back with a tool request: its signature and, with the first request, the thoughts before it."""
+        fields: dict[str, object] = {}
+        if has_thoughts and (name := next((each for each in THOUGHTS if each in self._sent_thoughts), None)):
+            fields[name] = "".join(self._sent_thoughts[name])
+        if signed:
+            fields[SIGNED] = signed
+        return Echo(self._provider_id, orjson.dumps(self._redaction.value(fields)).decode()) if fields else None
+
     def _say(self, said: dict[str, object], *, streams: bool) -> str:
-        for name in _THOUGHTS:
+        for name in THOUGHTS:
             if isinstance(thought := said.get(name), str) and thought:
-                self._thoughts.texts.append(thought)
+                self._sent_thoughts.setdefault(name, []).append(thought)
         if refusal := said.get("refusal"):
             self._refusals.append(_text(refusal))
         if calls := said.get("tool_calls"):
@@ -231,11 +252,11 @@ class AnswerReader:
             raise UnusableAnswer("malformed", "`tool_calls` is no list")
         for each in calls:
             part = _CallPart.of(_dict(each, "a tool request"))
-            call = self._newest.get(part.index) if streams else None
+            call = self._newest.get(part.number) if streams else None
             if call is None or call.is_followed_by(part):
                 if len(self._calls) >= MAX_PARTS:
                     raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
-                call = self._newest[part.index] = _Call()
+                call = self._newest[part.number] = _Call()
                 self._calls.append(call)
             call.take(part)
 
