@@ -13,7 +13,7 @@ import anyio
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
-from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptResponse, TextPiece, ToolUse, Usage
 
 _REASONS: Final = frozenset(get_args(ProviderReason))
 
@@ -80,4 +80,5 @@ def _is_tool_use(use: object) -> bool:
         and isinstance(use.tool_id, str)
         and isinstance(use.arguments, Mapping)
         and (use.problem is None or isinstance(use.problem, str))
+        and (use.echo is None or (type(use.echo) is Echo and all(isinstance(each, str) for each in use.echo)))
     )

@@ -265,7 +265,7 @@ class MeteredGateway:
 def _sent_bytes(request: PromptRequest) -> int:
     """Bytes of the texts that a call sends: of its messages, of the tool calls in them, and of the tools that it offers."""
     texts = sum(len(each.content.encode()) for each in request.messages)
-    called = [dict(use.arguments) for each in request.messages for use in each.tool_uses]
+    called = [(dict(use.arguments), use.echo) for each in request.messages for use in each.tool_uses]
     offered = [[each.tool_id, each.description, dict(each.parameters)] for each in request.tools]
     return texts + sum(len(orjson.dumps(each)) for each in (called, offered) if each)
 

@@ -13,6 +13,15 @@ from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.parts import MessagePart
 
 
+class Echo(NamedTuple):
+    """What a provider sent with a tool request of its own and wants back with it, such as a signature or its thoughts."""
+
+    provider_id: str
+    """The provider. No other gets it."""
+    fields: str
+    """The fields as the text of a JSON object. Only the provider's adapter reads it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """A model's request to call a tool."""
@@ -25,17 +34,23 @@ class ToolUse:
     """The arguments, not validated yet."""
     problem: str | None = None
     """Why the arguments could not be read, as the model is told; they are empty then. None: they were read."""
+    echo: Echo | None = None
+    """What goes back to the provider with the request. None: nothing does."""
 
     @classmethod
     def of(cls, mapping: ToolUseMapping) -> "ToolUse":
         """Reads what `as_mapping` returns."""
-        return cls(mapping["use_id"], mapping["tool_id"], mapping["arguments"], mapping.get("problem"))
+        sent = mapping.get("echo")
+        echo = Echo(sent["provider_id"], sent["fields"]) if sent is not None else None
+        return cls(mapping["use_id"], mapping["tool_id"], mapping["arguments"], mapping.get("problem"), echo)
 
     def as_mapping(self) -> ToolUseMapping:
         """Returns the request as a JSON object."""
         found: ToolUseMapping = {"use_id": self.use_id, "tool_id": self.tool_id, "arguments": dict(self.arguments)}
         if self.problem is not None:
             found["problem"] = self.problem
+        if self.echo is not None:
+            found["echo"] = {"provider_id": self.echo.provider_id, "fields": self.echo.fields}
         return found
 
 

@@ -261,8 +261,10 @@ class _Events:
 
 
 def event_data(event: bytes) -> bytes:
-    """Returns the data of a server-sent event."""
+    """Returns the data of a server-sent event. A field `error`, in which llama.cpp reported errors, is data, too."""
     event = event.rstrip(b"\n")
+    if event.startswith(b"error:"):
+        return b'{"error":%b}' % event.partition(b"\n")[0][6:]
     if b"\n" not in event:
         return event[5:] if event.startswith(b"data:") else b""
     return b"\n".join([line.removeprefix(b"data:") for line in event.split(b"\n") if line.startswith(b"data:")])

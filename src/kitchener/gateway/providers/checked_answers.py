@@ -10,7 +10,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.tokens import tokens_of_bytes
 
 MAX_PARTS: Final = 1_000
@@ -73,7 +73,7 @@ def _served_model(name: str | None, asked: str, redaction: Redaction) -> str | N
     return "".join(each if each.isprintable() else "\ufffd" for each in shown[:MAX_NAME_CHARS])
 
 
-def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redaction) -> ToolUse:
+def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redaction, echo: Echo | None = None) -> ToolUse:
     """Returns a tool request without keys. If its arguments are no JSON object, the request says so, for the model.
 
     Args:
@@ -81,6 +81,7 @@ def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redac
         name: the tool
         arguments: a JSON object, as a text or parsed; None or "": no arguments
         redaction: the keys
+        echo: what the provider wants back with the request, without keys; None: nothing
 
     Raises:
         UnusableAnswer: the names are none
@@ -95,8 +96,8 @@ def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redac
         shown = redaction.text(arguments)[:_MAX_SHOWN_CHARS] if isinstance(arguments, str) else ""
         found = f", found {shown.encode('utf-8', 'backslashreplace').decode()}" if shown else ""
         problem = f"the arguments are not a JSON object of up to {MAX_DEPTH} levels; call the tool again with one{found}"
-        return ToolUse(redaction.text(use_id), redaction.text(name), {}, problem)
-    return ToolUse(redaction.text(use_id), redaction.text(name), redaction.value(dict(read)))
+        return ToolUse(redaction.text(use_id), redaction.text(name), {}, problem, echo)
+    return ToolUse(redaction.text(use_id), redaction.text(name), redaction.value(dict(read)), echo=echo)
 
 
 def object_in(text: str) -> dict[str, object] | None:

@@ -18,6 +18,15 @@ _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     425: "server_error",
     429: "rate_limited",
 }
+_REASON_OF_CODE: Final[dict[str, ProviderReason]] = {
+    "content_filter": "refused",
+    "context_length_exceeded": "bad_request",
+    "exceed_context_size_error": "bad_request",
+    "json_validate_failed": "malformed",
+    "tool_use_failed": "malformed",
+}
+"""What endpoints call an error in its `code` or `type`, where that says more than the status: Azure's filter, a request that is
+longer than the model's context (llama.cpp answers 500), and Groq's checks of what the model wrote."""
 
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
@@ -25,16 +34,28 @@ _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNO
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
 
 
-def reason_of_status(status: int) -> ProviderReason:
-    """Returns the reason for an HTTP status that is not a success."""
-    known = _REASON_OF_STATUS.get(status)
-    return known if known is not None else "server_error" if status >= 500 else "bad_request"
+def reason_of(status: int, body: object) -> ProviderReason:
+    """Returns the reason for an HTTP status that is not a success, and the parsed body of the answer."""
+    error = error_in(body)
+    if isinstance(error, dict):
+        for name in ("code", "type"):
+            if isinstance(code := error.get(name), str) and (known := _REASON_OF_CODE.get(code)) is not None:
+                return known
+    known_status = _REASON_OF_STATUS.get(status)
+    return known_status if known_status is not None else "server_error" if status >= 500 else "bad_request"
+
+
+def error_in(body: object) -> object:
+    """Returns what the parsed body of an answer says of an error, wherever it stands. Google puts it in a list."""
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    return body.get("error", body) if isinstance(body, dict) else body
 
 
 def told_by(status: int, body: object) -> str:
     """Returns the error text for an HTTP status and the parsed body of the answer."""
-    body = body.get("error", body) if isinstance(body, dict) else body
-    message = body.get("message", body) if isinstance(body, dict) else body
+    error = error_in(body)
+    message = error.get("message", error) if isinstance(error, dict) else error
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
         message = f"{page} instead of JSON" + ("; check `base_url`" if status in _NOT_THERE else "")
     return f"HTTP {status}: {message or 'no further explanation'}"

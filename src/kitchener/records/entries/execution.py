@@ -10,6 +10,13 @@ from kitchener.records.ref import RefMapping
 FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
 
 
+class EchoMapping(TypedDict):
+    """What goes back to a provider with a tool request of its own."""
+
+    provider_id: str
+    fields: str
+
+
 class ToolUseMapping(TypedDict):
     """A tool that a model asked for."""
 
@@ -18,6 +25,8 @@ class ToolUseMapping(TypedDict):
     arguments: Mapping[str, object]
     problem: NotRequired[str]
     """Why the arguments, which are empty, could not be read; absent: they were read."""
+    echo: NotRequired[EchoMapping]
+    """Fields that the provider wants back with the request; absent: there are none."""
 
 
 class ModelAnswer(TypedDict):

@@ -26,7 +26,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.failures import hide, reason_of_status, shortened, told_by
+from kitchener.gateway.providers.failures import error_in, hide, reason_of, shortened, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
@@ -132,7 +132,7 @@ class ChatEndpoint:
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.of(asked, request)
         while True:
-            content = request_body(request, asked, streams=streams, without=without)
+            content = request_body(request, self._provider_id, asked, streams=streams, without=without)
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
@@ -157,7 +157,7 @@ class ChatEndpoint:
         if isinstance(error, StatusError):
             return ProviderError(
                 self._provider_id,
-                reason_of_status(error.status),
+                reason_of(error.status, error.body),
                 shortened(_told(error), self._redaction),
                 status=error.status,
                 retry_after_s=error.retry_after_s,
@@ -202,7 +202,7 @@ def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
     """Returns the optional field of a request that an error names as its cause; None: none of them."""
     if error.status not in (400, 422):
         return None
-    body = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
+    body = error_in(error.body)
     named = body.get("param") if isinstance(body, dict) else None
     text = told_by(error.status, error.body)
     for field in _OPTIONAL:

@@ -1,34 +1,42 @@
 """Reads answers in OpenAI's chat-completions format, whole or event by event. Nothing is sent from here.
 
-Servers differ in what they leave out, so each field is read by itself and checked. A model's thoughts are counted and not kept.
+Servers differ in what they leave out, so each field is read by itself and checked. A model's thoughts are counted. They
+are kept only with tool requests, to go back to the server with the results.
 """
 
-from typing import Final, Literal
+from itertools import chain
+from typing import Final, Literal, NamedTuple
+
+import orjson
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.chat_completions.encoding import SIGNED, THOUGHTS
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
     checked_response,
     checked_tool_use,
     estimated_usage,
+    object_in,
 )
-from kitchener.gateway.providers.failures import reason_of_status, shortened, told_by
+from kitchener.gateway.providers.failures import reason_of, shortened, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
 
 _FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "length": "length",
+    "model_length": "length",
     "content_filter": "content_filter",
     "tool_calls": "tool_use",
     "function_call": "tool_use",
 }
-_THOUGHTS: Final = ("reasoning_content", "reasoning")
-"""Fields in which servers send a model's thoughts."""
+"""What OpenAI sends, and Mistral for a full context (`model_length`)."""
+_FAILURES: Final = ("error", "insufficient_system_resource", "abort")
+"""Finish reasons of answers that the server broke off: of OpenRouter and Mistral, DeepSeek, and vLLM."""
 _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """Counts of input tokens that a cache served, as servers name them."""
 _CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
@@ -42,21 +50,60 @@ _MAX_HELD: Final = 200
 class _Call:
     """A tool request, of which a stream sends one part after the other."""
 
-    __slots__ = ("arguments", "name", "use_id")
+    __slots__ = ("arguments", "name", "signed", "use_id")
 
     def __init__(self) -> None:
         self.use_id = self.name = ""
+        self.signed: object = None
         self.arguments: list[str] | dict[str, object] = []
 
-    def take(self, call: dict[str, object]) -> None:
-        function = _dict(call.get("function"), "a function")
-        self.use_id = self.use_id or _text(call.get("id"))
-        self.name = self.name or _text(function.get("name"))
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            self.arguments = arguments
-        elif isinstance(self.arguments, list):
-            self.arguments.append(_text(arguments))
+    def take(self, part: "_CallPart") -> None:
+        self.use_id = self.use_id or part.use_id
+        self.name = self.name or part.name
+        self.signed = self.signed or part.signed
+        if isinstance(part.arguments, dict):
+            self.arguments = part.arguments
+        elif isinstance(self.arguments, list) and part.arguments:
+            self.arguments.append(part.arguments)
+
+    def is_followed_by(self, part: "_CallPart") -> bool:
+        """Whether a part of a stream begins the next request, although it does not have another number.
+
+        Some servers number nothing, and some give each of several requests the number 0.
+        """
+        if part.use_id and self.use_id:
+            return part.use_id != self.use_id and (part.number is None or bool(part.name))
+        if part.number is None:
+            return bool(part.use_id or part.name)
+        return bool(part.name and part.arguments) and self._came_whole()
+
+    def _came_whole(self) -> bool:
+        """Whether its first part brought all of its arguments."""
+        arguments = self.arguments
+        return isinstance(arguments, dict) or (len(arguments) == 1 and object_in(arguments[0]) is not None)
+
+
+class _CallPart(NamedTuple):
+    """What one event, or a whole answer, says of a tool request."""
+
+    number: int | None
+    use_id: str
+    name: str
+    arguments: str | dict[str, object]
+    signed: object
+    """What Google sends with its first part; None: nothing."""
+
+    @classmethod
+    def of(cls, call: dict[str, object]) -> "_CallPart":
+        function = _dict(call.get("function") or {}, "a function")
+        number, arguments = call.get("index"), function.get("arguments")
+        return cls(
+            number if type(number) is int else None,
+            _text(call.get("id")),
+            _text(function.get("name")),
+            arguments if isinstance(arguments, dict) else _text(arguments),
+            call.get(SIGNED),
+        )
 
 
 class AnswerReader:
@@ -73,12 +120,15 @@ class AnswerReader:
         self._request, self._provider_id, self._asked, self._redaction = request, provider_id, asked, redaction
         self._texts: list[str] = []
         self._refusals: list[str] = []
-        self._calls: dict[object, _Call] = {}
-        self._call = _Call()
+        self._calls: list[_Call] = []
+        self._newest: dict[int | None, _Call] = {}
+        """The newest tool request of each number; None: of those without one."""
         self._finish: str | None = None
         self._model = ""
         self._usage: Usage | None = None
         self._thoughts = _Thoughts()
+        self._sent_thoughts: dict[str, list[str]] = {}
+        """Thoughts that come apart from the text, by the field that has them."""
         self._has_choice = False
 
     def take(self, body: object, *, streams: bool) -> str:
@@ -103,9 +153,11 @@ class AnswerReader:
         self._has_choice = True
         choice = choices[0] if type(choices[0]) is dict else _dict(choices[0], "a choice")
         if finish := choice.get("finish_reason"):
-            self._finish = _text(finish)
+            self._take_end(answer, choice, _text(finish))
         said = choice.get("delta" if streams else "message")
         if type(said) is not dict:
+            if streams and said is None:  # what Azure's filter found comes in an event of its own
+                return ""
             said = _dict(said, "a message")
         if (
             len(said) == 1 and self._thoughts.state == "text" and type(text := said.get("content")) is str
@@ -113,7 +165,7 @@ class AnswerReader:
             if text:
                 self._texts.append(text)
             return text
-        return self._say(said)
+        return self._say(said, streams=streams)
 
     def rest(self) -> str:
         """Returns text that was held back, after the last event."""
@@ -137,32 +189,56 @@ class AnswerReader:
             raise ProviderError(self._provider_id, "refused", shortened("".join(self._refusals), self._redaction))
         usage = self._usage
         if usage is None or not (usage.input_tokens or usage.output_tokens):
-            usage = estimated_usage(self._request, "".join((text, *self._thoughts.texts)))
+            thoughts = chain(self._thoughts.texts, *self._sent_thoughts.values())
+            usage = estimated_usage(self._request, "".join((text, *thoughts)))
         read = ReadAnswer(
             text=text,
-            tool_uses=tuple(
-                checked_tool_use(
-                    call.use_id or f"call-{self._request.call}-{number}",
-                    call.name,
-                    "".join(call.arguments) if isinstance(call.arguments, list) else call.arguments,
-                    self._redaction,
-                )
-                for number, call in enumerate(self._calls.values(), 1)
-            ),
+            tool_uses=self._tool_uses(),
             usage=usage,
             finish_reason=_FINISH_REASONS.get(self._finish or "stop", "other"),
             served_model=self._model,
         )
         return checked_response(read, self._request, self._provider_id, self._asked, self._redaction)
 
-    def _say(self, said: dict[str, object]) -> str:
-        for name in _THOUGHTS:
-            if thought := said.get(name):
-                self._thoughts.texts.append(_text(thought))
+    def _take_end(self, answer: dict[str, object], choice: dict[str, object], finish: str) -> None:
+        """Takes why the answer ended, which comes last, and what some servers tell only there."""
+        self._finish = finish
+        groq = answer.get("x_groq")
+        holders = [each for each in (choice, groq) if isinstance(each, dict)]
+        if error := next((each["error"] for each in holders if each.get("error")), None):
+            raise self._reported(error)
+        if finish in _FAILURES:
+            raise self._reported(f"the model stopped with {finish!r}")
+        if not answer.get("usage") and (usage := next((each["usage"] for each in holders if each.get("usage")), None)):
+            self._usage = _usage(_dict(usage, "usage"))  # of Moonshot and Groq
+
+    def _tool_uses(self) -> tuple[ToolUse, ...]:
+        uses: dict[str, ToolUse] = {}
+        for number, call in enumerate(self._calls, 1):
+            is_name = call.use_id and call.use_id not in uses  # results are told apart by it
+            use_id = call.use_id if is_name else f"call-{self._request.call}-{number}"
+            arguments = "".join(call.arguments) if isinstance(call.arguments, list) else call.arguments
+            echo = self._echo(call.signed, has_thoughts=not uses)
+            uses[use_id] = checked_tool_use(use_id, call.name, arguments, self._redaction, echo)
+        return tuple(uses.values())
+
+    def _echo(self, signed: object, *, has_thoughts: bool) -> Echo | None:
+        """What the server wants back with a tool request: its signature and, with the first request, the thoughts before it."""
+        fields: dict[str, object] = {}
+        if has_thoughts and (name := next((each for each in THOUGHTS if each in self._sent_thoughts), None)):
+            fields[name] = "".join(self._sent_thoughts[name])
+        if signed:
+            fields[SIGNED] = signed
+        return Echo(self._provider_id, orjson.dumps(self._redaction.value(fields)).decode()) if fields else None
+
+    def _say(self, said: dict[str, object], *, streams: bool) -> str:
+        for name in THOUGHTS:
+            if isinstance(thought := said.get(name), str) and thought:
+                self._sent_thoughts.setdefault(name, []).append(thought)
         if refusal := said.get("refusal"):
             self._refusals.append(_text(refusal))
         if calls := said.get("tool_calls"):
-            self._take_calls(calls)
+            self._take_calls(calls, streams=streams)
         content = said.get("content")
         if not content:
             return ""
@@ -171,28 +247,25 @@ class AnswerReader:
             self._texts.append(text)
         return text
 
-    def _take_calls(self, calls: object) -> None:
+    def _take_calls(self, calls: object, *, streams: bool) -> None:
         if not isinstance(calls, list):
             raise UnusableAnswer("malformed", "`tool_calls` is no list")
         for each in calls:
-            call = _dict(each, "a tool request")
-            key = call.get("index")
-            if type(key) is not int:
-                # Some servers number nothing: a new id, or a name, begins a new request.
-                begins = call.get("id") or _dict(call.get("function"), "a function").get("name")
-                key = f"#{len(self._calls)}" if begins or not self._calls else next(reversed(self._calls))
-            if key not in self._calls:
+            part = _CallPart.of(_dict(each, "a tool request"))
+            call = self._newest.get(part.number) if streams else None
+            if call is None or call.is_followed_by(part):
                 if len(self._calls) >= MAX_PARTS:
                     raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
-                self._calls[key] = _Call()
-            self._calls[key].take(call)
+                call = self._newest[part.number] = _Call()
+                self._calls.append(call)
+            call.take(part)
 
     def _reported(self, error: object) -> ProviderError:
         """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
         code = error.get("code") if isinstance(error, dict) else None
         status = code if type(code) is int and 400 <= code < 600 else 500
-        detail = shortened(told_by(status, {"error": error}), self._redaction)
-        return ProviderError(self._provider_id, reason_of_status(status), detail, status=status)
+        detail = shortened(told_by(status, error), self._redaction)
+        return ProviderError(self._provider_id, reason_of(status, error), detail, status=status)
 
 
 class _Thoughts:
@@ -260,9 +333,14 @@ def _text_of_parts(parts: object) -> str:
 def _usage(usage: dict[str, object]) -> Usage:
     details = usage.get("prompt_tokens_details")
     counts = (details, usage) if isinstance(details, dict) else (usage,)
+    sent = _count("input_tokens", usage.get("prompt_tokens"))
+    received = _count("output_tokens", usage.get("completion_tokens"))
+    total = usage.get("total_tokens")
+    if type(total) is int and usage.get("prompt_tokens") is not None:
+        received = max(received, total - sent)  # xAI and Google leave the thoughts out of `completion_tokens`
     return Usage(
-        _count("input_tokens", usage.get("prompt_tokens")),
-        _count("output_tokens", usage.get("completion_tokens")),
+        sent,
+        received,
         _count_if_told("cached_tokens", counts, _CACHE_READS),
         _count_if_told("cache_write_tokens", counts, _CACHE_WRITES),
     )

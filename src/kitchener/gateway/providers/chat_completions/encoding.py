@@ -10,8 +10,23 @@ from kitchener.media.media_types import IMAGES
 from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import Message, PromptRequest, ToolSpec
 
-OptionalField = Literal["response_format", "temperature", "max_tokens", "stream_options", "prompt_cache_key", "tool_choice"]
+OptionalField = Literal[
+    "response_format",
+    "temperature",
+    "max_tokens",
+    "stream_options",
+    "prompt_cache_key",
+    "tool_choice",
+    "reasoning_content",
+    "reasoning",
+    "extra_content",
+]
 """A field that some endpoints or models refuse."""
+THOUGHTS: Final[tuple[OptionalField, ...]] = ("reasoning_content", "reasoning")
+"""Fields of a message in which servers send a model's thoughts. Those before tool requests go back with the results, because
+DeepSeek and Moonshot refuse the request otherwise, and models go on better with their thoughts than without."""
+SIGNED: Final[OptionalField] = "extra_content"
+"""Field of a tool request in which Google sends a signature, without which it refuses the next request."""
 
 _STRICT_KEYWORDS: Final = frozenset(
     ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "description", "title")
@@ -19,16 +34,20 @@ _STRICT_KEYWORDS: Final = frozenset(
 """Keywords of schemas that OpenAI's strict mode is known to take."""
 
 
-def request_body(request: PromptRequest, model: str, *, streams: bool, without: Collection[OptionalField] = ()) -> bytes:
+def request_body(
+    request: PromptRequest, provider_id: str, model: str, *, streams: bool, without: Collection[OptionalField] = ()
+) -> bytes:
     """Returns the body of a request.
 
     Args:
         request: what is asked
-        model: who is asked
+        provider_id: who is asked, and gets back what it sent with tool requests
+        model: its model
         streams: whether the answer comes as a stream of events
         without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`
     """
-    body: dict[str, object] = {"model": model, "stream": streams, "messages": [_message(each) for each in request.messages]}
+    messages = [_message(each, provider_id, without) for each in request.messages]
+    body: dict[str, object] = {"model": model, "stream": streams, "messages": messages}
     body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = request.max_tokens
     if "temperature" not in without:
         body["temperature"] = request.temperature
@@ -45,22 +64,24 @@ def request_body(request: PromptRequest, model: str, *, streams: bool, without: 
     return orjson.dumps(body)
 
 
-def _message(message: Message) -> dict[str, object]:
+def _message(message: Message, provider_id: str, without: Collection[OptionalField]) -> dict[str, object]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_use_id or "", "content": message.content}
     if message.parts:
         return {"role": message.role, "content": _content(message)}
     if not message.tool_uses:
         return {"role": message.role, "content": message.content}
-    calls = [
-        {
-            "id": use.use_id,
-            "type": "function",
-            "function": {"name": use.tool_id, "arguments": orjson.dumps(use.arguments).decode()},
-        }
-        for use in message.tool_uses
-    ]
-    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+    calls: list[dict[str, object]] = []
+    asked: dict[str, object] = {"role": message.role, "content": message.content or None, "tool_calls": calls}
+    for use in message.tool_uses:
+        function = {"name": use.tool_id, "arguments": orjson.dumps(use.arguments).decode()}
+        call: dict[str, object] = {"id": use.use_id, "type": "function", "function": function}
+        if use.echo is not None and use.echo.provider_id == provider_id:
+            for name, value in orjson.loads(use.echo.fields).items():
+                if name not in without:
+                    (call if name == SIGNED else asked)[name] = value
+        calls.append(call)
+    return asked
 
 
 def _content(message: Message) -> list[dict[str, object]]:

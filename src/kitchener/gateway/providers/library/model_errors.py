@@ -11,7 +11,7 @@ from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.failures import chain_of, reason_of_status, shortened, told_by
+from kitchener.gateway.providers.failures import chain_of, reason_of, shortened, told_by
 from kitchener.gateway.providers.redaction import Redaction
 
 # An answer of an unexpected shape surfaces in the libraries as whatever their code happens to stumble over.
@@ -56,7 +56,7 @@ def translated(error: Exception, provider_id: str, redaction: Redaction) -> Prov
 
 def _reason(error: Exception, status: int | None) -> ProviderReason:
     if status is not None:
-        return reason_of_status(status)
+        return reason_of(status, getattr(error, "body", None))
     causes = tuple(chain_of(error))
     if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
         return "timeout"

@@ -1,0 +1,473 @@
+"""Answers as real servers send them, where they differ from OpenAI's (docs/gateway.md).
+
+The shapes are those of the servers' documentation and of reports in their users' trackers; names and numbers are made up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from kitchener.errors import ProviderError, ProviderReason
+from kitchener.records.prompt import PromptResponse, ToolSpec, ToolUse, Usage
+from tests.gateway.asking import ask
+from tests.gateway.chat_endpoints import endpoint, streamed
+from tests.gateway.fake_server import Answer, error
+
+LOOK: Final = ToolSpec("look", "Looks", {"type": "object", "properties": {"city": {"type": "string"}}})
+END: Final = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    """An event with a piece of text."""
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
+
+
+def calls(*requests: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    """An event with parts of tool requests."""
+    return {"choices": [{"index": 0, "delta": {"tool_calls": list(requests)}, "finish_reason": finish_reason}]}
+
+
+def call(name: str | None, arguments: str, **more: Any) -> dict[str, Any]:
+    """A part of a tool request."""
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def sse(*events: Mapping[str, Any] | str) -> Answer:
+    """A stream of these events; a text is sent as it is."""
+    lines = [each if isinstance(each, str) else f"data: {orjson.dumps(each).decode()}" for each in events]
+    return Answer("".join(f"{each}\n\n" for each in lines).encode(), content_type="text/event-stream", chunk_bytes=50)
+
+
+async def answer_of(stream: Answer) -> PromptResponse:
+    async with endpoint(stream) as (_, provider):
+        pieces, response = await streamed(provider, tools=(LOOK,))
+    assert "".join(pieces) == response.text
+    return response
+
+
+async def failure_of(answer: Answer, *, streams: bool) -> ProviderError:
+    async with endpoint(answer) as (_, provider):
+        with pytest.raises(ProviderError) as caught:
+            await (streamed(provider) if streams else provider.complete(ask()))
+    return caught.value
+
+
+# --- streams of text ----------------------------------------------------------------------------------------------------
+
+TEXTS: Final[dict[str, tuple[Answer, Usage]]] = {
+    "OpenAI, with padding and the counts at the end": (
+        sse(
+            {**said(""), "service_tier": "default", "obfuscation": "7hJ2", "usage": None},
+            {**said("Hello"), "system_fingerprint": None, "obfuscation": "x", "usage": None},
+            {**END, "usage": None, "obfuscation": ""},
+            {
+                "choices": [],
+                "usage": {
+                    "prompt_tokens": 1100,
+                    "completion_tokens": 70,
+                    "total_tokens": 1170,
+                    "prompt_tokens_details": {"cached_tokens": 1024, "audio_tokens": 0},
+                    "completion_tokens_details": {"reasoning_tokens": 64, "accepted_prediction_tokens": 0},
+                },
+            },
+            "data: [DONE]",
+        ),
+        Usage(1100, 70, 1024),
+    ),
+    "Azure, whose filter reports before the text, and after it without a delta": (
+        sse(
+            {"choices": [], "created": 0, "id": "", "model": "", "object": "", "prompt_filter_results": [{"prompt_index": 0}]},
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "", "refusal": None}, "finish_reason": None}]},
+            said("Hello"),
+            {**END, "usage": None},
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "finish_reason": None,
+                        "content_filter_results": {"hate": {"filtered": False, "severity": "safe"}},
+                        "content_filter_offsets": {"check_offset": 44, "start_offset": 44, "end_offset": 198},
+                    }
+                ]
+            },
+            {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}},
+            "data: [DONE]",
+        ),
+        Usage(9, 4),
+    ),
+    "OpenRouter, with comments until the model begins": (
+        sse(
+            ": OPENROUTER PROCESSING",
+            ": OPENROUTER PROCESSING",
+            {"provider": "Some", **said(""), "model": "m"},
+            {"choices": [{"index": 0, "delta": {"content": "", "reasoning": "hm", "reasoning_details": [{"index": 0}]}}]},
+            said("Hello"),
+            {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop", "native_finish_reason": "end_turn"}]},
+            {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "cost": 0.00014}},
+            "data: [DONE]",
+        ),
+        Usage(9, 4),
+    ),
+    "Groq, which counts in x_groq": (
+        sse(
+            {**said(""), "x_groq": {"id": "req_01"}},
+            said("Hello"),
+            {**END, "x_groq": {"id": "req_01", "usage": {"queue_time": 0.01, "prompt_tokens": 9, "completion_tokens": 4}}},
+            "data: [DONE]",
+        ),
+        Usage(9, 4),
+    ),
+    "Moonshot, which counts in the last choice": (
+        sse(
+            said("Hello"),
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {},
+                        "finish_reason": "stop",
+                        "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "cached_tokens": 8},
+                    }
+                ]
+            },
+            "data: [DONE]",
+        ),
+        Usage(9, 4, 8),
+    ),
+    "DeepSeek, with thoughts and keep-alive comments": (
+        sse(
+            ": keep-alive",
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": None, "reasoning_content": ""}}]},
+            {"choices": [{"index": 0, "delta": {"content": None, "reasoning_content": "hm"}, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {"content": "Hello", "reasoning_content": None}, "finish_reason": None}]},
+            {
+                **END,
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 4,
+                    "total_tokens": 13,
+                    "prompt_cache_hit_tokens": 8,
+                    "prompt_cache_miss_tokens": 1,
+                },
+            },
+            "data: [DONE]",
+        ),
+        Usage(9, 4, 8),
+    ),
+    "xAI, whose counts of every event leave out the thoughts": (
+        sse(
+            said("Hel", usage={"prompt_tokens": 32, "completion_tokens": 1, "total_tokens": 127}),
+            said("lo", usage={"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135}),
+            {**END, "usage": {"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135}},
+            "data: [DONE]",
+        ),
+        Usage(32, 103),
+    ),
+    "Mistral, with thoughts as parts": (
+        sse(
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]},
+                    }
+                ]
+            },
+            {"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": "Hel"}]}, "finish_reason": None}]},
+            said("lo"),
+            {**END, "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}},
+            "data: [DONE]",
+        ),
+        Usage(9, 4),
+    ),
+    "llama.cpp, with progress and timings": (
+        sse(
+            {"choices": [], "prompt_progress": {"total": 9, "cache": 0, "processed": 9}},
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]},
+            said("Hello"),
+            END,
+            {
+                "choices": [],
+                "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13},
+                "timings": {"prompt_n": 9, "predicted_per_second": 41.5},
+            },
+            "data: [DONE]",
+        ),
+        Usage(9, 4),
+    ),
+    "Ollama, whose every event has a role": (
+        sse(
+            {
+                "choices": [
+                    {"index": 0, "delta": {"role": "assistant", "content": "", "reasoning": "hm"}, "finish_reason": None}
+                ]
+            },
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hello"}, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]},
+            {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}},
+            "data: [DONE]",
+        ),
+        Usage(9, 4),
+    ),
+    "vLLM, with counts in every event and no end mark": (
+        sse(
+            said("", usage={"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}),
+            said("Hello", usage={"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}),
+            {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop", "stop_reason": None}]},
+        ),
+        Usage(9, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("server", TEXTS)
+async def test_a_stream_of_text_is_read_as_each_server_sends_it(server: str) -> None:
+    stream, usage = TEXTS[server]
+    response = await answer_of(stream)
+    assert (response.text, response.usage, response.finish_reason) == ("Hello", usage, "stop")
+
+
+async def test_counts_are_estimated_where_a_server_sends_none() -> None:
+    usage = (await answer_of(sse(said("Hello"), END, "data: [DONE]"))).usage
+    assert usage.input_tokens > 0 < usage.output_tokens
+    assert usage.cached_tokens is None
+
+
+@pytest.mark.parametrize("thought", [["hm"], {"text": "hm"}, 7])
+async def test_thoughts_of_a_form_that_is_not_known_are_left_out(thought: object) -> None:
+    event = {"choices": [{"index": 0, "delta": {"content": "Hello", "reasoning": thought}}]}
+    assert (await answer_of(sse(event, END))).text == "Hello"
+
+
+async def test_a_streamed_refusal_is_told() -> None:
+    parts = [{"choices": [{"index": 0, "delta": {"refusal": each}}]} for each in ("I cannot ", "help.")]
+    failure = await failure_of(sse(*parts, END), streams=True)
+    assert (failure.reason, failure.detail) == ("refused", "I cannot help.")
+
+
+async def test_a_full_context_ends_an_answer_as_a_full_answer_does() -> None:
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "model_length"}]}
+    assert (await answer_of(sse(said("Hel"), end))).finish_reason == "length"
+
+
+# --- tool requests ------------------------------------------------------------------------------------------------------
+
+LONDON, ROME = '{"city":"London"}', '{"city":"Rome"}'
+BOTH: Final = (ToolUse("a", "look", {"city": "London"}), ToolUse("b", "look", {"city": "Rome"}))
+NAMED: Final = tuple(replace(each, use_id=f"call-1-{number}") for number, each in enumerate(BOTH, 1))
+REQUESTS: Final[dict[str, tuple[Answer, tuple[ToolUse, ...]]]] = {
+    "Google: each request whole, in an event of its own, all with the number 0": (
+        sse(calls(call("look", LONDON, index=0, id="a")), calls(call("look", ROME, index=0, id="b")), END),
+        BOTH,
+    ),
+    "the same without ids": (
+        sse(calls(call("look", LONDON, index=0, id="")), calls(call("look", ROME, index=0, id="")), END),
+        NAMED,
+    ),
+    "Ollama of before: all requests in one event, all with the number 0": (
+        sse(calls(call("look", LONDON, index=0, id="a"), call("look", ROME, index=0, id="b"), finish_reason="tool_calls")),
+        BOTH,
+    ),
+    "numbers with gaps": (
+        sse(
+            calls(call("look", '{"city":', index=1, id="a")),
+            calls(call(None, '"London"}', index=1)),
+            calls(call("look", ROME, index=4, id="b")),
+            END,
+        ),
+        BOTH,
+    ),
+    "name and id again with each part": (
+        sse(
+            calls(call("look", '{"city":', index=0, id="a")),
+            calls(call("look", '"London"}', index=0, id="a")),
+            calls(call("look", "", index=0, id="a")),
+            calls(call("look", ROME, index=1, id="b")),
+            END,
+        ),
+        BOTH,
+    ),
+    "another id with each part, but no name": (
+        sse(
+            calls(call("look", '{"city":', index=0, id="a")),
+            calls(call(None, '"London"}', index=0, id="x")),
+            calls(call("look", ROME, index=1, id="b")),
+            END,
+        ),
+        BOTH,
+    ),
+    "no numbers, and the id again with each part": (
+        sse(
+            calls(call("look", '{"city":', id="a")),
+            calls(call("look", '"London"}', id="a")),
+            calls(call("look", ROME, id="b")),
+            END,
+        ),
+        BOTH,
+    ),
+    "the id before everything else": (
+        sse(
+            calls({"index": 0, "id": "a"}),
+            calls(call("look", LONDON, index=0)),
+            calls(call("look", ROME, index=1, id="b")),
+            END,
+        ),
+        BOTH,
+    ),
+    "one id for all": (
+        sse(calls(call("look", LONDON, index=0, id="null")), calls(call("look", ROME, index=1, id="null")), END),
+        (replace(BOTH[0], use_id="null"), NAMED[1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REQUESTS)
+async def test_two_tool_requests_of_a_stream_are_two_however_they_are_numbered(how: str) -> None:
+    stream, expected = REQUESTS[how]
+    response = await answer_of(stream)
+    assert (response.tool_uses, response.finish_reason) == (expected, "tool_use")
+
+
+@pytest.mark.parametrize("use_id", ["", "null", None])
+async def test_tool_requests_of_a_whole_answer_are_told_apart_without_ids(use_id: str | None) -> None:
+    """The results name the request that they answer, so no two may have one id."""
+    requests = [call("look", each, id=use_id) for each in (LONDON, ROME)]
+    body = {"choices": [{"message": {"content": None, "tool_calls": requests}, "finish_reason": "tool_calls"}]}
+    async with endpoint(Answer(orjson.dumps(body))) as (_, provider):
+        first, second = (await provider.complete(ask(tools=(LOOK,)))).tool_uses
+    assert (first.arguments, second.arguments) == ({"city": "London"}, {"city": "Rome"})
+    assert first.use_id != second.use_id
+
+
+async def test_a_name_again_with_each_part_of_the_arguments_begins_no_new_request() -> None:
+    parts = [calls(call("look", each, index=0)) for each in ('{"city"', ":", '"London"}')]
+    assert (await answer_of(sse(*parts, END))).tool_uses == (NAMED[0],)
+
+
+# --- errors -------------------------------------------------------------------------------------------------------------
+
+STREAMED_ERRORS: Final[dict[str, tuple[Answer, ProviderReason, str]]] = {
+    "OpenRouter": (
+        sse(
+            said("Hel"),
+            {
+                "error": {"code": 502, "message": "Provider disconnected"},
+                "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
+            },
+        ),
+        "server_error",
+        "HTTP 502: Provider disconnected",
+    ),
+    "OpenRouter, in the choice": (
+        sse(
+            said("Hel"), {"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 429, "message": "slow down"}}]}
+        ),
+        "rate_limited",
+        "HTTP 429: slow down",
+    ),
+    "Mistral": (
+        sse(said("Hel"), {"choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}),
+        "server_error",
+        "HTTP 500: the model stopped with 'error'",
+    ),
+    "DeepSeek": (
+        sse(said("Hel"), {"choices": [{"delta": {}, "finish_reason": "insufficient_system_resource"}]}),
+        "server_error",
+        "HTTP 500: the model stopped with 'insufficient_system_resource'",
+    ),
+    "Groq": (
+        sse(said("Hel"), {**END, "x_groq": {"error": "over capacity"}}),
+        "server_error",
+        "HTTP 500: over capacity",
+    ),
+    "LM Studio": (
+        sse('event: error\ndata: {"error":{"message":"The model has crashed"}}', "data: [DONE]"),
+        "server_error",
+        "HTTP 500: The model has crashed",
+    ),
+    "Ollama": (sse('data: {"error":"model runner has stopped"}'), "server_error", "HTTP 500: model runner has stopped"),
+    "llama.cpp of before, in a field of its own": (
+        sse('error: {"code":400,"message":"the request exceeds the context","type":"invalid_request_error"}', "data: [DONE]"),
+        "bad_request",
+        "HTTP 400: the request exceeds the context",
+    ),
+    "llama.cpp": (
+        sse('data: {"error":{"code":500,"message":"too long","type":"exceed_context_size_error","n_ctx":4096}}'),
+        "bad_request",
+        "HTTP 500: too long",
+    ),
+    "vLLM": (
+        sse(said("Hel"), {"error": {"message": "bad grammar", "type": "BadRequestError", "param": None, "code": 400}}),
+        "bad_request",
+        "HTTP 400: bad grammar",
+    ),
+}
+
+
+@pytest.mark.parametrize("server", STREAMED_ERRORS)
+async def test_an_error_inside_a_stream_is_told_as_each_server_reports_it(server: str) -> None:
+    stream, reason, detail = STREAMED_ERRORS[server]
+    failure = await failure_of(stream, streams=True)
+    assert (failure.reason, failure.detail) == (reason, detail)
+
+
+async def test_an_answer_that_broke_off_is_no_answer() -> None:
+    """OpenRouter answers with status 200 and what there is of the text."""
+    choice = {"message": {"content": "Hel"}, "finish_reason": "error", "error": {"code": 502, "message": "upstream"}}
+    failure = await failure_of(Answer(orjson.dumps({"choices": [choice]})), streams=False)
+    assert (failure.reason, failure.detail, failure.status) == ("server_error", "HTTP 502: upstream", 502)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason", "detail"),
+    [
+        (400, {"error": {"message": "filtered", "param": "prompt", "code": "content_filter"}}, "refused", "filtered"),
+        (
+            400,
+            {"error": {"message": "call failed", "code": "tool_use_failed", "failed_generation": "<f"}},
+            "malformed",
+            "call failed",
+        ),
+        (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}, "bad_request", "too long"),
+        (500, {"error": {"message": "too long", "type": "exceed_context_size_error"}}, "bad_request", "too long"),
+        (
+            400,
+            [{"error": {"code": 400, "message": "no such field", "status": "INVALID_ARGUMENT"}}],
+            "bad_request",
+            "no such field",
+        ),
+        (400, {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}, "bad_request", "too long"),
+        (404, {"error": "model 'm' not found"}, "bad_request", "model 'm' not found"),
+    ],
+    ids=["Azure", "Groq", "OpenAI", "llama.cpp", "Google", "vLLM", "Ollama"],
+)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_error_answer_is_told_as_each_server_writes_it(
+    status: int, body: object, reason: str, detail: str, *, streams: bool
+) -> None:
+    failure = await failure_of(Answer(orjson.dumps(body), status), streams=streams)
+    assert (failure.reason, failure.detail, failure.status) == (reason, f"HTTP {status}: {detail}", status)
+
+
+async def test_a_refused_field_is_found_in_an_error_that_comes_as_a_list() -> None:
+    refusal = Answer(orjson.dumps([{"error": {"message": 'Unknown name "stream_options"', "code": 400}}]), 400)
+    async with endpoint(refusal, sse(said("Hello"), END)) as (server, provider):
+        assert (await streamed(provider))[1].text == "Hello"
+    assert ["stream_options" in hit.body for hit in server.hits] == [True, False]
+
+
+async def test_a_key_is_taken_out_of_an_error_inside_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-some-secret-key")
+    for each in (
+        sse('error: {"code":401,"message":"wrong key sk-some-secret-key"}'),
+        sse({**END, "x_groq": {"error": "wrong key sk-some-secret-key"}}),
+        error(400, "sk-some-secret-key"),
+    ):
+        async with endpoint(each, api_key="env:SOME_KEY") as (_, provider):
+            with pytest.raises(ProviderError) as caught:
+                await streamed(provider)
+        assert "***" in caught.value.detail
+        assert "sk-some" not in f"{caught.value!r}{caught.value.__cause__!r}"
