@@ -1,6 +1,7 @@
 """Reading beside a writer, without a lock and without touching a file (docs/ledger.md)."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -172,7 +173,7 @@ async def test_readers_beside_a_busy_writer_see_a_growing_prefix(tmp_path: Path)
         assert process.stdout is not None
         assert process.stdout.readline()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, process.stdout.read)  # or the writer would wait for room in the pipe
+            tasks.start_soon(partial(anyio.to_thread.run_sync, process.stdout.read))  # or the writer would wait for room in the pipe
             try:
                 async with LedgerReader.open(path) as reader:
                     while seen < 3_000:
