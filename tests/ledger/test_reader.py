@@ -173,7 +173,8 @@ async def test_readers_beside_a_busy_writer_see_a_growing_prefix(tmp_path: Path)
         assert process.stdout is not None
         assert process.stdout.readline()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(anyio.to_thread.run_sync, process.stdout.read))  # or the writer would wait for room in the pipe
+            # Otherwise the writer would wait for room in the pipe.
+            tasks.start_soon(partial(anyio.to_thread.run_sync, process.stdout.read))
             try:
                 async with LedgerReader.open(path) as reader:
                     while seen < 3_000:
