@@ -260,6 +260,20 @@ class TestWhatIsKnown:
         tab.gone("#panel")
         assert tab.run("document.activeElement.textContent") == "Why this reply?"
 
+    def test_a_reply_says_what_it_was_shown_of_another_conversation_and_leads_there(self, browser: Any, tmp_path: Path) -> None:
+        """Regression: of such a turn, the page showed an id and no word."""
+        with page_server(tmp_path / "root") as server, open_tab(browser, server.url) as tab:
+            tab.ask("my sister drinks rooibos tea", "You said: my sister")
+            first = tab.page.url
+            tab.page.click("#new")
+            tab.ask("which tea does my sister drink?", "You said: which tea")
+            tab.find("text=Why this reply?").last.click()
+            shown = tab.see("#panel section", "Shown to the model")
+            shown.locator("li", has_text="Message my sister drinks rooibos tea").locator("text=in another conversation").click()
+            tab.gone("#panel")
+            tab.see(".bubble", "my sister drinks rooibos tea", count=1)
+            assert tab.page.url == first
+
     def test_without_the_context_authority_a_reply_names_the_turns_that_were_shown(self, browser: Any, tmp_path: Path) -> None:
         with page_server(tmp_path / "root", context_mode="off") as server, open_tab(browser, server.url) as tab:
             tab.ask("I like tea", "You said: I like tea")

@@ -173,7 +173,7 @@ async function openNamed() {
   listSoon();
 }
 
-addEventListener("hashchange", () => { if (me) { notice(""); openNamed(); } });
+addEventListener("hashchange", () => { if (me) { find("panel").close(); notice(""); openNamed(); } });
 
 // The list of conversations
 

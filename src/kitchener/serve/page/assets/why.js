@@ -23,6 +23,8 @@ const CAUSES = {
   UNSUPPORTED: "the model does not take such content",
 };
 
+const MOST_OTHERS = 8;
+
 /** The explanation of a turn, as elements. */
 export async function whyPanel(conversation, view) {
   const path = `v1/sessions/${conversation.sessionId}/turns`;
@@ -33,7 +35,8 @@ export async function whyPanel(conversation, view) {
   ]);
   const learned = found.explanations.some((each) => each.reasons.includes("HO3_BIAS"))
     ? await ask("GET", `v1/memory?agent=${encodeURIComponent(conversation.agent)}`).catch(() => null) : null;
-  const name = namer(conversation, learned);
+  const told = found.explanations.filter((each) => ["visible", "suppressed"].includes(each.verdict));
+  const name = namer(conversation, learned, await saidElsewhere(conversation, [...told, ...(changes?.came_in ?? []), ...(changes?.went_out ?? [])]));
   const of = (...verdicts) => found.explanations.filter((each) => verdicts.includes(each.verdict));
   // Where the Context Authority does not choose, the newest turns and learned lines are shown, without reasons.
   const gathered = (id) => (id.startsWith("T-") ? ["Earlier turn", conversation.turns.get(id)?.message ?? ""] : name(id));
@@ -65,13 +68,26 @@ function summary(found, shown, leftOut) {
   return el("div", {}, el("p", { class: "pale" }, el("code", {}, found.turn_id), `, ${found.outcome}`), budget, notes.map((each) => el("p", { class: "note", dir: "auto" }, each)));
 }
 
+const sessionOf = (id) => /^T-([0-9a-f]+)-/.test(id) ? `SES-${id.split("-")[1]}` : null;
+
+/** What was said in other conversations, by the id of the turn. What cannot be read is left out. */
+async function saidElsewhere(conversation, items) {
+  const others = new Set(items.map((each) => sessionOf(each.entity_id)).filter((id) => id && id !== conversation.sessionId));
+  const asked = [...others].slice(0, MOST_OTHERS).map((id) => ask("GET", `v1/sessions/${id}/messages`).catch(() => ({ turns: [] })));
+  return new Map((await Promise.all(asked)).flatMap(({ turns }) => turns.map((each) => [each.turn_id, each])));
+}
+
 /** Tells what an id stands for, from what the page knows. */
-function namer(conversation, memory) {
+function namer(conversation, memory, elsewhere) {
   const lines = new Map((memory?.learned ?? []).flatMap((each) => [[each.artifact_id, each.line], [each.overlay_id, each.line]]));
   return (id) => {
-    const isMessage = id.endsWith(".message"), turn = conversation.turns.get(isMessage ? id.slice(0, -".message".length) : id);
+    const isMessage = id.endsWith(".message"), turnId = isMessage ? id.slice(0, -".message".length) : id;
+    const turn = conversation.turns.get(turnId), other = elsewhere.get(turnId), sessionId = sessionOf(id);
     if (turn && isMessage) return ["Message", turn.message];
     if (turn) return ["Reply", turn.response ?? ""];
+    if (other && isMessage) return ["Message", other.user_message, sessionId];
+    if (other) return ["Reply", other.response, sessionId];
+    if (sessionId && sessionId !== conversation.sessionId) return ["Turn", "", sessionId];
     if (conversation.goals.has(id)) return ["Goal", conversation.goals.get(id)];
     if (lines.has(id)) return ["Learned", lines.get(id)];
     return [id.startsWith("WO-") ? "Step of work" : id.startsWith("T-") ? "Turn" : id.startsWith("INT-") ? "Goal" : "Item", ""];
@@ -87,8 +103,9 @@ const cause = (each) =>
   [CAUSES[each.suppressed_by] ?? each.suppressed_by, each.form === "STUB" ? "shown as a stub" : "", each.short_by ? `${counted(each.short_by, "token")} were missing` : ""].filter(Boolean).join(" · ");
 
 function row(name, each, why) {
-  const [kind, text] = name(each.entity_id);
-  return el("li", {}, el("p", { dir: "auto" }, el("b", {}, kind), text ? ` ${short(text, 160)}` : ""), el("p", { class: "pale", title: each.text ?? null }, why, " · ", el("code", { class: "id" }, each.entity_id)));
+  const [kind, text, sessionId] = name(each.entity_id);
+  const where = sessionId ? [" · ", el("a", { href: `#${sessionId}` }, "in another conversation")] : "";
+  return el("li", {}, el("p", { dir: "auto" }, el("b", {}, kind), text ? ` ${short(text, 160)}` : ""), el("p", { class: "pale", title: each.text ?? null }, why, where, " · ", el("code", { class: "id" }, each.entity_id)));
 }
 
 function call(each) {
