@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from kitchener.errors import KitchenerError, RuntimeClosed
+from kitchener.errors import CallerError, KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
@@ -199,6 +199,8 @@ class ServedTurn:
                 _log.warning("turn failed after its client had gone", session_id=self.session_id, error=error_class)
 
     def _count(self) -> None:
+        if isinstance(self._error, CallerError):
+            return  # the request was refused for what it says: there is no turn, and an operator has nothing to look after
         self._counts.turn_s.add(anyio.current_time() - self._began)
         result = self._results[0] if self._results else None
         end: ServedEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"

@@ -14,7 +14,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 from kitchener.serve.metrics.exposition import exposition, runtime_families
 from kitchener.serve.metrics.metric_family import MetricFamily
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.stack import echo
+from tests.acceptance.stack import Hold, echo
 from tests.serve.metrics.metrics_text import read_metrics
 from tests.serve.native.test_sessions import asking_model, send_letter
 from tests.serve.requests import Client, serving
@@ -99,9 +99,27 @@ async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None
     async with serving(tmp_path / "root", ScriptedProvider([RuntimeError("broken")] * 9)) as client:
         path = f"/v1/sessions/{(await client.ask('POST', '/v1/sessions', {})).json['session_id']}/messages"
         assert (await client.ask("POST", path, {"message": "hello"}, idempotency_key="k")).status == 200
-        assert (await client.ask("POST", path, {"message": "another"}, idempotency_key="k")).status == 409
         now = await metrics(client)
-        assert ends_of(now, "ADMIN") == {"completed": 0, "degraded": 1, "failed": 1, "stopped": 0}
+        assert ends_of(now, "ADMIN") == {"completed": 0, "degraded": 1, "failed": 0, "stopped": 0}
+    hold = Hold("wait", wo_type="synthesize")
+    async with serving(tmp_path / "other", ScriptedProvider(echo, gate=hold)) as client:
+        path = f"/v1/sessions/{(await client.ask('POST', '/v1/sessions', {})).json['session_id']}/messages"
+        assert (await client.ask("POST", path, {"message": "wait", "deadline_s": 0.05})).status == 504
+        assert ends_of(await metrics(client), "ADMIN") == {"completed": 0, "degraded": 0, "failed": 1, "stopped": 0}
+
+
+async def test_a_request_that_is_refused_for_what_it_says_is_no_turn(tmp_path: Path) -> None:
+    """Regression: it counted as a turn that failed, so that clients' mistakes set off the operators' alert."""
+    async with serving(tmp_path / "root", ScriptedProvider(echo)) as client:
+        session = f"/v1/sessions/{(await client.ask('POST', '/v1/sessions', {})).json['session_id']}"
+        for message, status in (("hello", 200), ("another", 409)):
+            answer = await client.ask("POST", f"{session}/messages", {"message": message}, idempotency_key="k")
+            assert answer.status == status
+        await client.ask("POST", f"{session}/end")
+        assert (await client.ask("POST", f"{session}/messages", {"message": "late"})).status == 410
+        now = await metrics(client)
+        assert ends_of(now, "ADMIN") == {"completed": 1, "degraded": 0, "failed": 0, "stopped": 0}
+        assert now['kitchener_turn_seconds_count{agent="ADMIN"}'] == 1
 
 
 async def test_turns_are_told_apart_by_agent_class_at_every_door(tmp_path: Path) -> None:
