@@ -14,6 +14,7 @@ import anyio.lowlevel
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.turn.context_time import booked
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.context import (
@@ -178,16 +179,19 @@ class TurnAuthority:
             if not self._is_blocked:
                 await self._flag(resolution)
             return gathered
-        projection, rendering = authority.project(
-            thread,
-            resolution,
-            self._message,
-            biases=_bias_items(anchors, authority.projector.estimate) if anchors else (),
-            recalled=await self._recalled(resolution.active),
-            results=await self._session.results.items(self._message, thread.state.turns),
-            tokens_left=tokens_left,
-            turn_ts=self._turn_ts,
-        )
+        recalled = await self._recalled(resolution.active)
+        results = await self._session.results.items(self._message, thread.state.turns)
+        with booked():
+            projection, rendering = authority.project(
+                thread,
+                resolution,
+                self._message,
+                biases=_bias_items(anchors, authority.projector.estimate) if anchors else (),
+                recalled=recalled,
+                results=results,
+                tokens_left=tokens_left,
+                turn_ts=self._turn_ts,
+            )
         ref = await authority.record(thread, self._base(), (projection, rendering), self._turn_ts, self._transition)
         if self.is_shadow:
             return gathered
