@@ -59,8 +59,9 @@ class ServeClientConfig(Settings):
     rights: tuple[ServeRight, ...] = ("chat", "read", "approve")
     """What this key allows: `chat`, `read`, `approve`, `act_for`, `operate`, `erase`."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 600
-    """Requests a minute. One tenth of them may come at once; a further one is refused with 429. A request counts
-    as one more for each 512 KiB of its body, 50 sessions of a list, and 100 turns of a session whose messages it reads."""
+    """Requests a minute. One tenth of them may come at once; a further one is refused with 429. A request that
+    takes much of the processor counts as several, by its body and by the turns and messages that it reads or records, see
+    `docs/server.md`."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] | None = None
     """Largest body of a request with this key, bytes. A larger one is refused with 413. None: that of `[serve]`, which no key
     can go beyond."""

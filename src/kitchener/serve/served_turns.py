@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from kitchener.actors.turn.context_time import CONTEXT_TIME
 from kitchener.errors import CallerError, KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -308,6 +309,7 @@ class ServedTurns:
 
         async def run() -> None:
             CHECK_TIME.set(place.caller.schema_time.book_check)  # of this task, and of all that works for it
+            CONTEXT_TIME.set(place.caller.book_context)
             try:
                 await turn.run(work)
                 if wait_read is not None:

@@ -169,14 +169,31 @@ async def test_a_turn_of_a_running_session_costs_no_read_of_its_subject(tmp_path
 
 
 async def test_during_an_import_a_subjects_turns_are_read(tmp_path: Path) -> None:
-    """What an import writes is nowhere handed over, so each view reads up to its position until the import is over."""
+    """What an import writes is nowhere handed over, so each view reads up to its position until no import goes on."""
     async with open_scripted(tmp_path) as runtime:
         (end,) = await talk(runtime, 1, 1)
         turns = SubjectTurns(runtime.ledgers(), len, Ruleset())
         assert (await turns.of("ada", end)).known == 1
-        turns.expect_import("ada")
-        for known in (2, 3):
+        with turns.importing("ada"):
+            with turns.importing("ada"):
+                for known in (2, 3):
+                    (end,) = await talk(runtime, 1, 1)
+                    assert (await turns.of("ada", end)).known == known
             (end,) = await talk(runtime, 1, 1)
-            assert (await turns.of("ada", end)).known == known
-        turns.forget("ada")
-        assert (await turns.of("ada", end)).known == 3
+            assert (await turns.of("ada", end)).known == 4
+            (end,) = await talk(runtime, 1, 1)
+        assert (await turns.of("ada", end)).known == 5
+
+
+async def test_after_an_import_only_what_it_wrote_is_read(tmp_path: Path) -> None:
+    """Regression: all turns of the subject were read and indexed again, so that each edit of a short chat cost seconds."""
+    async with open_scripted(tmp_path) as runtime:
+        (end,) = await talk(runtime, 1, 1)
+        turns = SubjectTurns(runtime.ledgers(), len, Ruleset())
+        before = await turns.of("ada", end)
+        with turns.importing("ada"):
+            (end,) = await talk(runtime, 1, 1)
+        after = await turns.of("ada", end)
+        assert after.words is before.words
+        assert ids(after) == ids(await SubjectTurns(runtime.ledgers(), len, Ruleset()).of("ada", end))
+        assert after.known == 2

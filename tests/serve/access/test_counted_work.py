@@ -1,12 +1,14 @@
 """A small request that asks for much work counts as several requests of its key, at every door (docs/server.md)."""
 
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from kitchener.actors.turn import context_time
 from kitchener.config import ServeClientConfig
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
@@ -85,7 +87,8 @@ async def test_a_long_conversation_counts_as_several_requests(
     """
     monkeypatch.setenv("ADA_KEY", KEY)
     clients = {"ada": ServeClientConfig(key="env:ADA_KEY", subject="ada", requests_per_minute=3)}
-    async with serving(tmp_path / "root", serve={"clients": clients}, context_mode="enforce") as client:
+    mode = "enforce" if name in ("why", "diff") else "off"
+    async with serving(tmp_path / "root", serve={"clients": clients}, context_mode=mode) as client:
         method, path, body = asked_for(name, *await long_session(client))
         ada = client.with_headers(authorization=f"Bearer {KEY}")
         assert (await ada.ask(method, path, body)).status == 200
@@ -114,3 +117,28 @@ async def test_of_two_at_once_the_one_that_counts_last_does_nothing(
         assert sorted(each.status for each in answers) == [200, 429]
         begun = name in ("chat", "response", "branch")
         assert len(await client.runtime.sessions()) == 1 + begun
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/responses", "/v1/agui/ADMIN"])
+async def test_the_time_that_the_context_of_a_turn_takes_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Regression: a message with words of many long ones took half a second of the processor, and counted as any other.
+
+    The clock of processor time moves on by 0.07 s each time it is read, so each turn counts three requests more.
+    """
+    monkeypatch.setenv("ADA_KEY", KEY)
+    clients = {"ada": ServeClientConfig(key="env:ADA_KEY", subject="ada", requests_per_minute=3)}
+    times = (0.07 * number for number in count())
+    monkeypatch.setattr(context_time, "thread_time", lambda: next(times))
+    body = {
+        COMPLETIONS: chat_body("hello"),
+        "/v1/responses": {"model": "ADMIN", "input": "hello"},
+        "/v1/agui/ADMIN": {**_RUN, "messages": spoken("hello")},
+    }[path]
+    async with serving(tmp_path / "root", serve={"clients": clients}, context_mode="enforce") as client:
+        ada = client.with_headers(authorization=f"Bearer {KEY}")
+        assert (await ada.ask("POST", path, body)).status == 200
+        found = await ada.ask("GET", "/v1/models")
+        assert (found.status, found.code) == (429, "rate_limited")
+        assert 60 < int(found.headers["retry-after"]) <= 80

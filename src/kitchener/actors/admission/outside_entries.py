@@ -4,7 +4,8 @@ A repair and an import do so while a runtime serves turns. This module does not 
 Explained in `docs/sessions.md`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from kitchener.actors.admission.admission import Admission
 from kitchener.actors.authority.authority import ContextAuthority
@@ -35,17 +36,26 @@ class OutsideEntries:
         async with self._admission.call(session):
             await session.write_all([(each.entry_type, each.entity_id, each.payload) for each in entries])
             await session.commit()
-        self.read_again(session.subject_id)
+        if self._authority is not None:
+            self._authority.subject_turns.forget(session.subject_id)
+        self._note(session.subject_id)
 
-    def expect_import(self, subject_id: str) -> None:
-        """Call it before an import writes turns of a subject, and `read_again` after it."""
+    @contextmanager
+    def importing(self, subject_id: str) -> Iterator[None]:
+        """Makes the turns of a subject read what an import writes within the block, and nothing else again."""
+        self._sessions.names.forget(subject_id)
+        if self._authority is None:
+            turns: AbstractContextManager[None] = nullcontext()
+        else:
+            turns = self._authority.subject_turns.importing(subject_id)
+        try:
+            with turns:
+                yield
+        finally:  # part of it may be written
+            self._note(subject_id)
+
+    def _note(self, subject_id: str) -> None:
+        """Makes the next turns of a subject read what was written about its sessions and its shared intents."""
         self._sessions.names.forget(subject_id)
         if self._authority is not None:
-            self._authority.subject_turns.expect_import(subject_id)
-
-    def read_again(self, subject_id: str) -> None:
-        """Makes the next turns of a subject read what was written about its sessions, its turns and its shared intents."""
-        self._sessions.names.forget(subject_id)
-        if self._authority is not None:
-            self._authority.subject_turns.forget(subject_id)
             self._authority.shared.wrote(subject_id)

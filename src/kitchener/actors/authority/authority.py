@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import anyio.lowlevel
+
 from kitchener.actors.authority.index_cache import IndexCache
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.authority.recorded_projections import RecordedProjections
@@ -152,7 +154,9 @@ async def read_thread(
             bases.read(entry)
         elif entry.entry_type == events.INTENT_SHADOW_DECISION and thread.is_shadow:
             decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
-    for entry in entries:
+    for number, entry in enumerate(entries, 1):
+        if number % _APPLIED_AT_ONCE == 0:
+            await anyio.lowlevel.checkpoint()
         payload = events.read_payload(entry.entry_type, entry.payload)
         thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
         for decision in decided.get(entry.entry_id, ()):
@@ -454,6 +458,8 @@ def _chars_of(facts: Facts) -> int:
 
 
 _NO_REF: Final = Ref("", "", "")
+_APPLIED_AT_ONCE: Final = 128
+"""Entries that are applied before other turns go on."""
 _EVENT_CHARS: Final = 100
 """What an event counts besides its texts, characters: its names, its references and its part of the tables."""
 

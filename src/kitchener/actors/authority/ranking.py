@@ -173,11 +173,19 @@ class TurnWords:
 
     def _read(self) -> LexicalIndex:
         """Returns the index after adding all turns that were noted since the last call."""
+        return self._indexed(len(self.turns))
+
+    def index(self, most: int) -> bool:
+        """Indexes the next `most` of the noted turns. Returns whether some are left, which a ranking would index at once."""
+        self._indexed(min(len(self.turns), len(self._ends) + most))
+        return len(self._ends) < len(self.turns)
+
+    def _indexed(self, end: int) -> LexicalIndex:
         index = self._index
         if index is None:
             index = self._index = LexicalIndex(postings=self._postings, weights=self._weights)
             self._relayed = RelayedNames()
-        for number in range(len(self._ends), len(self.turns)):
+        for number in range(len(self._ends), end):
             item = self.turns[number]
             tokens = self._shown_tokens(item) if self._excerpt_tokens else None
             session = item.session_id or ""

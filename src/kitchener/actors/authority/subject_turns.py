@@ -6,8 +6,9 @@ had when the turn started.
 """
 
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from kitchener.actors.authority.ranking import TurnWords, words_under
@@ -63,7 +64,7 @@ class _IndexedTurns:
         self.is_followed = False
         """Whether all turns up to now are noted, so that the next one may be noted as it completes."""
         self.missed = 0
-        """Completed turns that were not noted as they completed."""
+        """How often turns were written that were not noted as they completed."""
         self.is_full = False
         self.ids: set[str] = set()
         self.places: list[int] = []
@@ -89,8 +90,8 @@ class SubjectTurns:
         self._ledgers, self._estimate, self._ruleset = ledgers, estimate, ruleset
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
-        self._imported = set[str]()
-        """Subjects to which an import adds turns now, which nobody hands over."""
+        self._imports = Counter[str]()
+        """Imports that add turns to a subject now, which nobody hands over."""
         self._held = 0
         """Characters of all subjects, with what each subject and each turn counts besides its text."""
 
@@ -129,15 +130,27 @@ class SubjectTurns:
         self._add(subject_id, kept, turn_id, kept.read_to, [item for item in items if item is not None])
         self._evict()
 
-    def expect_import(self, subject_id: str) -> None:
-        """Lets each `of` read a subject's turns, until `forget`, because an import writes some."""
-        self._imported.add(subject_id)
-        if subject_id in self._subjects:
-            self._subjects[subject_id].is_followed = False
+    @contextmanager
+    def importing(self, subject_id: str) -> Iterator[None]:
+        """Lets each `of` read on in a subject's turns until the block ends and once after it, because an import writes some."""
+        self._imports[subject_id] += 1
+        self._unfollow(subject_id)
+        try:
+            yield
+        finally:
+            self._imports[subject_id] -= 1
+            if not self._imports[subject_id]:
+                del self._imports[subject_id]
+            self._unfollow(subject_id)
+
+    def _unfollow(self, subject_id: str) -> None:
+        kept = self._subjects.get(subject_id)
+        if kept is not None:
+            kept.is_followed = False
+            kept.missed += 1  # also for who reads now, whose end may lie before what is written
 
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""
-        self._imported.discard(subject_id)
         dropped = self._subjects.pop(subject_id, None)
         self._held -= dropped.held if dropped is not None else 0
 
@@ -155,7 +168,7 @@ class SubjectTurns:
             if len(batch) < _BATCH:
                 break
         kept.read_to = max(kept.read_to, position)
-        is_whole = kept.missed == missed and subject_id not in self._imported
+        is_whole = kept.missed == missed and subject_id not in self._imports
         kept.is_followed = self._ledgers.is_sole_writer and is_whole
         self._evict()
 

@@ -110,11 +110,10 @@ class RunningRoot:
         memory = self._memory_at(memory_dir(self.directory, memory_config(config.memory, agent_of(config, agent_class))))
         if memory is not None:
             opened |= {"signals": memory.signals, "overlays": memory.overlays}
-        agent.supervisor.outside.expect_import(subject_id)
         try:
-            return await add_folder(found, config=config, sealer=self._parts.sealer, clock=self.clock, opened=opened)
+            with agent.supervisor.outside.importing(subject_id):
+                return await add_folder(found, config=config, sealer=self._parts.sealer, clock=self.clock, opened=opened)
         finally:  # part of it may be written
-            agent.supervisor.outside.read_again(subject_id)
             if memory is not None:
                 await memory.read_again(memory_namespace(agent_class, subject_id))
 
@@ -146,8 +145,5 @@ class RunningRoot:
 
 async def add_while_serving(found: ConversationsToAdd, agent: Agent, subject_id: str) -> ConversationsImport:
     """Adds conversations of a subject to an agent class whose turns go on."""
-    agent.supervisor.outside.expect_import(subject_id)
-    try:
+    with agent.supervisor.outside.importing(subject_id):
         return await found.add(agent.ledgers.ho2m)
-    finally:  # some of them may be written
-        agent.supervisor.outside.read_again(subject_id)

@@ -18,6 +18,7 @@ from kitchener.gateway.providers.factory import read_secret
 from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
+from kitchener.serve.access.counted_work import CONTEXT_S
 from kitchener.serve.access.schema_time import SchemaTime
 from kitchener.serve.access.wrong_keys import WrongKeys
 from kitchener.serve.problems import RequestRefused
@@ -139,6 +140,10 @@ class Caller:
     def book_more(self, further: int) -> None:
         """Counts work of a request as further ones when it is done; later requests wait for it."""
         self.rate.take(further, anyio.current_time())
+
+    def book_context(self, seconds: float) -> None:
+        """Counts the processor time that choosing the context of a turn took as further requests."""
+        self.book_more(int(seconds / CONTEXT_S))
 
 
 class RequestPlace:
