@@ -166,7 +166,7 @@ class Router:
     def built_in(self) -> frozenset[str]:
         """The providers that need no model. They cost nothing and work even if model calls are forbidden."""
         routed = self.routed().providers
-        return frozenset(name for name in routed if routed[name].kind == "offline" and name not in self.given)
+        return frozenset(name for name in routed if routed[name].is_built_in and name not in self.given)
 
 
 class Reroute:
