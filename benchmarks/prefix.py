@@ -32,7 +32,6 @@ from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime.root_layout import open_readers
 from kitchener.testing import FakeClock, ScriptedProvider
 from kitchener.tuning import CAUSES, read_prefixes, session_breaks
-from kitchener.tuning.prompt_prefixes import counted_causes
 
 MESSAGES = (
     "Can you find me a one star hotel in that area? It should not be far from the station.",
@@ -184,6 +183,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
                     raise SystemExit(f"turn {result.turn_id} failed: {result.error}")
         async with open_readers(config, "ADMIN") as readers:
             breaks = session_breaks(await read_prefixes(readers, session_id))
+    firsts = [causes[0] for causes in breaks.values() if causes]
     return {
         "mode": options.mode,
         "intents": options.intents,
@@ -192,7 +192,7 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
         "budget": agent.context_budget,
         "data": options.data.name if options.data else None,
         "work_orders": {wo_type: each.figures() for wo_type, each in model.prompts.items()},
-        "breaks": counted_causes(breaks),
+        "breaks": {cause: firsts.count(cause) for cause in CAUSES if cause in firsts},
     }
 
 

@@ -45,18 +45,15 @@ def read_regular(path: Path | str, max_bytes: int, *, start: int = 0, follows_li
         return file.read(max_bytes)
 
 
-def write_private(path: Path | str, data: bytes, *, replaces: bool = False) -> None:
+def write_private(path: Path | str, data: bytes) -> None:
     """Writes a file that only its owner can use (mode 0600), and returns when its content is on disk.
 
     The name may not be on disk yet; see `sync_directory`. If writing fails, no file is left.
 
-    Args:
-        path: the file; a symlink is refused
-        data: its content
-        replaces: False: refuse a file that exists (FileExistsError)
+    Raises:
+        FileExistsError: there is a file or a symlink at the path
     """
-    existing = os.O_TRUNC if replaces else os.O_EXCL
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | existing | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         left = memoryview(data)
         while left:  # a full disk may take a part
@@ -67,6 +64,21 @@ def write_private(path: Path | str, data: bytes, *, replaces: bool = False) -> N
         raise
     finally:
         os.close(fd)
+
+
+def replace_private(path: Path, data: bytes) -> None:
+    """Replaces a file atomically by one that only its owner can use, and returns when it is on disk.
+
+    After a crash the file is as before or has the new content, and a draft may be left beside it: `.<hex digits>.new`.
+    """
+    draft = path.with_name(f".{os.urandom(8).hex()}.new")
+    write_private(draft, data)
+    try:
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

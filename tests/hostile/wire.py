@@ -18,7 +18,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
 from kitchener.gateway.providers.bodies import event_data, parsed_json
-from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
+from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
 from kitchener.gateway.providers.failures import shortened, told_by
 from kitchener.gateway.providers.library.http_client import BoundedBody
 from kitchener.gateway.providers.library.model_messages import response_from

@@ -14,7 +14,6 @@ from kitchener.tuning.prompt_prefixes import (
     TurnPrefix,
     break_causes,
     causes_text,
-    counted_causes,
     session_breaks,
 )
 
@@ -107,8 +106,7 @@ def test_each_change_has_its_own_cause(changed: dict[str, Any], causes: tuple[Br
     assert causes_text(found).split("; ") == ([CAUSES[each] for each in causes] if causes else [""])
 
 
-def test_breaks_of_a_session_are_counted_by_their_first_cause() -> None:
+def test_each_turn_of_a_session_is_compared_with_the_one_before() -> None:
     shown = [PLAIN, PLAIN, PLAIN._replace(tools=(), history=()), PLAIN._replace(tools=(), history=("E-9",))]
     breaks = session_breaks([TurnPrefix(f"T-{n}", each) for n, each in enumerate(shown)])
     assert breaks == {"T-1": (), "T-2": ("tools", "evicted"), "T-3": ()}
-    assert counted_causes(breaks) == {"tools": 1}

@@ -130,7 +130,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("reason", "state"), [("connection", "failed"), ("bad_request", "answered"), ("empty", "answered")]
     )
-    def test_another_model_of_a_provider_meets_its_outages_only(self, reason: str, state: str) -> None:
+    def test_another_model_of_a_provider_meets_its_outages_only(self, reason: ProviderReason, state: str) -> None:
         call = call_of(PastAttempt("a", "a-own", "default", reason), answered=False)
         found = rerouted(call, settings_of(default_model="other"))
         assert (found.other.model_id, found.other.state) == ("other", state)

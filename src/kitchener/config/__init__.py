@@ -14,7 +14,7 @@ from kitchener.config.runtime_config import (
     ModelChoice,
     RuntimeConfig,
 )
-from kitchener.config.serving import ServeClientConfig, ServeConfig, ServeRight
+from kitchener.config.serve import ServeClientConfig, ServeConfig, ServeRight
 from kitchener.config.settings import (
     SettingPath,
     Settings,

@@ -67,6 +67,11 @@ class ProviderConfig(Settings):
     breaker_reset_s: Seconds = 30.0
     """How long calls fail at once before one call may try again, seconds."""
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it answers in this process without a model: it needs no network, costs nothing and is always allowed."""
+        return self.kind == "offline"
+
 
 class Route(Settings):
     """`[router.domain_tag_routes.<tag>]`: the provider and model of requests with this tag."""

@@ -17,7 +17,7 @@ from kitchener.config.limits import LimitsConfig
 from kitchener.config.mcp_servers import McpLabel, McpServerConfig
 from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
-from kitchener.config.serving import ServeConfig
+from kitchener.config.serve import ServeConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.config.spending import SpendingConfig
 from kitchener.config.telemetry_switch import TelemetryConfig

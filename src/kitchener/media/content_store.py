@@ -18,7 +18,7 @@ from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import InvalidPart, PartDamaged
 from kitchener.sealing import Sealer, SubjectKey
 from kitchener.sealing.subject_key import NONCE_BYTES
-from kitchener.small_files import read_regular, sync_directory, write_private
+from kitchener.small_files import read_regular, replace_private, sync_directory
 
 FOLDER: Final = "blobs"
 """The directory under a root."""
@@ -193,14 +193,7 @@ class ContentStore:
         for each in made:
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(each.parent)
-        draft = path.with_name(f".{os.urandom(8).hex()}.new")
-        write_private(draft, stored)
-        try:
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        sync_directory(path.parent)
+        replace_private(path, stored)
 
     def _encoded(self, subject_id: str, content_hash: str, data: bytes) -> bytes:
         if self._sealer is None or not self._sealer.seals:

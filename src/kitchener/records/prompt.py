@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from kitchener.errors import ProviderReason
 from kitchener.plain_names import quoted
 from kitchener.records.entries.execution import FinishReason, ToolUseMapping, UsageMapping
 from kitchener.records.entries.work_orders import WorkOrderType
@@ -195,8 +196,8 @@ class Attempt(NamedTuple):
     """The requested model."""
     route_reason: str
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
-    reason: str | None = None
-    """Why it failed, a `ProviderReason`; None: it started."""
+    reason: ProviderReason | None = None
+    """Why it failed; None: it started."""
     detail: str | None = None
     """The failure in words, which may quote the provider; None: it started."""
     output_begun: bool = False

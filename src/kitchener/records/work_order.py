@@ -14,7 +14,7 @@ from pydantic_core.core_schema import CoreSchema, any_schema
 
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
-from kitchener.records.entries.work_orders import FailureReason, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.entries.work_orders import CallFailure, FailureReason, NestedCost, WorkOrderState, WorkOrderType
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.tools.deferred_loop import ApprovalRequest, Resumption
@@ -174,7 +174,7 @@ class WorkOrderError(_Replaceable):
     """The class of failure."""
     detail: str
     """A description for people."""
-    provider_reason: str | None = None
+    provider_reason: CallFailure | None = None
     """The gateway's reason, if a provider failed; None: none did."""
 
 

@@ -127,7 +127,7 @@ def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
         return
     for name, provider in config.router.providers.items():
         model = provider.model
-        if provider.kind != "offline" and model is not None and price_of(config.router.prices, name, model) is None:
+        if not provider.is_built_in and model is not None and price_of(config.router.prices, name, model) is None:
             what = f'{described_name(model)} has no price, so [spending] refuses its calls; set [router.prices."{model}"]'
             yield dotted_key(("router", "providers", name, "model")), what
 

@@ -25,7 +25,7 @@ from kitchener.sealing.key_files import (
     os_errors,
 )
 from kitchener.sealing.subject_key import SubjectKey, subject_key
-from kitchener.small_files import read_regular, sync_directory, write_private
+from kitchener.small_files import read_regular, replace_private, sync_directory
 
 _NOTE_VERSION: Final = 1
 _CACHED_KEYS: Final = 4_096
@@ -170,10 +170,7 @@ class Keyring:
             text = json.dumps({"v": _NOTE_VERSION, "subject_id": subject_id, "kid": kid, "begun_at": begun_at})
             with os_errors(path):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
-                draft = path.with_suffix(".new")
-                write_private(draft, text.encode(), replaces=True)
-                draft.replace(path)
-                sync_directory(path.parent)
+                replace_private(path, text.encode())
                 sync_directory(self.directory)  # the subdirectory of notes may be new
             self._forget(subject_id)
             return begun

@@ -7,7 +7,7 @@ turn of its own.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, Token
 from time import perf_counter
 from types import TracebackType
@@ -18,7 +18,7 @@ from opentelemetry import trace
 from opentelemetry._logs import LoggerProvider, LogRecord, get_logger_provider
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.context import attach, detach, get_current
-from opentelemetry.metrics import Histogram, MeterProvider, get_meter_provider
+from opentelemetry.metrics import Histogram, Meter, MeterProvider, get_meter_provider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AnyValue
@@ -29,7 +29,6 @@ from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.telemetry import names
 from kitchener.telemetry.captured_content import CapturedContent
-from kitchener.telemetry.instruments import Instruments
 
 _log = get_logger(__name__)
 
@@ -214,3 +213,28 @@ def error_kind(error: BaseException) -> str:
     if isinstance(error, anyio.get_cancelled_exc_class() | GeneratorExit):
         return "cancelled"
     return error.reason if isinstance(error, ProviderError) else type(error).__qualname__
+
+
+class Instruments:
+    """The histograms of the GenAI conventions, in which operations are recorded. Without a meter provider they do nothing.
+
+    Args:
+        meter: makes them
+    """
+
+    __slots__ = ("agent", "call", "first_chunk", "tokens", "tool")
+
+    def __init__(self, meter: Meter) -> None:
+        def seconds(name: str, description: str, bounds: Sequence[float]) -> Histogram:
+            return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=bounds)
+
+        self.call = seconds(names.OPERATION_DURATION, "Duration of one attempt of a model call.", names.CALL_SECONDS)
+        self.first_chunk = seconds(names.FIRST_CHUNK_DURATION, "Time to the first text of a stream.", names.CALL_SECONDS)
+        self.agent = seconds(names.AGENT_DURATION, "Duration of a turn.", names.AGENT_SECONDS)
+        self.tool = seconds(names.TOOL_DURATION, "Duration of a tool call.", names.CALL_SECONDS)
+        self.tokens = meter.create_histogram(
+            names.TOKEN_USAGE,
+            "{token}",
+            "Tokens of one attempt of a model call.",
+            explicit_bucket_boundaries_advisory=names.TOKENS,
+        )

@@ -3,7 +3,6 @@
 `recorded_prefixes.py` reads what a prompt began with from the ledgers. Nothing of this runs in a turn.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
@@ -134,12 +133,6 @@ def session_breaks(turns: Iterable[TurnPrefix]) -> dict[str, tuple[BreakCause, .
     The first turn is left out: nothing was there before.
     """
     return {now.turn_id: break_causes(before.prefix, now.prefix) for before, now in pairwise(turns)}
-
-
-def counted_causes(breaks: Mapping[str, tuple[BreakCause, ...]]) -> dict[BreakCause, int]:
-    """The number of breaks by their first cause, in the order of the parts of a prompt."""
-    counts = Counter(causes[0] for causes in breaks.values() if causes)
-    return {cause: counts[cause] for cause in CAUSES if counts[cause]}
 
 
 def causes_text(causes: Sequence[BreakCause]) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, Self, TypedDict
 from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig
 from kitchener.config.router import price_of
-from kitchener.errors import RETRYABLE_REASONS, ProviderError
+from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway.routing import Candidate, plan_route
 from kitchener.records.entries import UsageMapping
 from kitchener.records.prompt import RULES_PROVIDER
@@ -21,7 +21,9 @@ from kitchener.records.work_order import TYPE_TAGS
 CallOutcome = Literal["answered", "failed", "cut off"]
 """How a call ended; `cut off`: it was cancelled, or the process died."""
 
-_OF_THE_PROVIDER: Final = frozenset(("rate_limited", "server_error", "connection", "timeout", "authentication"))
+_OF_THE_PROVIDER: Final[frozenset[ProviderReason]] = frozenset(
+    ("rate_limited", "server_error", "connection", "timeout", "authentication")
+)
 """Failures that another model of the same provider would have had too."""
 
 
@@ -31,7 +33,7 @@ class PastAttempt(NamedTuple):
     provider_id: str
     model_id: str
     route_reason: str
-    failure: str | None = None
+    failure: ProviderReason | None = None
     """Why it failed; None: it answered, or the call was cut off."""
     output_begun: bool = False
     """Whether text had been streamed before it failed."""
@@ -91,7 +93,7 @@ class RouteChoice(NamedTuple):
     route_reason: str
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`."""
     state: CallOutcome
-    failure: str | None = None
+    failure: ProviderReason | None = None
     """Why it failed."""
     is_assumed: bool = False
     """Whether no attempt of this provider is recorded, so that it is assumed to answer."""
@@ -166,7 +168,7 @@ class Router:
     def built_in(self) -> frozenset[str]:
         """The providers that need no model. They cost nothing and work even if model calls are forbidden."""
         routed = self.routed().providers
-        return frozenset(name for name in routed if routed[name].kind == "offline" and name not in self.given)
+        return frozenset(name for name in routed if routed[name].is_built_in and name not in self.given)
 
 
 class Reroute:

@@ -19,7 +19,7 @@ from kitchener.context import (
     resolve_intent_transition,
 )
 from kitchener.context.fold.context_events import Ended
-from kitchener.context.intents.active import root_of, successor
+from kitchener.context.intents.active import ancestors, successor
 from kitchener.context.intents.transitions import (
     IntentEvent,
     abandoned,
@@ -325,7 +325,7 @@ def test_what_stands_above_an_intent_does_not_compete_with_it() -> None:
     history.declare("INT-3", "INT-2")
     history.close("INT-2")
     assert history.resolve().active == "INT-3"
-    assert root_of(history.state().intents, "INT-3") == "INT-1"
+    assert [each.intent_id for each in ancestors(history.state().intents, "INT-3")] == ["INT-2", "INT-1"]
 
 
 def test_intents_of_the_namespace_and_of_other_sessions_do_not_compete() -> None:
@@ -382,7 +382,7 @@ def test_intents_above_each_other_end_nowhere_but_hang_nobody() -> None:
     history.declare("INT-1", "INT-2")
     history.declare("INT-2", "INT-1")
     assert history.resolve().active is None
-    assert root_of(history.state().intents, "INT-1") == "INT-2"
+    assert [each.intent_id for each in ancestors(history.state().intents, "INT-1")] == ["INT-2"]
 
 
 def test_one_intent_can_be_looked_at_unless_intents_compete() -> None:

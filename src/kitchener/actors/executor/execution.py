@@ -34,6 +34,7 @@ from kitchener.records.entries import (
     ModelAnswer,
     ModelCallPayload,
 )
+from kitchener.records.entries.work_orders import CallFailure
 from kitchener.records.parts import MessagePart
 from kitchener.records.prompt import (
     Attempt,
@@ -51,7 +52,7 @@ from kitchener.records.work_order import Constraints, Cost, WorkOrder, WorkOrder
 class WorkOrderFailed(Exception):
     """Ends the work order as failed. The executor catches it and returns the failure as a result."""
 
-    def __init__(self, reason: FailureReason, detail: str, provider_reason: str | None = None) -> None:
+    def __init__(self, reason: FailureReason, detail: str, provider_reason: CallFailure | None = None) -> None:
         self.error = WorkOrderError(reason=reason, detail=detail, provider_reason=provider_reason)
         super().__init__(detail)
 

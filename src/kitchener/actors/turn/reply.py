@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kitchener.records.entries.work_orders import FailureReason
 from kitchener.records.tools.client_tools import ClientCall
 from kitchener.records.turn import TurnError
 
@@ -21,7 +22,7 @@ class Reply(NamedTuple):
 
 
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."
-APOLOGIES: Final[Mapping[str, str]] = {
+APOLOGIES: Final[Mapping[FailureReason, str]] = {
     "PROVIDER": "I could not reach the model just now. Your message is recorded; please try again in a moment.",
     "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
     "BUDGET": (
@@ -44,7 +45,7 @@ SESSION_USED_UP: Final = (
 _BUDGET_OF_VERSION_1: Final = "The token budget for this conversation does not cover another reply, so the model was not asked."
 
 
-def apology_for(reason: str, policy_version: int) -> str:
+def apology_for(reason: FailureReason, policy_version: int) -> str:
     """Returns what the user is told where a work order failed for this reason."""
     if reason == "BUDGET" and policy_version == 1:
         return _BUDGET_OF_VERSION_1

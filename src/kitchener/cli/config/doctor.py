@@ -339,7 +339,7 @@ async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
 
 def _asked(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfig]]:
     for provider_id, provider in sorted(config.router.providers.items()):
-        if provider.kind != "offline":
+        if not provider.is_built_in:
             yield provider_id, provider
 
 

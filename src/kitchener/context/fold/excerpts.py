@@ -6,7 +6,7 @@ are shown.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kitchener.context.fold.items import LINE, Item
@@ -17,7 +17,8 @@ from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 32_768
 """Characters of an item that are searched for words of the message."""
-_GAP: Final = "…"
+GAP: Final = "…"
+"""Stands for what an excerpt leaves out."""
 _PASSAGE_CHARS: Final = 240
 """Longest passage. A longer sentence is cut at a space."""
 _LEAST_SHARE: Final = 0.5
@@ -50,11 +51,11 @@ def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate
     room = most_tokens - estimate(label + end + LINE)
     left, chosen = room, list[int]()
     for number in _by_worth(passages, asked):
-        size = estimate(f"{_GAP} {passages[number]} {_GAP} ")
+        size = estimate(f"{GAP} {passages[number]} {GAP} ")
         if size <= left:
             left -= size
             chosen.append(number)
-    said = _joined(passages, sorted(chosen), is_cut=len(text) > MAX_CHARS) if chosen else _cut(passages, room, estimate)
+    said = joined(passages, chosen, " ", is_cut=len(text) > MAX_CHARS) if chosen else _cut(passages, room, estimate)
     shown = f"{label}{said}{end}"
     return item._replace(text=shown, tokens=estimate(shown + LINE), whole=item.text)
 
@@ -78,23 +79,31 @@ def _by_worth(passages: Sequence[str], asked: Mapping[str, float]) -> list[int]:
     return [*dict.fromkeys((*best, *around))]
 
 
-def _joined(passages: Sequence[str], chosen: Sequence[int], *, is_cut: bool) -> str:
+def joined(passages: Sequence[str], chosen: Iterable[int], separator: str, *, is_cut: bool = False) -> str:
+    """The chosen passages in their order, with a gap mark for each run of others.
+
+    Args:
+        passages: all passages of the text
+        chosen: indexes of those that are shown
+        separator: what stands between two passages
+        is_cut: whether the text has more passages than these
+    """
     parts, expected = list[str](), 0
-    for number in chosen:
+    for number in sorted(chosen):
         if number != expected:
-            parts.append(_GAP)
+            parts.append(GAP)
         parts.append(passages[number])
         expected = number + 1
     if is_cut or expected < len(passages):
-        parts.append(_GAP)
-    return " ".join(parts)
+        parts.append(GAP)
+    return separator.join(parts)
 
 
 def _cut(passages: Sequence[str], most_tokens: int, estimate: Estimator) -> str:
     passage = passages[0] if passages else ""
-    while passage and estimate(f"{passage} {_GAP}") > most_tokens:
+    while passage and estimate(f"{passage} {GAP}") > most_tokens:
         passage = passage[: len(passage) * 3 // 4]
-    return f"{passage} {_GAP}"
+    return f"{passage} {GAP}"
 
 
 def _passages(text: str) -> Iterator[str]:
@@ -120,7 +129,7 @@ def beginning(item: Item, most_tokens: int, estimate: Estimator) -> Item:
     """
     if item.tokens <= most_tokens or item.is_erased or item.whole:
         return item
-    end = f" {_GAP} [{item.entity_id}]"
+    end = f" {GAP} [{item.entity_id}]"
     left, kept = most_tokens - estimate(label_of(item.text) + end + LINE), 0
     text = item.text[:MAX_CHARS]
     for found in _SENTENCE_END.finditer(text):

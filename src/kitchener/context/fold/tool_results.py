@@ -5,10 +5,11 @@ either, because an error is no fact about the world. This module does not know w
 (`actors/sessions/recalled_results.py`) or which of them are shown (`projection.py`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.canonical import canonical_bytes
+from kitchener.context.fold.excerpts import GAP, joined
 from kitchener.context.fold.items import SEPARATOR, TIER_RESULT, Item, Reasons, shortened
 from kitchener.context.lexical.words import terms_of, words_of
 from kitchener.records.entries import Json
@@ -22,7 +23,6 @@ _PASSAGE_CHARS: Final = 160
 """Longest passage of an excerpt. A passage is shown whole or not at all, so a shorter one wastes less of the limit."""
 _KEY_CHARS: Final = 60
 """Characters of the keys above a value that its passage repeats."""
-_GAP: Final = "…"
 _REASONS: Final[Reasons] = ("TOOL_RESULT", "REACHABLE_FROM_INTENT")
 
 
@@ -132,13 +132,13 @@ def excerpt(text: str, message: str, most_tokens: int, estimate: Estimator) -> s
     passages = list(_passages(text))
     left, chosen, misfits = most_tokens, set[int](), 0
     for number in _by_rank(passages, message):
-        size = estimate(f"{passages[number]}\n{_GAP}\n")
+        size = estimate(f"{passages[number]}\n{GAP}\n")
         if size <= left:
             left -= size
             chosen.add(number)
         elif (misfits := misfits + 1) > _MAX_MISFITS:
             break
-    return _joined(passages, chosen) if chosen else _cut(passages[0], most_tokens, estimate)
+    return joined(passages, chosen, "\n") if chosen else _cut(passages[0], most_tokens, estimate)
 
 
 _MAX_MISFITS: Final = 8
@@ -157,22 +157,10 @@ def _terms(text: str) -> frozenset[str]:
     return frozenset([term for word in words_of(text.casefold()) for term in terms_of(word)])
 
 
-def _joined(passages: Sequence[str], chosen: Iterable[int]) -> str:
-    lines, next_one = list[str](), 0
-    for number in sorted(chosen):
-        if number != next_one:
-            lines.append(_GAP)
-        lines.append(passages[number])
-        next_one = number + 1
-    if next_one < len(passages):
-        lines.append(_GAP)
-    return "\n".join(lines)
-
-
 def _cut(passage: str, most_tokens: int, estimate: Estimator) -> str:
-    while passage and estimate(passage + _GAP) > most_tokens:
+    while passage and estimate(passage + GAP) > most_tokens:
         passage = passage[: len(passage) * 3 // 4]
-    return passage + _GAP
+    return passage + GAP
 
 
 def _passages(text: str) -> Iterator[str]:

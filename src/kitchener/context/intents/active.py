@@ -74,14 +74,6 @@ def ancestors(intents: Mapping[str, IntentRecord], intent_id: str) -> Iterator[I
             yield record
 
 
-def root_of(intents: Mapping[str, IntentRecord], intent_id: str) -> str:
-    """The id of an intent's topmost ancestor, or its own id."""
-    root = intent_id
-    for record in ancestors(intents, intent_id):
-        root = record.intent_id
-    return root
-
-
 def successor(intents: Mapping[str, IntentRecord], intent_id: str) -> IntentRecord | None:
     """The live intent at the end of an intent's chain of supersessions, which may be itself; None: the last one has ended."""
     record = intents.get(intent_id)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
+from kitchener.errors import ProviderReason
 from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderErrorMapping, WorkOrderType
 from kitchener.records.ref import RefMapping
@@ -75,8 +76,7 @@ class AttemptStartedPayload(CommonPayload):
 class AttemptFailedPayload(AttemptStartedPayload):
     """`ATTEMPT_FAILED`"""
 
-    reason: str | None
-    """One of `ProviderReason`."""
+    reason: ProviderReason | None
     output_begun: bool
     """Whether text had been streamed before it failed."""
     detail: NotRequired[SealedText]

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
+from kitchener.errors import ProviderReason
 from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
 from kitchener.records.ref import RefMapping
 
 WorkOrderType = Literal["classify", "tool_call", "synthesize", "verify", "consolidate"]
 WorkOrderState = Literal["planned", "dispatched", "executing", "deferred", "completed", "failed", "superseded", "abandoned"]
 FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TIMEOUT", "BUDGET", "EXECUTOR"]
+CallFailure = Literal[ProviderReason, "overloaded"]
+"""Why the gateway gave no answer: the reason of its provider, or too many calls waited."""
 AbandonReason = Literal[
     "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late", "answered", "expired", "unknown"
 ]
@@ -47,7 +50,7 @@ class WorkOrderErrorMapping(TypedDict):
 
     reason: FailureReason
     detail: str
-    provider_reason: NotRequired[str]
+    provider_reason: NotRequired[CallFailure]
 
 
 class ConstraintsMapping(TypedDict, total=False):

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
+    ApprovalDecision,
     ApprovalReason,
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
@@ -13,6 +15,8 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+
+ApprovalStatus = Literal["waiting", "answered", "void", ApprovalDecision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class ApprovalInfo:
         return self.status in ("waiting", "answered")
 
     @property
-    def status(self) -> str:
+    def status(self) -> ApprovalStatus:
         """`waiting`; `answered`, until the turn that goes on has ended (after a crash, answer again); or how it ended."""
         decision = self.resolved["decision"] if self.resolved is not None else None
         if self.abandoned is None:

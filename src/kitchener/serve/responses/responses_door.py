@@ -120,7 +120,7 @@ class ResponsesDoor:
                 return await self._recorded(request, log.head.response_id)
             return self._stream(log.after(-1), session_id, _nobody if body.background else turn.leave)
         assert going is not None
-        return await self._left(request, body, supervisor, going)
+        return await self._left(request, body, going)
 
     async def retrieve(self, request: Request) -> ASGIApp:
         """A response, or its events after a number."""
@@ -300,7 +300,7 @@ class ResponsesDoor:
 
         return _GoingOn(given[-1][0], split_approval_id(request_id)[1], give_all)
 
-    async def _left(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, going: "_GoingOn") -> ASGIApp:
+    async def _left(self, request: Request, body: ResponsesBody, going: "_GoingOn") -> ASGIApp:
         """The response of the turn that asked, with the calls that still wait."""
         found = await self._access.named(request, going.session_id)
         left = await read_left(found.ledgers.ho2m, found.session, going.wo_id)

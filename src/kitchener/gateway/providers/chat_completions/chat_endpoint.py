@@ -1,8 +1,8 @@
 """Calls the models of one endpoint that speaks OpenAI's chat-completions format, over an HTTP client of our own.
 
 One attempt is one HTTP request; the gateway retries, because it records each attempt. The one exception: if an endpoint refuses
-an optional field, the request is sent again without it, and later requests for that model leave it out. `encoding.py` and
-`decoding.py` have the format. Explained in `docs/gateway.md`.
+an optional field, the request is sent again without it, and later requests for that model leave it out. `request_body.py` and
+`answer_reader.py` have the format. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -15,11 +15,11 @@ import anyio
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
+from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
 from kitchener.gateway.providers.chat_completions.connection_failures import told_of
-from kitchener.gateway.providers.chat_completions.decoding import AnswerReader
-from kitchener.gateway.providers.chat_completions.encoding import OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.refused_fields import RefusedFields
+from kitchener.gateway.providers.chat_completions.request_body import OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     PostedAnswer,

@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from kitchener.gateway.providers.chat_completions.encoding import OptionalField
+from kitchener.gateway.providers.chat_completions.request_body import OptionalField
 from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptRequest
 
