@@ -369,7 +369,10 @@ async def test_mistral_gets_short_ids_of_another_providers_tool_requests() -> No
 
 
 async def test_a_model_whose_thoughts_take_all_tokens_is_told_so() -> None:
-    events = [{"choices": [{"delta": {"reasoning_content": "hm"}}]}, {"choices": [{"delta": {}, "finish_reason": "length"}]}]
+    events: list[dict[str, Any]] = [
+        {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+        {"choices": [{"delta": {}, "finish_reason": "length"}]},
+    ]
     failure = await failure_of(sse(*events), streams=True)
     assert (failure.reason, failure.detail) == (
         "empty",
