@@ -53,6 +53,9 @@ def checked_response(
     if not text and not tool_uses:
         if finish_reason == "content_filter":
             raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
+        if finish_reason == "length":
+            told = f"the answer has no text within max_tokens = {request.max_tokens:,}; a model that thinks needs more"
+            raise ProviderError(provider_id, "empty", told)
         raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})")
     return PromptResponse(
         provider_id=provider_id,

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.records.prompt import PromptResponse, ToolSpec, ToolUse, Usage
+from kitchener.records.prompt import Message, PromptResponse, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import endpoint, streamed
 from tests.gateway.fake_server import Answer, error
@@ -345,6 +345,39 @@ async def test_tool_requests_of_a_whole_answer_are_told_apart_without_ids(use_id
 async def test_a_name_again_with_each_part_of_the_arguments_begins_no_new_request() -> None:
     parts = [calls(call("look", each, index=0)) for each in ('{"city"', ":", '"London"}')]
     assert (await answer_of(sse(*parts, END))).tool_uses == (NAMED[0],)
+
+
+async def test_mistral_gets_short_ids_of_another_providers_tool_requests() -> None:
+    """As after a fallback in the middle of a turn. The request and its result still name each other."""
+    refusal = error(400, "Tool call id was call_abc-1 but must be a-z, A-Z, 0-9, with a length of 9.")
+    conversation = (
+        Message("user", "look"),
+        Message("assistant", "", tool_uses=(ToolUse("call_abc-1", "look", {}), ToolUse("call_abc-2", "look", {}))),
+        Message("tool", "sun", tool_use_id="call_abc-1", tool_id="look"),
+        Message("tool", "rain", tool_use_id="call_abc-2", tool_id="look"),
+    )
+    async with endpoint(refusal, sse(said("Hello"), END), sse(said("Hello"), END)) as (server, provider):
+        for _ in range(2):
+            assert (await streamed(provider, messages=conversation, tools=(LOOK,)))[1].text == "Hello"
+    sent = [hit.body["messages"] for hit in server.hits]
+    ids = [[call["id"] for call in each[1]["tool_calls"]] for each in sent]
+    assert ids == [[each[2]["tool_call_id"], each[3]["tool_call_id"]] for each in sent]
+    assert ids[0] == ["call_abc-1", "call_abc-2"]
+    assert ids[1] == ids[2]
+    assert len(set(ids[1])) == 2
+    assert all(len(each) == 9 and each.isalnum() for each in ids[1])
+
+
+async def test_a_model_whose_thoughts_take_all_tokens_is_told_so() -> None:
+    events: list[dict[str, Any]] = [
+        {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+        {"choices": [{"delta": {}, "finish_reason": "length"}]},
+    ]
+    failure = await failure_of(sse(*events), streams=True)
+    assert (failure.reason, failure.detail) == (
+        "empty",
+        "the answer has no text within max_tokens = 100; a model that thinks needs more",
+    )
 
 
 # --- errors -------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ AFTER_END_S: Final = 0.5
 OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
 
 _OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
-_NAMES: Final = {"response_format": ("response_format", "json_schema")}
+_NAMES: Final = {"response_format": ("response_format", "json_schema"), "tool_call_id": ("Tool call id was",)}
 """Words that name a field in an error text, if they are not the field's own name."""
 
 
@@ -216,8 +216,8 @@ def _words_for(field: OptionalField) -> tuple[str, ...]:
 
 
 def _is_named(word: str, text: str) -> bool:
-    """Whether an error text names a field: as an identifier, or in quotation marks if it is an ordinary word."""
-    return word in text if "_" in word else any(f"{mark}{word}{mark}" in text for mark in "'\"`")
+    """Whether an error text names a field: as an identifier or a phrase, or in quotation marks if it is an ordinary word."""
+    return word in text if "_" in word or " " in word else any(f"{mark}{word}{mark}" in text for mark in "'\"`")
 
 
 @asynccontextmanager

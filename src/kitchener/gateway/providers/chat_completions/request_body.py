@@ -1,5 +1,6 @@
 """Writes a request as the JSON body of OpenAI's chat-completions format. Pure."""
 
+import hashlib
 from base64 import b64encode
 from collections.abc import Collection, Mapping
 from typing import Final, Literal
@@ -17,11 +18,14 @@ OptionalField = Literal[
     "stream_options",
     "prompt_cache_key",
     "tool_choice",
+    "tool_call_id",
     "reasoning_content",
     "reasoning",
     "extra_content",
 ]
-"""A field that some endpoints or models refuse."""
+"""A field that some endpoints or models refuse. Without `tool_call_id`, tool requests get ids that Mistral takes, too."""
+_SHORT_ID: Final = 9
+"""Characters of an id, letters and digits, that Mistral takes. It refuses those of other providers, after a fallback."""
 THOUGHTS: Final[tuple[OptionalField, ...]] = ("reasoning_content", "reasoning")
 """Fields of a message in which servers send a model's thoughts. Those before tool requests go back with the results, because
 DeepSeek and Moonshot refuse the request otherwise, and models go on better with their thoughts than without."""
@@ -44,7 +48,8 @@ def request_body(
         provider_id: who is asked, and gets back what it sent with tool requests
         model: its model
         streams: whether the answer comes as a stream of events
-        without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`
+        without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`,
+            and in place of the ids of tool requests short ones
     """
     messages = [_message(each, provider_id, without) for each in request.messages]
     body: dict[str, object] = {"model": model, "stream": streams, "messages": messages}
@@ -66,7 +71,7 @@ def request_body(
 
 def _message(message: Message, provider_id: str, without: Collection[OptionalField]) -> dict[str, object]:
     if message.role == "tool":
-        return {"role": "tool", "tool_call_id": message.tool_use_id or "", "content": message.content}
+        return {"role": "tool", "tool_call_id": _call_id(message.tool_use_id or "", without), "content": message.content}
     if message.parts:
         return {"role": message.role, "content": _content(message)}
     if not message.tool_uses:
@@ -75,13 +80,17 @@ def _message(message: Message, provider_id: str, without: Collection[OptionalFie
     asked: dict[str, object] = {"role": message.role, "content": message.content or None, "tool_calls": calls}
     for use in message.tool_uses:
         function = {"name": use.tool_id, "arguments": orjson.dumps(use.arguments).decode()}
-        call: dict[str, object] = {"id": use.use_id, "type": "function", "function": function}
+        call: dict[str, object] = {"id": _call_id(use.use_id, without), "type": "function", "function": function}
         if use.echo is not None and use.echo.provider_id == provider_id:
             for name, value in orjson.loads(use.echo.fields).items():
                 if name not in without:
                     (call if name == SIGNED else asked)[name] = value
         calls.append(call)
     return asked
+
+
+def _call_id(use_id: str, without: Collection[OptionalField]) -> str:
+    return hashlib.sha256(use_id.encode()).hexdigest()[:_SHORT_ID] if "tool_call_id" in without else use_id
 
 
 def _content(message: Message) -> list[dict[str, object]]:
