@@ -19,6 +19,7 @@ import structlog
 from cyclopts import App, CycloptsError, Parameter
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import StandardError, say, say_traceback
 from kitchener.cli.usage import usage_line
@@ -159,7 +160,7 @@ def _told(error: Exception) -> int:
         code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), NEGATIVE)
         return _fail(code, str(first))
     if isinstance(first, OSError) and first.filename is not None:
-        return _fail(NEGATIVE, f"{os.fsdecode(first.filename)}: {first.strerror}")
+        return _fail(NEGATIVE, file_problem(first))
     raise error
 
 

@@ -84,7 +84,7 @@ def init(
     text = settings_text(_provider_lines(provider, model))
     directory.mkdir(parents=True, exist_ok=True)
     if not force and os.path.lexists(path):
-        raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it")
+        raise ConfigError(str(path), "", "", "already exists; `kitchener init --force` overwrites it")
     write_whole(path, lambda file: file.write(text.encode()))
     print_text(f"wrote {path}")
     print_text(f"what people say is sealed under keys in {directory / '.kitchener.keys'}; back them up, apart from the ledgers")
