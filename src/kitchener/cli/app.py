@@ -142,7 +142,7 @@ def invoke(tokens: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
-        # Who read the output has gone. What is buffered for them would raise again when the interpreter flushes it.
+        # The reader of the output has gone. Buffered text would raise again when the interpreter flushes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NEGATIVE
     except (KitchenerError, OSError, ExceptionGroup) as error:
@@ -200,7 +200,7 @@ def _leave(code: int) -> NoReturn:
     if running:
         say(f"kitchener: everything is closed; ending the process although this still runs: {', '.join(running)}")
     if running or code == INTERRUPTED:
-        with suppress(OSError):  # whoever read the output has gone
+        with suppress(OSError):  # the reader of the output has gone
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)

@@ -64,9 +64,7 @@ _EVERYTHING = Options()
 
 
 def chat(
-    session: Annotated[
-        SessionChoice, Parameter(help="Go on with this session. `last`: the newest. Default: a new one.")
-    ] = None,
+    session: Annotated[SessionChoice, Parameter(help="Continue this session. `last`: the newest. Default: a new one.")] = None,
     *,
     options: Options = _EVERYTHING,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,

@@ -53,10 +53,10 @@ _MAX_MODEL_CHARS: Final = 100
 
 
 def init(
-    directory: Annotated[Path, Parameter(name="DIR", help="Where to write the file; made if it is not there.")] = Path(),
+    directory: Annotated[Path, Parameter(name="DIR", help="Directory of the file. Created if missing.")] = Path(),
     /,
     *,
-    force: Annotated[bool, Parameter(negative="", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Overwrite an existing file.")] = False,
     provider: Annotated[
         str | None,
         Parameter(
