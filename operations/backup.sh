@@ -14,7 +14,7 @@ case $target in /*) ;; *) target=$PWD/$target ;; esac
 keys=${3:-} keys_target=${4:-}
 for each in "$target" ${keys_target:+"$keys_target"}; do
 	if [ -e "$each" ]; then
-		echo "backup.sh: $each is there already; name a new directory" >&2
+		echo "backup.sh: $each already exists; name a new directory" >&2
 		exit 1
 	fi
 done

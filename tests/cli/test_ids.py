@@ -144,7 +144,7 @@ def test_an_empty_id_is_told_as_what_it_is(cli: Cli, command: str) -> None:
     """It is usually an unset variable of a shell."""
     outcome = cli(*command.split(), "")
     assert (outcome.code, outcome.out) == (2, "")
-    assert " is empty, as an unset variable of a shell is" in outcome.err
+    assert " is empty, perhaps because a shell variable is not set" in outcome.err
 
 
 class TestDefaultAgent:

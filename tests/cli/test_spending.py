@@ -99,4 +99,4 @@ def test_costs_by_model_are_a_table(cli: Cli, sessions: list[str], tmp_path: Pat
 def test_costs_of_no_calls_are_a_refusal(cli: Cli) -> None:
     outcome = cli("gateway", "cost")
     assert outcome.code == 1
-    assert "no model call on record" in outcome.err
+    assert "no model call of " in outcome.err

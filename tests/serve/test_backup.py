@@ -69,6 +69,6 @@ async def test_a_copy_of_a_running_root_verifies_replays_and_goes_on(tmp_path: P
 
 def test_it_writes_over_nothing_and_copies_nothing_that_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    for arguments, told in (((tmp_path, tmp_path / "there"), "is there already"), ((tmp_path, tmp_path / "new"), "is no root")):
+    for arguments, told in (((tmp_path, tmp_path / "there"), "already exists"), ((tmp_path, tmp_path / "new"), "is no root")):
         found = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, check=False)
         assert (found.returncode, told in found.stderr, (tmp_path / "new").exists()) == (1, True, False)

@@ -19,6 +19,7 @@ import structlog
 from cyclopts import App, CycloptsError, Parameter
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import StandardError, say, say_traceback
 from kitchener.cli.usage import usage_line
@@ -141,7 +142,7 @@ def invoke(tokens: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
-        # Who read the output has gone. What is buffered for them would raise again when the interpreter flushes it.
+        # The reader of the output has gone. Buffered text would raise again when the interpreter flushes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NEGATIVE
     except (KitchenerError, OSError, ExceptionGroup) as error:
@@ -159,7 +160,7 @@ def _told(error: Exception) -> int:
         code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), NEGATIVE)
         return _fail(code, str(first))
     if isinstance(first, OSError) and first.filename is not None:
-        return _fail(NEGATIVE, f"{os.fsdecode(first.filename)}: {first.strerror}")
+        return _fail(NEGATIVE, file_problem(first))
     raise error
 
 
@@ -199,7 +200,7 @@ def _leave(code: int) -> NoReturn:
     if running:
         say(f"kitchener: everything is closed; ending the process although this still runs: {', '.join(running)}")
     if running or code == INTERRUPTED:
-        with suppress(OSError):  # whoever read the output has gone
+        with suppress(OSError):  # the reader of the output has gone
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)

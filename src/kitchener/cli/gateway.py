@@ -152,7 +152,7 @@ async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -
 
 def _no_calls(agent_class: str, session_id: str | None) -> NotOnRecord:
     whose = f"session {session_id!r}" if session_id is not None else f"agent class {described_key(agent_class)}"
-    return NotOnRecord(f"there is no model call on record of {whose}; `kitchener session list` shows what there is")
+    return NotOnRecord(f"no model call of {whose} is on record; `kitchener session list` lists the sessions")
 
 
 async def _class_of(paths: LedgerPaths, session_id: str, preferred: str) -> str:

@@ -143,7 +143,7 @@ def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) ->
         return  # the help text or the version
     by_option = {name for name, each in inspect.signature(command).parameters.items() if each.kind is each.KEYWORD_ONLY}
     if (empty := next((name for name, value in arguments.items() if value == "" and name not in by_option), None)) is not None:
-        raise CallerError(f"{empty.upper()} is empty, as an unset variable of a shell is; name what is meant")
+        raise CallerError(f"{empty.upper()} is empty, perhaps because a shell variable is not set; give a value")
     hints = get_type_hints(command, include_extras=True)
     for name, value in arguments.items():
         for mark in (each for each in get_args(hints.get(name)) if isinstance(each, MayBeLast)):

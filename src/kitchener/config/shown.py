@@ -134,7 +134,13 @@ def _shown_table(value: object, key: str = "") -> object:
         return {name: _shown_table(each, name) for name, each in value.items()}
     if key in _PATHS and isinstance(value, str):
         return shown_path(value)
-    return list(map(described_key, value)) if key == "tools" and isinstance(value, list) else value
+    return list(map(_shown_tool, value)) if key == "tools" and isinstance(value, list) else value
+
+
+def _shown_tool(name: str) -> str:
+    """Returns the name of a tool, or a pattern such as `*` or `mcp:time.*`, unless it may be a secret."""
+    rest = name.replace("*", "")
+    return name if not rest or is_plain_name(rest) else described_key(name)
 
 
 def _with_shown_names(value: object) -> object:

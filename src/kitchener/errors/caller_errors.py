@@ -35,7 +35,7 @@ class UnknownSession(CallerError):
 
     def __init__(self, session_id: str, agent_class: str) -> None:
         self.session_id, self.agent_class = session_id, agent_class
-        known = "`kitchener session list` shows the sessions there are"
+        known = "`kitchener session list` lists the sessions"
         super().__init__(f"session {session_id!r} is not known to agent class {agent_class!r}; {known}")
 
 
@@ -73,8 +73,8 @@ class SessionExists(CallerError):
     def __init__(self, session_id: str, agent_class: str) -> None:
         self.session_id, self.agent_class = session_id, agent_class
         super().__init__(
-            f"session {session_id!r} is here already, with agent class {agent_class!r}, and other entries than the folder has;"
-            " nothing was imported. A session goes on in one place only: import into another root"
+            f"session {session_id!r} already exists here, with agent class {agent_class!r}, and its entries differ"
+            " from the folder's; nothing was imported. A session can continue in one place only: import into another root"
         )
 
 
@@ -199,5 +199,5 @@ class UnknownArtifact(CallerError, ValueError):
 
     def __init__(self, artifact_id: str, namespace: str) -> None:
         self.artifact_id, self.namespace = artifact_id, namespace
-        known = "`kitchener memory biases` shows those there are"
+        known = "`kitchener memory biases` lists the learned lines"
         super().__init__(f"artifact {artifact_id!r} is not known in {namespace!r}; {known}")

@@ -82,7 +82,7 @@ def test_an_approved_call_is_made_once_and_its_reply_shown(cli: Cli, desk: str, 
     again = cli("approval", "approve", desk, "--json")
     assert again.json["turn_id"] == done.json["turn_id"]
     assert notes(tmp_path) == ["milk"]
-    assert cli("approval", "list").out == "no tool call waits for a person\n"
+    assert cli("approval", "list").out == "no tool call is waiting for a person\n"
     (row,) = cli("approval", "list", "--all", "--json").json
     assert row["status"] == "approved"
     assert cli("approval", "show", desk, "--json").json[0]["given_answered_by"] == "ada"
@@ -221,7 +221,7 @@ def test_chat_asks_the_person_at_once_and_again_after_a_mistake_or_another_messa
         typed(terminal, "/approvals", "1 tool call of this session waits for you", ASKS)
         typed(terminal, "a", "noted four")
         typed(terminal, 'write a note "five"', "noted five")
-        typed(terminal, "/approvals", "no tool call of this session waits")
+        typed(terminal, "/approvals", "no tool call of this session is waiting")
         terminal.type("/quit")
         assert terminal.finish() == 1, "a mistake was told"
     finally:

@@ -112,7 +112,7 @@ def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:
     target.write_text("# mine\n", encoding="utf-8")
     outcome = cli("init", "new")
     assert outcome.code == 2
-    assert "is there already" in outcome.err
+    assert "already exists" in outcome.err
     assert target.read_text(encoding="utf-8") == "# mine\n"
     assert cli("init", "new", "--force").code == 0
     assert target.read_text(encoding="utf-8") == settings_text()
@@ -334,6 +334,15 @@ def test_a_wrong_threshold_of_the_memory_is_named(cli: Cli) -> None:
     Path("kitchener.toml").write_text("[memory]\ngate_count_threshold = 0\n", encoding="utf-8")
     outcome = cli("config", "check", "--json")
     assert (outcome.code, outcome.json["key"]) == (2, "memory.gate_count_threshold")
+
+
+def test_show_prints_patterns_of_tools_as_they_are(cli: Cli) -> None:
+    agents = '[agents.ADMIN]\ntools = ["*"]\n[agents.BO]\ntools = ["mcp:time.get_*", "sk-A1b2C3d4E5f6G7h8*"]\n'
+    text = f'[mcp.time]\ncommand = "x"\n{agents}'
+    Path("kitchener.toml").write_text(text, encoding="utf-8")
+    shown = tomllib.loads(cli("config", "show").out)["agents"]
+    assert shown["ADMIN"]["tools"] == ["*"]
+    assert shown["BO"]["tools"] == ["mcp:time.get_*", "a key of 20 characters"]
 
 
 def test_show_lays_variables_and_options_over_the_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,16 @@
 """`kitchener doctor` (docs/commands.md)."""
 
+import errno
+import os
+import re
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from kitchener.cli.terminal.file_problem import file_problem
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
 from tests.gateway.fake_server import Answer, fake_server
@@ -17,6 +22,32 @@ def test_the_settings_file_is_named_with_its_folder(cli: Cli, tmp_path: Path) ->
     assert f"kitchener.toml (in {tmp_path})" in cli("doctor").out
     assert cli("init", "other").code == 0
     assert f"other/kitchener.toml (in {tmp_path / 'other'})" in cli("doctor", "--config", "other/kitchener.toml").out
+
+
+def test_a_file_that_cannot_be_read_is_a_finding_and_the_rest_is_looked_at(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator who runs it as the wrong user sees what else is in order."""
+    assert cli("init").code == 0
+    assert cli("chat", stdin=b"hello\n").code == 0
+    ledger, stat = tmp_path / ".kitchener" / "HO2" / "ADMIN" / "ho2m.jsonl", os.stat
+
+    def denied(path: Any, **kwargs: Any) -> os.stat_result:
+        if path == ledger:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", denied)
+    outcome = cli("doctor")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert re.search(rf"\nfail  ledgers +{ledger}: permission denied; run this command as", outcome.out)
+    assert "\nok    provider offline " in outcome.out
+
+
+def test_a_missing_permission_names_the_file_and_what_to_do() -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", "a/ho2m.jsonl")
+    assert file_problem(denied) == "a/ho2m.jsonl: permission denied; run this command as a user who has access"
+    assert file_problem(OSError(errno.EIO, "Input/output error", b"b")) == "b: Input/output error"
 
 
 def _settings(address: str) -> str:

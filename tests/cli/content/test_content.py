@@ -43,8 +43,8 @@ def test_chat_says_that_a_path_leads_nowhere_and_goes_on(taking: Cli) -> None:
     outcome = taking("chat", stdin=b"/attach no-such.png\n/attach\nhello\n")
     assert outcome.code == 1
     assert outcome.err.splitlines() == [
-        "kitchener: /attach no-such.png: expected the path of an image or a file",
-        "kitchener: /attach : expected the path of an image or a file",
+        "kitchener: /attach 'no-such.png': no such file",
+        "kitchener: /attach needs the path of an image or a file",
     ]
     assert newest_turn(taking)["state"] == "completed"
 

@@ -51,6 +51,14 @@ def test_each_request_is_shown_word_for_word_after_the_instructions_were_edited(
     assert f"the provider counted {reply['usage']['input_tokens']:,} in" in text
 
 
+def test_a_request_that_the_built_in_rules_answered_says_that_no_model_saw_it(cli: Cli) -> None:
+    assert cli("init").code == 0
+    assert cli("chat", stdin=b"hello\n").code == 0
+    told = cli("context", "explain", "last", "--prompt").out
+    assert told.count("\n  asked       the built-in rules; no model saw this\n") == 1
+    assert "\n  asked       offline-rules-1 of offline, " in told
+
+
 def test_one_request_of_a_turn_can_be_chosen(cli: Cli, session: str) -> None:
     """By its number in the turn; a wrong number names those that there are."""
     told = cli("context", "explain", "--turn", turn(session, 2), "--prompt", "--call", "2", "--json").json

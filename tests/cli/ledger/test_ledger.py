@@ -155,7 +155,7 @@ def test_tail_filters_by_type_and_reads_other_ledgers(filled: Cli) -> None:
 def test_tail_of_no_ledger_says_so(cli: Cli) -> None:
     outcome = cli("ledger", "tail")
     assert outcome.code == 1
-    assert "there is no such ledger yet" in outcome.err
+    assert "this ledger does not exist yet" in outcome.err
 
 
 def test_a_held_ledger_stops_writers_with_its_holder_and_no_reader(cli: Cli, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ class TestExplain:
     def test_an_unknown_artifact_is_said(self, taught: Cli, command: list[str]) -> None:
         unknown = taught("memory", command[0], "ART-000000000000", *command[1:])
         assert is_one_line(unknown, 1)
-        assert "artifact 'ART-000000000000' is not known in 'ADMIN'; `kitchener memory biases` shows" in unknown.err
+        assert "artifact 'ART-000000000000' is not known in 'ADMIN'; `kitchener memory biases` lists" in unknown.err
         artifact = learned(taught)["intent:question"]["artifact_id"]
         for more, words in (
             (["--subject", "eve"], "was not learned about 'eve', but about 'ada', 'bo'"),
@@ -277,7 +277,7 @@ class TestDeactivate:
         for command in (["deactivate", artifact], ["quarantine", "intent:question"]):
             outcome = taught("memory", *command, "--subject", "ada", "--reason", " ")
             assert is_one_line(outcome, 2)
-            assert "--reason = ' ': expected why" in outcome.err
+            assert "--reason = ' ': expected a reason" in outcome.err
         assert learned(taught)["intent:question"]["state"] == "speaks"
 
 

@@ -123,7 +123,7 @@ def test_an_unknown_subject_is_a_negative_answer(taught: Cli) -> None:
 def test_without_signals_it_says_so_and_how_to_turn_memory_on(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("memory", "tune")
     assert is_one_line(outcome, 1)
-    assert "there is no signal on record for agent class 'ADMIN'" in outcome.err
+    assert "no signal is on record for agent class 'ADMIN'" in outcome.err
     assert "`ho3_enabled = true` below [agents.ADMIN] of kitchener.toml turns it on" in outcome.err
 
 

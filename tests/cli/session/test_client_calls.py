@@ -74,7 +74,7 @@ def test_what_became_of_each_call_is_told(cli: Cli, session: str) -> None:
 
 def test_the_list_of_approvals_says_that_a_call_waits_which_nobody_approves(cli: Cli, session: str) -> None:
     listed = cli("approval", "list")
-    assert (listed.code, listed.out) == (0, "no tool call waits for a person\n")
+    assert (listed.code, listed.out) == (0, "no tool call is waiting for a person\n")
     assert listed.err == f"kitchener: 1 call waits for its client, which nobody approves: kitchener session show {session}\n"
     assert cli("approval", "list", "--json").json == []
     assert cli("session", "end", session).code == 0

@@ -56,7 +56,7 @@ def test_a_file_is_checked_then_imported_and_every_command_knows_its_sessions(cl
         (("chats.jsonl",), "needs --subject"),
         (("chats.jsonl", "--subject", "ada", "--public-key", "0" * 64), "takes no --public-key"),
         ((".", "--subject", "ada"), "is a folder"),
-        (("missing.jsonl", "--subject", "ada"), "found nothing there"),
+        (("missing.jsonl", "--subject", "ada"), "it does not exist"),
     ],
 )
 def test_what_does_not_fit_the_path_is_refused(cli: Cli, chats: str, given: tuple[str, ...], problem: str) -> None:

@@ -113,7 +113,7 @@ def test_it_is_not_done_unasked(cli: Cli, sessions: dict[str, list[str]], tmp_pa
     """Through a pipe there is nobody to ask."""
     outcome = cli("subject", "erase", ADA, stdin=b"y\n")
     assert is_one_line(outcome, 2)
-    assert "cannot be taken back: run this on a terminal, or say --yes" in outcome.err
+    assert "cannot be undone: run this on a terminal, or pass --yes" in outcome.err
     assert len(key_files(tmp_path)) == 2
 
 

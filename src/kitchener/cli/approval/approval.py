@@ -75,7 +75,7 @@ def list_(
     elif shown:
         print_table(_COLUMNS, map(_table_row, shown))
     else:
-        print_text("no tool call waits for a person")
+        print_text("no tool call is waiting for a person")
     if of_clients:
         say(f"kitchener: {_of_clients(of_clients)}")
     return OK

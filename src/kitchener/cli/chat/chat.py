@@ -64,9 +64,7 @@ _EVERYTHING = Options()
 
 
 def chat(
-    session: Annotated[
-        SessionChoice, Parameter(help="Go on with this session. `last`: the newest. Default: a new one.")
-    ] = None,
+    session: Annotated[SessionChoice, Parameter(help="Continue this session. `last`: the newest. Default: a new one.")] = None,
     *,
     options: Options = _EVERYTHING,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
@@ -189,8 +187,12 @@ class _ChatLoop:
 
     def _attach(self, path: str) -> None:
         """Keeps an image or a file for the next message, which reads it."""
-        if not path or not Path(path).is_file():
-            say(f"kitchener: /attach {path}: expected the path of an image or a file")
+        if not Path(path).is_file():
+            say(
+                f"kitchener: /attach {path!r}: no such file"
+                if path
+                else "kitchener: /attach needs the path of an image or a file"
+            )
             self.exit_code = self.exit_code or NEGATIVE
             return
         self.attached.append(FilePart(path))
@@ -296,7 +298,7 @@ class _ChatLoop:
 
     async def _waiting(self) -> str:
         if self.session_id is None or not await self.approvals.read(self.session_id):
-            return "no tool call of this session waits"
+            return "no tool call of this session is waiting"
         return self.approvals.overview
 
     async def _cost(self) -> str:

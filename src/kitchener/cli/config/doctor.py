@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -23,6 +23,7 @@ from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
@@ -115,11 +116,12 @@ def doctor(
         config = loaded.config
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
         is_checked = all(each.state == "ok" for each in findings if each.what == "references")
-        findings += [*_providers(config, is_checked=is_checked), anyio.run(_keys, config), *anyio.run(_ledgers, config)]
-        findings += anyio.run(_content, config)
+        findings += _providers(config, is_checked=is_checked)
+        findings += _findings("keys", _keys, config) + _findings("ledgers", _ledgers, config)
+        findings += _findings("content", _content, config)
         queues, shown = anyio.run(read_queues, config)
         findings += [Finding(*each) for each in shown]
-        findings += [Finding(*each) for each in anyio.run(look_at_embeddings, config, probe and is_checked)]
+        findings += _findings("embeddings", _embeddings, config, probe and is_checked)
         findings += [Finding(*each) for each in anyio.run(look_at_mcp_servers, config, probe and is_checked)]
         if probe and is_checked:
             findings += anyio.run(_probe_providers, config)
@@ -131,6 +133,14 @@ def doctor(
         for each in findings:
             print_text(f"{each.state:<4}  {each.what:<{width}}  {each.detail}")
     return OK if is_fine else NEGATIVE
+
+
+def _findings(what: str, look: Callable[..., Awaitable[list[Finding]]], *args: object) -> list[Finding]:
+    """Returns what one look finds. A file that it cannot open is a finding, so the other looks still run."""
+    try:
+        return anyio.run(look, *args)
+    except OSError as error:
+        return [Finding(what, "fail", file_problem(error))]
 
 
 def _versions() -> Iterator[Finding]:
@@ -222,12 +232,12 @@ async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None
         return str(error) if error.source == "environment" else error.expected
 
 
-async def _keys(config: RuntimeConfig) -> Finding:
+async def _keys(config: RuntimeConfig) -> list[Finding]:
     """Where the subjects' keys are, and whether they are those of this root."""
     places, directory = LedgerPaths(config), keyring_dir(config)
     where, sealer = shown_path(str(directory)), places.sealer()
     if sealer is None:
-        return Finding("keys", "warn", "none: seal is off, so everything is stored in plain text and nobody can be erased")
+        return [Finding("keys", "warn", "none: seal is off, so everything is stored in plain text and nobody can be erased")]
     try:
         await anyio.to_thread.run_sync(check_place, config)
         for agent_class in supervisors_ledgers(config):
@@ -235,13 +245,13 @@ async def _keys(config: RuntimeConfig) -> Finding:
                 if reader is not None:
                     await check_keyring(reader, sealer.keyring)
     except KitchenerError as error:
-        return Finding("keys", "fail", str(error))
+        return [Finding("keys", "fail", str(error))]
     if not directory.is_dir():
-        return Finding("keys", "ok", f"will be made in {where}; back them up, apart from the ledgers")
+        return [Finding("keys", "ok", f"will be made in {where}; back them up, apart from the ledgers")]
     detail = f"{len(list(directory.glob('*.key'))):,} in {where}; back them up, apart from the ledgers"
     if directory.stat().st_mode & 0o077:
-        return Finding("keys", "warn", f"{detail}; others may enter the directory: chmod 700 {where}")
-    return Finding("keys", "ok", f"{detail}{'' if sealer.seals else '; seal is off, so new content is stored in plain text'}")
+        return [Finding("keys", "warn", f"{detail}; others may enter the directory: chmod 700 {where}")]
+    return [Finding("keys", "ok", f"{detail}{'' if sealer.seals else '; seal is off, so new content is stored in plain text'}")]
 
 
 async def _ledgers(config: RuntimeConfig) -> list[Finding]:
@@ -260,6 +270,10 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
+
+
+async def _embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:
+    return [Finding(*each) for each in await look_at_embeddings(config, probe)]
 
 
 async def _content(config: RuntimeConfig) -> list[Finding]:

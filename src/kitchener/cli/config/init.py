@@ -53,10 +53,10 @@ _MAX_MODEL_CHARS: Final = 100
 
 
 def init(
-    directory: Annotated[Path, Parameter(name="DIR", help="Where to write the file; made if it is not there.")] = Path(),
+    directory: Annotated[Path, Parameter(name="DIR", help="Directory of the file. Created if missing.")] = Path(),
     /,
     *,
-    force: Annotated[bool, Parameter(negative="", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Overwrite an existing file.")] = False,
     provider: Annotated[
         str | None,
         Parameter(
@@ -84,7 +84,7 @@ def init(
     text = settings_text(_provider_lines(provider, model))
     directory.mkdir(parents=True, exist_ok=True)
     if not force and os.path.lexists(path):
-        raise ConfigError(str(path), "", "", "is there already; `kitchener init --force` overwrites it")
+        raise ConfigError(str(path), "", "", "already exists; `kitchener init --force` overwrites it")
     write_whole(path, lambda file: file.write(text.encode()))
     print_text(f"wrote {path}")
     print_text(f"what people say is sealed under keys in {directory / '.kitchener.keys'}; back them up, apart from the ledgers")

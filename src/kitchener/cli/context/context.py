@@ -84,8 +84,10 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
     entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
     prompt: Annotated[bool, Parameter(negative="", help="Show what the models were asked, word for word.")] = False,
     call: Annotated[int | None, Parameter(help="With --prompt: only this request of the turn, from 1.")] = None,
-    html: Annotated[bool, Parameter(negative="", help="Write all of it, and what changed since, as one HTML file.")] = False,
-    output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="With --html: the file; else `./<turn>.html`.")] = None,
+    html: Annotated[bool, Parameter(negative="", help="Write everything, and what changed since, to one HTML file.")] = False,
+    output: Annotated[
+        Path | None, Parameter(name=OUTPUT_NAMES, help="With --html: the file. Default: `./<turn>.html`.")
+    ] = None,
     open_: Annotated[bool, Parameter(name="--open", negative="", help="With --html: show the file in a browser.")] = False,
     json: JsonFlag = False,
 ) -> int:

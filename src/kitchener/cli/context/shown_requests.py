@@ -9,7 +9,7 @@ from kitchener.errors import NotOnRecord
 from kitchener.inspection.shown_text import counted
 from kitchener.inspection.spending import Spending
 from kitchener.records.entries import UsageMapping
-from kitchener.records.prompt import Message, PromptRequest
+from kitchener.records.prompt import RULES_PROVIDER, Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts
 
 
@@ -113,6 +113,8 @@ def asked_words(prompt: RecordedPrompt) -> str:
     limits = f"temperature {prompt.request.temperature:g}, at most {prompt.request.max_tokens:,} tokens"
     if prompt.answer is None:
         return f"{limits}; no provider answered"
+    if prompt.answer["provider_id"] == RULES_PROVIDER:
+        return "the built-in rules; no model saw this"
     return f"{prompt.answer['model_id']} of {prompt.answer['provider_id']}, {limits}"
 
 

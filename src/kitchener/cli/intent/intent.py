@@ -324,5 +324,5 @@ async def session_of_intent(paths: LedgerPaths, intent_id: str, preferred: str) 
             async for entry in ho2m.read(entity_id=intent_id, entry_type=events.INTENT_DECLARED):
                 if entry.session_id is not None:
                     return agent_class, entry.session_id
-    text = f"intent {intent_id!r} was never declared; `kitchener intent list` shows those there are"
+    text = f"intent {intent_id!r} was never declared; `kitchener intent list` lists the intents"
     raise InvalidLifecycle(intent_id, text)

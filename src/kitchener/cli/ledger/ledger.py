@@ -62,7 +62,9 @@ def verify(
     *,
     options: Options = _EVERYTHING,
     public_key: PublicKey = None,
-    jobs: Annotated[int | None, Parameter(validator=Number(gte=1), help="Processes; else one a core for long ledgers.")] = None,
+    jobs: Annotated[
+        int | None, Parameter(validator=Number(gte=1), help="Processes. Default: one a core if ledgers are long.")
+    ] = None,
     json: JsonFlag = False,
 ) -> int:
     """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too, and for a
@@ -92,7 +94,7 @@ def tail(
     *,
     options: Options = _EVERYTHING,
     ledger: Annotated[LedgerName, Parameter(help="Which ledger of the agent class.")] = "ho2m",
-    lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="How many entries.")] = 10,
+    lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="Number of entries.")] = 10,
     entry_type: Annotated[
         str | None, Parameter(name="--type", help="Only entries of this type, such as turn_completed.")
     ] = None,
@@ -140,7 +142,7 @@ def show(
 
 @app.command
 def accept_head(
-    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file; else all under the root.")] = None,
+    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file. Default: all under the root.")] = None,
     /,
     *,
     options: Options = _EVERYTHING,
@@ -162,7 +164,7 @@ def accept_head(
     if not (reason and reason.strip()):
         raise CallerError("--reason is missing: the ledger records it with the missing entries")
     if path is not None and not path.is_file():
-        raise LedgerPathError(str(path), "there is no such file")
+        raise LedgerPathError(str(path), "no such file")
     config = options.load().config
     key = config.ledger.signing_key
     signer = load_signer(key) if key is not None else None
@@ -255,7 +257,7 @@ def _files(options: Options, path: Path | None) -> FilesBelow:
         ledgers = list(paths.ledgers())
         return FilesBelow(ledgers, [each for each in ledgers_below(paths.root).others if each not in ledgers])
     if not os.path.lexists(path):
-        raise LedgerPathError(str(path), "there is no such file")
+        raise LedgerPathError(str(path), "no such file")
     return ledgers_below(path) if path.is_dir() else FilesBelow([path], [])
 
 
@@ -372,7 +374,7 @@ async def _newest(
     agent_class = options.agent if session is None else await places.class_of(session, options.first_agent)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:
-            raise KitchenerError(f"{places.ledger(agent_class, ledger)}: there is no such ledger yet")
+            raise KitchenerError(f"{places.ledger(agent_class, ledger)}: this ledger does not exist yet")
         if entry_type is None:
             return await reader.last(session_id=session, limit=lines)
         newest: deque[StoredEntry] = deque(maxlen=lines)

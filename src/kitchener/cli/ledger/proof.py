@@ -107,7 +107,7 @@ def proof(
     turn: TurnArgument,
     *,
     options: Options = _EVERYTHING,
-    output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="The bundle; else `./<turn>.proof.json`.")] = None,
+    output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: `./<turn>.proof.json`.")] = None,
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
     ] = 64,

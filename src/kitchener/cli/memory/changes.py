@@ -150,4 +150,4 @@ async def _withdrawn(place: AgentMemory, subject_id: str, overlays: list[Overlay
 
 def _check_reason(reason: str) -> None:
     if not reason.strip():
-        raise ConfigError("--reason", "", repr(reason), "expected why, in a few words")
+        raise ConfigError("--reason", "", repr(reason), "expected a reason, in a few words")

@@ -29,7 +29,7 @@ app.command(tune)
 app.command(bisect_, name="bisect")
 
 SubjectChoice = Annotated[str | None, Parameter(help="The subject. Required only if there are several.")]
-AsOf = Annotated[str | None, Parameter(name="--as-of", help="What was known at this time: ISO time with a zone. Default: now.")]
+AsOf = Annotated[str | None, Parameter(name="--as-of", help="Show the state at this time: ISO time with a zone. Default: now.")]
 ArtifactArgument = Annotated[str, Parameter(help="An artifact id, such as ART-0a1b2c3d4e5f.")]
 
 _EVERYTHING = Options()

@@ -66,7 +66,7 @@ def tune(
         async with place.reader() as reader:
             if reader is None:
                 remedy = "" if place.is_on else f"; {place.how_to_turn_on()}"
-                raise NotOnRecord(f"there is no signal on record for agent class {place.agent_class!r}{remedy}")
+                raise NotOnRecord(f"no signal is on record for agent class {place.agent_class!r}{remedy}")
             sweep = Sweep(place.config, subject, await _read(reader, place.agent_class, subject))
         await sweep.run(settings)
         if json:

@@ -114,7 +114,7 @@ async def _run(
             await batch.run(concurrency, config.limits.shutdown_grace_s)
             seconds = anyio.current_time() - began
         if not batch.is_complete:
-            say(f"kitchener: interrupted after {batch.turns} turns; run the same command again to go on")
+            say(f"kitchener: interrupted after {batch.turns} turns; run the same command again to continue")
             return INTERRUPTED
         if results is not None:
             await anyio.to_thread.run_sync(results.write)

@@ -33,9 +33,9 @@ def serve(
     ] = None,
     log_level: LogLevel = None,
 ) -> int:
-    """Serve the agents over HTTP, to clients of the OpenAI API and by an API of its own.
+    """Serve the agents over HTTP, through the OpenAI API and Kitchener's own.
 
-    Without `[serve.clients]` it listens on this machine only, and takes any key. SIGTERM or Ctrl-C lets running turns finish
+    Without `[serve.clients]` it listens on this machine only, and accepts any key. SIGTERM or Ctrl-C lets running turns finish
     within `limits.shutdown_grace_s`, aborts the others on record, and exits with 0; a second one ends it at once.
 
     For example:

@@ -30,15 +30,15 @@ def export(
     out: Annotated[Path, Parameter(name=OUTPUT_NAMES, help="The folder. It must not exist.")],
     options: Options = _EVERYTHING,
     with_keys: Annotated[
-        bool, Parameter(negative="", help="Add the subject's key. Whoever has it can read everything.")
+        bool, Parameter(negative="", help="Add the subject's key. Anybody with this key can read everything.")
     ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Write a session as a folder that `kitchener session import` adds to another root.
 
-    The folder has the session's entries, what its turns could read of its subject's other sessions and memory, and the chains
-    in which all of that stood. Verifies the ledgers first, and the folder after. Works while a server
-    runs. Sealed content stays sealed.
+    The folder has the session's entries, the entries of its subject's other sessions and memory that its turns could read,
+    and the hash chains of both. Verifies the ledgers before and the folder afterwards. Works while a server runs. Sealed
+    content stays sealed.
 
     For example:
 
@@ -57,20 +57,20 @@ def import_(
     *,
     options: Options = _EVERYTHING,
     public_key: PublicKey = None,
-    subject: Annotated[str | None, Parameter(help="Whose conversations these are. Needed for a file.")] = None,
+    subject: Annotated[str | None, Parameter(help="The subject of the conversations. Required for a file.")] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Only check the file, and show what would be added.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Add an exported session to this root, or conversations that another program had.
+    """Add an exported session to this root, or conversations of another program.
 
-    A folder's session goes on with its id, subject, intents and turn numbers. Verifies all of the folder before it writes
-    anything; a changed byte exits with 6.
+    The session of a folder keeps its id, subject, intents and turn numbers. Verifies the whole folder before it writes
+    anything; exits with 6 if a byte was changed.
 
     A file has JSON lines: {"session", "title", "messages": [{"role", "content", "speaker", "time"}]}, or a line for each
-    message with its "session". Each conversation becomes a session, which is shown to later turns with its times and speakers.
-    Checks all of the file before it writes anything.
+    message with its "session". Each conversation becomes a session, which later turns can recall, with its times and speakers.
+    Checks the whole file before it writes anything.
 
-    What is here already is not written again. If it is interrupted, run it again.
+    Existing sessions are not written again. If the import is interrupted, run it again.
 
     For example:
 
@@ -80,15 +80,13 @@ def import_(
         kitchener session import chats.jsonl --subject ada --agent SUPPORT
     """
     if not path.exists():
-        raise CallerError(
-            f"{path}: expected the folder of an exported session, or a file of conversations; found nothing there"
-        )
+        raise CallerError(f"{path}: expected the folder of an exported session, or a file of conversations; it does not exist")
     if path.is_dir():
         if subject is not None or dry_run:
             raise CallerError(f"{path} is a folder: --subject and --dry-run are for a file of conversations")
         return run_to_end(partial(_import, options, path.absolute(), public_key_of(public_key), is_json=json))
     if subject is None or public_key is not None:
-        raise CallerError(f"{path} is no folder: a file of conversations needs --subject, and takes no --public-key")
+        raise CallerError(f"{path} is not a folder: a file of conversations needs --subject, and takes no --public-key")
     return run_to_end(partial(_import_file, options, path.absolute(), subject, dry_run=dry_run, is_json=json))
 
 
@@ -168,7 +166,7 @@ def _exported(made: SessionExport) -> str:
 
 def _imported(made: SessionImport) -> str:
     what = f"{made.session_id}: {counted(made.turns, 'turn')}, {counted(made.entries, 'entry', 'entries')}"
-    lines = [f"{what} are here already; nothing was written" if made.was_there else f"imported {what}"]
+    lines = [f"{what} already exist here; nothing was written" if made.was_there else f"imported {what}"]
     if not made.is_readable:
         lines.append(
             f"Its content is sealed, and the key of {made.subject_id!r} is not here, so nobody can read it: export the session"

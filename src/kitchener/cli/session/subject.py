@@ -74,7 +74,7 @@ def _is_wanted(subject_id: str) -> bool:
         CallerError: there is nobody to ask
     """
     if not is_interactive():
-        raise CallerError("erasing cannot be taken back: run this on a terminal, or say --yes")
+        raise CallerError("erasure cannot be undone: run this on a terminal, or pass --yes")
     question = f"Everything that {subject_id!r} said, with every agent class, will be unreadable for good. Erase? [y/N] "
     try:
         return ask(question).strip().lower() in ("y", "yes")

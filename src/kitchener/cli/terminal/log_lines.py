@@ -12,7 +12,7 @@ from kitchener.logs import ROOT
 
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
-    Parameter(name="--log-level", help="What to say on standard error of what happens inside. Default: warning."),
+    Parameter(name="--log-level", help="Lowest level of the log messages that standard error shows. Default: warning."),
 ]
 _OF_EVERY_RECORD: Final = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime"))
 

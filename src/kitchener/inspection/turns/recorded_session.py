@@ -160,7 +160,7 @@ async def find_past(paths: LedgerPaths, intent_id: str, preferred: str, path: Pa
                 return await read_past(paths, found[0].session_id, name, path)
             unnamed = tuple([entry async for entry in reader.read() if _may_be_of(entry, None)])
             return RecordedSession("", name, paths.agent(name), ho2m, ho2m.with_name("context.jsonl"), unnamed)
-    raise NotOnRecord(f"--intent {intent_id!r} was never declared; `kitchener intent list` shows those there are")
+    raise NotOnRecord(f"--intent {intent_id!r} was never declared; `kitchener intent list` lists the intents")
 
 
 async def _entries(paths: LedgerPaths, path: Path, session_id: str, *, is_only: bool) -> list[StoredEntry]:
