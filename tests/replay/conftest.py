@@ -1,4 +1,4 @@
-"""The root in which everything happens, recorded once for all tests that only read it."""
+"""The root in which everything happens, recorded once for all tests that only read it; and the event loop of these tests."""
 
 from pathlib import Path
 
@@ -6,6 +6,12 @@ import anyio
 import pytest
 
 from tests.replay import corpus
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough where `test_replay_anywhere.py` and `test_replay_identical.py` show that both say the same."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,14 @@ from kitchener.runtime.root_layout import agent_classes, settings_of
 from kitchener.signing import make_key
 from tests.replay import corpus, golden_roots, programs
 
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both, unlike in the other tests of this folder."""
+    backend: str = request.param
+    return backend
+
+
 ROOT: Final = Path(__file__).parents[2]
 BACKENDS: Final = ("asyncio", "trio")
 GOLDEN: Final = sorted(golden_roots.FOLDER.glob("*.tar.xz"))

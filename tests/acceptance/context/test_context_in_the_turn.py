@@ -423,6 +423,7 @@ async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path:
 # --- after a restart ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # what a model is shown
 @pytest.mark.parametrize(
     ("settings", "scope"),
     [
