@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from tests.replay import corpus
+from tests.shared_folders import made_once
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,4 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def recorded_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sessions of `corpus.py`, under the policies of `corpus.toml`; not to be changed."""
-    root = tmp_path_factory.mktemp("corpus")
-    anyio.run(corpus.record, root)
-    return root
+    return made_once(tmp_path_factory, "corpus", lambda root: anyio.run(corpus.record, root))
