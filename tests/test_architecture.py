@@ -13,6 +13,8 @@ import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -136,10 +138,39 @@ def repository_files() -> Iterator[Path]:
         yield from (path for path in paths if path.is_file())
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+@dataclass
+class Parsed:
+    """What these tests look at in a module."""
+
+    functions: dict[str, int] = field(default_factory=dict)
+    """The lines of each function, by its first line and its name."""
+    classes: dict[str, int] = field(default_factory=dict)
+    """The methods of each class."""
+    types: list[str] = field(default_factory=list)
+    """The classes and type aliases, without a leading underscore."""
+    docstrings: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    """The names in the code."""
+
+
+@cache
+def parsed(path: Path) -> Parsed:
+    """Cached, because several tests read all modules. A syntax tree is too large to be kept."""
+    found = Parsed()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ClassDef(name=name):
+                found.names.add(name)
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                found.docstrings.append(text)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.functions[f"{node.lineno} {node.name}"] = (node.end_lineno or 0) - node.lineno + 1
+            case ast.Assign(targets=[ast.Name(id=name)]) if name.lstrip("_")[:1].isupper() and not name.isupper():
+                found.types.append(name.lstrip("_"))
+        if isinstance(node, ast.ClassDef):
+            found.types.append(node.name.lstrip("_"))
+            found.classes[node.name] = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+    return found
 
 
 def modules(folder: Path) -> list[Path]:
@@ -244,11 +275,7 @@ def test_source_files_stay_short_enough_to_read_in_one_go() -> None:
 
 
 def test_functions_fit_on_a_screen() -> None:
-    lengths = {
-        f"{relative(path)}:{function.lineno} {function.name}": (function.end_lineno or 0) - function.lineno + 1
-        for path in SOURCES
-        for function in functions(path)
-    }
+    lengths = {f"{relative(path)}:{function}": lines for path in SOURCES for function, lines in parsed(path).functions.items()}
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
 
 
@@ -260,24 +287,8 @@ def test_the_layers_are_drawn_as_they_are_enforced() -> None:
 
 
 def test_classes_have_few_methods() -> None:
-    counts = {
-        node.name: sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    }
-    assert {name for name, count in counts.items() if count > MAX_METHODS} == MANY_METHODS
-
-
-def types_of(path: Path) -> Iterator[str]:
-    """Yield the classes and type aliases that a module defines, without a leading underscore."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef):
-            yield node.name.lstrip("_")
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id.lstrip("_")
-            if name[:1].isupper() and not name.isupper():
-                yield name
+    classes = [each for path in SOURCES for each in parsed(path).classes.items()]
+    assert {name for name, methods in classes if methods > MAX_METHODS} == MANY_METHODS
 
 
 def test_few_values_of_the_source_have_any_type() -> None:
@@ -294,7 +305,7 @@ def test_few_values_of_the_source_have_any_type() -> None:
 def test_no_two_classes_or_type_aliases_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for path in SOURCES:
-        for name in types_of(path):
+        for name in parsed(path).types:
             places.setdefault(name, []).append(relative(path))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
@@ -322,22 +333,7 @@ CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])"
 def prose_of(path: Path) -> str:
     """The text of a page; of a module, its docstrings and comments."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix != ".py":
-        return text
-    strings = (
-        node.value.value
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    )
-    return "\n".join((*strings, *re.findall(r"# .*", text)))
-
-
-def identifiers(path: Path) -> Iterator[str]:
-    """Yield the names in a module's code."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ClassDef(name=name):
-                yield name
+    return text if path.suffix != ".py" else "\n".join((*parsed(path).docstrings, *re.findall(r"# .*", text)))
 
 
 def resolves(dotted: str) -> bool:
@@ -359,7 +355,7 @@ def resolves(dotted: str) -> bool:
 def test_documents_and_docstrings_name_only_what_exists() -> None:
     files = [f"/{relative(path)}" for path in repository_files()]
     sources = [file for file in files if file.startswith(("/src/", "/verify/"))]
-    names = {name for path in repository_files() if path.suffix == ".py" for name in identifiers(path)}
+    names = {name for path in repository_files() if path.suffix == ".py" for name in parsed(path).names}
     package = ROOT / "src" / "kitchener"
     missing = []
     for path in (*PROSE, *SOURCES):

@@ -4,6 +4,7 @@ import ast
 import logging
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +122,23 @@ def test_further_fields_are_asked_for_only_where_somebody_reads_and_never_replac
     assert (logs[0]["turn_id"], logs[0]["wo_id"], asked) == ("T-1", "WO-2", ["once"])
 
 
+@cache
+def log_calls() -> list[tuple[str, ast.Call]]:
+    """Each call of the source that logs an event, with its place."""
+    return [
+        (f"{path.name}:{node.lineno}", node)
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "logger."))
+    ]
+
+
 def test_no_field_of_an_event_has_a_name_of_the_record() -> None:
     """`logging` refuses them, and that only when somebody reads."""
     reserved = {*logging.makeLogRecord({}).__dict__, "message", "asctime"}
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "logger.")):
-                fields = {each.arg for each in node.keywords}
-                assert not fields & reserved - {"exc_info", "stack_info"}, f"{path}:{node.lineno}"
+    for place, call in log_calls():
+        fields = {each.arg for each in call.keywords}
+        assert not fields & reserved - {"exc_info", "stack_info"}, place
 
 
 SAID = {"answer", "arguments", "content", "message", "prompt", "reply", "response", "result", "text", "user_message"}
@@ -138,13 +148,11 @@ SAID = {"answer", "arguments", "content", "message", "prompt", "reply", "respons
 def test_no_event_has_what_was_said() -> None:
     """Neither as a field, nor inside the expression that is the value of one."""
     found = []
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_log.", "logger.")):
-                values = [each for given in (*node.args, *node.keywords) for each in ast.walk(given)]
-                used = {each.attr for each in values if isinstance(each, ast.Attribute)}
-                used |= {each.id for each in values if isinstance(each, ast.Name)} | {str(each.arg) for each in node.keywords}
-                found += [f"{path.name}:{node.lineno}: {name}" for name in used & SAID]
+    for place, call in log_calls():
+        values = [each for given in (*call.args, *call.keywords) for each in ast.walk(given)]
+        used = {each.attr for each in values if isinstance(each, ast.Attribute)}
+        used |= {each.id for each in values if isinstance(each, ast.Name)} | {str(each.arg) for each in call.keywords}
+        found += [f"{place}: {name}" for name in used & SAID]
     assert found == []
 
 

@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ PDF: Final = b"%PDF-1.4\n1 0 obj << /Type /Pages >> endobj\n2 0 obj << /Type /Pa
 NOTES: Final = b"# Notes\nThe door code is 4711.\n"
 
 
+@cache
 def png(width: int = 30, height: int = 20, seed: int = 1) -> bytes:
     """A PNG image of this size; another seed gives other pixels."""
 

@@ -19,6 +19,13 @@ from kitchener.sealing import Keyring
 from tests.cli.commands import finish, start_program
 from tests.keyrings import key_at
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what is on disk does not depend on it."""
+    return "trio"
+
+
 SECRET = {"ada": "marzipan", "bo": "nougat"}
 
 

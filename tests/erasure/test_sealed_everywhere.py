@@ -5,6 +5,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from kitchener.records import events
 from tests.erasure.kit import (
     ADA,
@@ -20,6 +22,12 @@ from tests.erasure.kit import (
     found,
     verified,
 )
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what is on disk does not depend on it."""
+    return "asyncio"
 
 
 async def test_a_whole_conversation_leaves_no_plain_word(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Literal
 import pytest
 from starlette.testclient import TestClient
 
+from tests.cli.commands import finish, start_program
+
 ROOT = Path(__file__).parents[2]
 PATH = os.pathsep.join((str(ROOT), str(ROOT / "src")))
 SCRIPTS = (
@@ -23,16 +25,22 @@ SCRIPTS = (
 )
 
 
+RUN = """
+import runpy, sys, warnings
+
+warnings.simplefilter("error")
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+"""An example as `python -W error -m` runs it."""
+
+
 @pytest.mark.parametrize("module", SCRIPTS)
 def test_example_runs_and_asserts_its_outcome(module: str, tmp_path: Path) -> None:
     """An example that no longer holds exits non-zero."""
-    environment = {**os.environ, "PYTHONPATH": PATH, "PYTHONWARNINGS": "error"}
-    run = subprocess.run(
-        [sys.executable, "-m", module], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip()
-    assert run.stderr == ""
+    run = finish(start_program(RUN, module, cwd=tmp_path))
+    assert run.code == 0, run.err
+    assert run.out.strip()
+    assert run.err == ""
 
 
 def test_demo_is_readable_when_piped(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import pytest
 from tests.faults.ledger_process import Worker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def worker() -> Iterator[Worker]:
     """Another process that writes ledgers."""
     with Worker() as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def neighbour() -> Iterator[Worker]:
     """One more, for what two do at once."""
     with Worker() as started:

@@ -80,6 +80,7 @@ DECISIONS: Sequence[tuple[Callable[[Talk], Awaitable[None]], list[str]]] = [
 ]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize(("decide", "together"), DECISIONS)
 async def test_a_decision_that_takes_several_entries_is_there_as_a_whole_or_not_at_all(
     tmp_path: Path, decide: Callable[[Talk], Awaitable[None]], together: list[str]

@@ -104,7 +104,7 @@ EXPRESSIONS: Final = "expressions"
 """The group of all that is compiled, which needs no registration."""
 MAX_RATIO: Final = 30.0
 """Between 8, what a linear scan takes, and 64, what a quadratic one does."""
-UNMEASURABLE_S: Final = 0.01
+UNMEASURABLE_S: Final = 0.0025
 """A scan of the longer text that takes less processor time than this is fast enough, whatever its shape."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
@@ -179,7 +179,7 @@ class Scan:
     name: str
     call: Callable[[str], object]
     frames: tuple[tuple[str, str], ...] = FRAMES
-    chars: int = 2_000
+    chars: int = 1_000
     """Of the shorter text."""
     units: tuple[str, ...] = UNITS
     """What the texts are made of."""
@@ -435,9 +435,9 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
         Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
         Scan("a response of the server", _asked_response),
-        Scan("a conversation that a client claims", _claimed, chars=50_000),
+        Scan("a conversation that a client claims", _claimed, chars=12_500),
         Scan("a tool of a server", _served),
-        Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
+        Scan("lines of a server, in pieces", _lines_in_pieces, chars=12_500),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
         Scan("an object for a schema that refers", lambda text: filled(_referring(text), text), REFERENCE_FRAMES),
     ),

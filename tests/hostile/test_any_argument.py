@@ -118,6 +118,7 @@ def lenient(request: Any) -> Any:
     return {"line": "is fond of greetings"} if request.wo_type == "consolidate" else echo(request)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # arguments are checked without waiting
 @pytest.mark.parametrize("what", NO_IDS)
 async def test_what_is_no_id_is_a_callers_error_in_every_call_that_takes_one(tmp_path: Path, what: str) -> None:
     async with open_to_all(tmp_path) as runtime:
@@ -142,6 +143,7 @@ ATTEMPTS: Final = st.lists(
 )
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # arguments are checked without waiting
 @settings(max_examples=12, deadline=None)
 @given(attempts=ATTEMPTS)
 async def test_any_value_in_any_argument_is_a_callers_error_or_right_and_the_next_subject_is_served(

@@ -37,6 +37,13 @@ from tests.hostile.test_written_files import mode
 from tests.ledger.support import forget_index
 from tests.verifier.proofs import strip
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: the commands run in processes of their own."""
+    return "trio"
+
+
 DAMAGED: Final = 6
 IN_USE: Final = 7
 

@@ -84,6 +84,7 @@ async def test_a_hundred_deep_answers_in_a_minute_stop_nobody(tmp_path: Path) ->
     assert all("nested deeper than 64 levels" in entry.payload["error"]["detail"] for entry in failed)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("levels", [63, 65, 255, 300, 900, 1_020, 5_000, 100_000])
 async def test_an_answer_of_any_depth_is_an_output_that_breaks_its_schema(
@@ -105,6 +106,7 @@ async def test_an_answer_with_line_breaks_in_its_strings_has_no_other_depth(tmp_
         await fail_often(runtime, "QUALITY_GATE")
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
 async def test_a_classification_of_any_depth_leaves_the_turn_without_one(tmp_path: Path) -> None:
     def answer(request: PromptRequest) -> Any:
         return '{"labels":' + "[" * 300 + "]" * 300 + "}" if request.wo_type == "classify" else echo(request)
@@ -180,6 +182,7 @@ def look(where: str) -> str:
     return where
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("what", ODD)
 async def test_an_answer_that_is_none_is_malformed(tmp_path: Path, what: str, *, streams: bool) -> None:
@@ -269,6 +272,7 @@ async def test_a_message_of_another_class_is_the_text_it_extends(tmp_path: Path)
         assert (await runtime.supervisor().handle_turn(Loud("quiet"), subject_id="mallory")).response == "echo: quiet"
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
 @pytest.mark.parametrize("message", ["half \ud800", "€" * 2_000, "\x00" * 1_000, b"bytes", 7, None, ["a"], "", " \n"])
 async def test_a_message_that_cannot_be_recorded_is_refused_before_anything_is(tmp_path: Path, message: Any) -> None:
     small = LedgerConfig(durability="os", linger_ms=0, max_entry_bytes=8_192)
@@ -316,6 +320,7 @@ BODIES: Mapping[str, Answer] = {
 }
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
 @pytest.mark.parametrize("what", BODIES)
 async def test_a_body_of_any_depth_from_the_endpoint_stops_nobody(tmp_path: Path, what: str) -> None:
     async with fake_server(*[BODIES[what]] * 100) as server:

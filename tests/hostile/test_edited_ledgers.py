@@ -112,6 +112,7 @@ async def reads_of(ledger: LedgerClient | LedgerReader) -> list[str]:
     return ends
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("how", [own_hash, own_link])
 async def test_an_edited_line_whose_own_hashes_fit_is_refused_when_it_is_read(tmp_path: Path, how: Edit) -> None:
     """Opening does not read what its index vouches for; the reads do, each way."""
@@ -151,6 +152,7 @@ async def test_a_line_that_is_edited_while_the_ledger_is_open_is_refused_when_it
                 path.write_bytes(untouched)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("how", [own_hash, own_link])
 @pytest.mark.parametrize("place", [38, 39])
 async def test_an_edited_line_of_the_last_commit_is_refused_at_opening_or_when_it_is_read(
@@ -166,6 +168,7 @@ async def test_an_edited_line_of_the_last_commit_is_refused_at_opening_or_when_i
     assert path.read_bytes() == before, "nothing was cut"
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("how", [own_hash, own_link])
 async def test_an_edited_line_of_a_finished_segment_is_refused_when_it_is_read(tmp_path: Path, how: Edit) -> None:
     path = tmp_path / "l.jsonl"
@@ -183,6 +186,7 @@ async def test_an_edited_line_of_a_finished_segment_is_refused_when_it_is_read(t
         assert damaged.value.path.endswith("000001.segment")
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("place", [7, 39])
 async def test_a_chain_that_was_rebuilt_to_its_end_is_refused_at_opening(tmp_path: Path, place: int) -> None:
     """The chain is right in itself, but the index has seen another. Without the index only a signed head tells."""
@@ -266,6 +270,7 @@ def in_one_commit(lines: list[bytes], first: int) -> list[bytes]:
     return out
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("segment_bytes", [64 << 20, 1_500])
 async def test_commits_that_were_joined_are_not_cut_as_one_that_a_crash_tore(tmp_path: Path, segment_bytes: int) -> None:
     """The index is deleted, so nothing but the signed head, or a seal, says that these entries were durable."""
@@ -289,6 +294,7 @@ async def test_commits_that_were_joined_are_not_cut_as_one_that_a_crash_tore(tmp
     assert not damaged_copies(path)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 async def test_a_signed_head_inside_a_commit_is_refused(tmp_path: Path) -> None:
     """The commits around it were joined; every line's hashes are as they were, and so is what the head covers before it."""
     path, signer = tmp_path / "l.jsonl", make_key(tmp_path / "key.pem")
@@ -301,6 +307,7 @@ async def test_a_signed_head_inside_a_commit_is_refused(tmp_path: Path) -> None:
     assert report.fault.field == "batch"
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("first", [0, 3, 9])
 async def test_commits_that_were_joined_before_a_signed_head_are_refused(tmp_path: Path, first: int) -> None:
     """Wherever they stand: the head covers where commits end. Both verifiers see it, in one process and in several."""
@@ -324,6 +331,7 @@ async def test_commits_that_were_joined_before_a_signed_head_are_refused(tmp_pat
             pytest.fail("it was opened")
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @needs_node
 async def test_a_head_of_an_earlier_version_is_right_and_the_next_one_covers_the_commits(tmp_path: Path) -> None:
     path, signer = tmp_path / "l.jsonl", make_key(tmp_path / "key.pem")

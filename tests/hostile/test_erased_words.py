@@ -23,6 +23,13 @@ from kitchener.sealing import Keyring, Sealer
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.hostile.kit import bystander, unless_bystander
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what is on disk does not depend on it."""
+    return "asyncio"
+
+
 ADA: Final = "ada"
 WORDS: Final = (
     *("hivpositive", "divorcing", "bankrupt", "pregnant", "sectarian", "tattooed", "indicted", "sleepless", "jobless"),

@@ -19,6 +19,13 @@ from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import open_scripted
 from tests.hostile.kit import bystander, unless_bystander
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what is held does not depend on it."""
+    return "asyncio"
+
+
 MAX_TERM_BYTES = 400
 """What a term of an index may take, bytes: its text, its places, and its part of the tables."""
 HAN = 20_000

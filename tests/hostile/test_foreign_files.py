@@ -16,6 +16,13 @@ from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 from tests.ledger.support import segments_of
 from tests.verifier.kit import needs_node, node
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: a verdict about files does not depend on it."""
+    return "trio"
+
+
 KEY: Final = "sk-proj-T3BlbkFJ0123456789abcdef"
 FOREIGN: Final = {
     "a key": f"{KEY}\n",

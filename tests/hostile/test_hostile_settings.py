@@ -119,6 +119,7 @@ def test_a_variable_that_makes_no_sense_is_named(name: str, text: str, expected:
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # settings are checked without waiting
 async def test_nor_does_open_runtime_take_them(tmp_path: Path) -> None:
     for kind, content, _ in FILES.values():
         path = tmp_path / f"kitchener.{kind}"

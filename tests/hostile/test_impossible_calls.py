@@ -24,6 +24,7 @@ BAD_TEXTS: list[Any] = [7, b"text", {}, "", "half \ud800", "x" * 10_000]
 NO_ID: list[Any] = [7, 7.5, b"ada", ["ada"], {}, "", "a\x00b", "a\ud800", "a\nb", "x" * 257]
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # options are checked without waiting
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -72,6 +73,7 @@ WITH_TEXTS: Mapping[str, Call] = {
 }
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # options are checked without waiting
 @pytest.mark.parametrize("call", WITH_A_SESSION)
 async def test_a_session_id_that_is_none_is_refused_everywhere(tmp_path: Path, call: str) -> None:
     async with open_scripted(tmp_path, context_mode="enforce") as runtime:
@@ -82,6 +84,7 @@ async def test_a_session_id_that_is_none_is_refused_everywhere(tmp_path: Path, c
         assert await read_all(runtime.ledgers().ho2m) == []
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # options are checked without waiting
 @pytest.mark.parametrize("call", WITH_TEXTS)
 async def test_a_text_that_is_none_is_refused_everywhere(tmp_path: Path, call: str) -> None:
     async with open_scripted(tmp_path, context_mode="enforce") as runtime:

@@ -23,6 +23,13 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.hostile.kit import bystander, unless_bystander
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: whose something is does not depend on it."""
+    return "trio"
+
+
 ADA, MALLORY = "ada", "mallory"
 LOOKALIKES: Final = (
     *("ada", "ad", "Ada", "ada ", " ada", "a/da", "a%2Fda", "a%2fda", "../ada", "..", "ADMIN/ada", "default", "*", "%", "a|da"),

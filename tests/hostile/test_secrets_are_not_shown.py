@@ -249,6 +249,7 @@ def test_a_router_file_that_is_something_else_is_not_shown(cli: Cli, content: st
     assert "router.json" in cli("config", "check").err
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # settings are checked without waiting
 async def test_no_error_of_the_api_and_nothing_behind_it_holds_the_key(tmp_path: Path) -> None:
     for given in ({"api_key": KEY}, {"api_key": f"env:{KEY}"}, {"base_url": f"http://127.0.0.1:1/?api_key={KEY}"}):
         provider = {"base_url": "http://127.0.0.1:1/v1", "model": "m", **given}

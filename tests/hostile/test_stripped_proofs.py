@@ -91,6 +91,7 @@ def _all_ids(runs: list[tuple[str, str]]) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 async def test_a_tool_that_answers_with_a_reference_makes_no_turn_unprovable(tmp_path: Path) -> None:
     """Nor does a model that asks for a tool with one, beside somebody who is served."""
     fake = {"ledger_id": "HO2M:ADMIN", "entry_id": "E-2026-11-22-000000000001", "entry_hash": ZEROS}

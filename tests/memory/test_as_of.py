@@ -11,6 +11,13 @@ from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.memory.reader import ReadOperations
 from tests.memory.kit import HOUR, NOON, QUICK, SetClock, at, learned, open_memory, recur
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what the memory knows does not depend on it."""
+    return "asyncio"
+
+
 WEEK = 168
 
 

@@ -12,6 +12,12 @@ from kitchener.memory import select_biases
 from tests.memory.kit import ADA, BO, SetClock, at, entries, open_memory, recur
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what is taken does not depend on it."""
+    return "trio"
+
+
 def older(name: str, **changes: Any) -> dict[str, Any]:
     """A record of the older shape."""
     return {

@@ -12,6 +12,13 @@ from kitchener.memory.signals import decay
 from kitchener.memory.timestamps import HOUR_US, us_of
 from tests.memory.kit import SetClock, open_memory
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what the memory knows does not depend on it."""
+    return "trio"
+
+
 VECTORS = Path(__file__).parent.parent / "vectors"
 
 

@@ -8,6 +8,12 @@ from kitchener.errors import ProvenanceError
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what the memory knows does not depend on it."""
+    return "trio"
+
+
 async def test_a_signal_in_quarantine_no_longer_counts(tmp_path: Path) -> None:
     clock = SetClock()
     async with open_memory(tmp_path, clock) as memory:

@@ -3,10 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kitchener.memory import MemoryReader, select_biases
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, entries, learned, open_memory
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what the memory knows does not depend on it."""
+    return "asyncio"
+
 
 SECRETS = ("marzipan", "pistachio", "nougat", "praline", "truffle", "fondant")
 

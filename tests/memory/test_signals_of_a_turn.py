@@ -117,7 +117,7 @@ kinds = st.sampled_from(["intent:question", "domain:a", "domain:b", "task:a b", 
 turns = st.lists(st.tuples(st.integers(0, 2), st.lists(kinds, max_size=6)), max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(turns)
 def test_logged_at_once_or_one_by_one_counts_the_same(given_by: Sequence[tuple[int, list[str]]]) -> None:
     """As turns did before version 8 of the policy: the same events, the same counts, and the same after opening again."""

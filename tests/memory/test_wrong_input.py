@@ -21,6 +21,13 @@ from kitchener.errors import (
 from kitchener.memory import HO3Memory, MemoryReader, gate_window_key, select_biases
 from tests.memory.kit import ADA, BO, at, learned, open_memory, recur
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what is taken does not depend on it."""
+    return "asyncio"
+
+
 NAIVE = "2026-02-18T11:00:00"
 
 

@@ -3,8 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,7 +19,7 @@ from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import SourceKind
 from kitchener.records.prompt import PromptRequest
-from kitchener.replaying import TurnPrompts, read_prompts
+from kitchener.replaying import RecordedPrompt, TurnPrompts, read_prompts
 from kitchener.replaying.recorded.sources import RecordedSources, changed_sources
 from kitchener.runtime import open_runtime
 from kitchener.runtime.erasure import erase_subject
@@ -56,33 +55,20 @@ async def asked_of(settings: RuntimeConfig, agent_class: str) -> list[TurnPrompt
     return [await read_prompts(each.entity_id, config=settings, agent_class=agent_class) for each in named]
 
 
-@pytest.fixture(scope="module")
-def asked(recorded_root: Path) -> Callable[[str], list[TurnPrompts]]:
-    """The requests of an agent class of the corpus, rebuilt once."""
-    settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
-    return cache(lambda agent_class: anyio.run(asked_of, settings, agent_class))
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("agent_class", CLASSES)
-def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(
-    recorded_root: Path, asked: Callable[[str], list[TurnPrompts]], agent_class: str
-) -> None:
+@pytest.mark.timeout(600)
+async def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: Path) -> None:
     """Tools, retries, failed criteria, judged replies, lessons, direct calls, cut-off turns: the hash proves each request."""
-    settings = elsewhere(recorded_root, keyring=str(recorded_root / "keys"))
-    answered = len(anyio.run(entries, settings, agent_class, "ho1m", events.LLM_CALL))
-    prompts = asked(agent_class)
-    calls = [call for each in prompts for call in each.calls]
-    assert [each.problem for each in prompts if each.problem is not None] == []
-    assert Counter(call.is_verified for call in calls)[True] == answered > 20
-    assert all(call.is_verified is not False for call in calls)
-    assert all(call.tokens == sum(part.tokens for part in call.parts) > 0 for call in calls)
-
-
-@pytest.mark.timeout(300)
-def test_the_corpus_has_every_kind_of_call(asked: Callable[[str], list[TurnPrompts]]) -> None:
-    """So that the test above says something."""
-    calls = [call for name in ("ADMIN", "RESIDENT:off", "RESIDENT:ask") for each in asked(name) for call in each.calls]
+    settings, calls = elsewhere(recorded_root, keyring=str(recorded_root / "keys")), list[RecordedPrompt]()
+    for agent_class in CLASSES:
+        answered = len(await entries(settings, agent_class, "ho1m", events.LLM_CALL))
+        prompts = await asked_of(settings, agent_class)
+        of_class = [call for each in prompts for call in each.calls]
+        assert [each.problem for each in prompts if each.problem is not None] == []
+        assert Counter(call.is_verified for call in of_class)[True] == answered > 20, agent_class
+        assert all(call.is_verified is not False for call in of_class), agent_class
+        assert all(call.tokens == sum(part.tokens for part in call.parts) > 0 for call in of_class), agent_class
+        calls += of_class
+    # All kinds of calls are there, or else the above would say little.
     assert {call.request.wo_type for call in calls} == {"classify", "synthesize", "verify", "consolidate"}
     assert any(call.request.contract_id == "PRC-DIRECT-002" for call in calls)
     assert any(call.request.tools for call in calls)
@@ -276,6 +262,7 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
     assert [call.is_verified for call in found.calls] == [True, True]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("version", "classes"),
     [

@@ -24,6 +24,15 @@ from kitchener.runtime.loading import load_config
 from kitchener.runtime.root_layout import agent_classes, settings_of
 from kitchener.signing import make_key
 from tests.replay import corpus, golden_roots, programs
+from tests.shared_folders import made_once
+
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both, unlike in the other tests of this folder."""
+    backend: str = request.param
+    return backend
+
 
 ROOT: Final = Path(__file__).parents[2]
 BACKENDS: Final = ("asyncio", "trio")
@@ -77,13 +86,15 @@ def count(reports: Sequence[ReplayReport]) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """The ledgers of every program, by the event loop on which it ran."""
-    roots = {}
-    for seed, backend in enumerate(BACKENDS, 1):
-        roots[backend] = tmp_path_factory.mktemp("programs") / backend
-        code, _, err = process("tests.replay.programs", roots[backend], "--backend", backend, seed=seed)
-        assert code == 0, err
-        untamper(roots[backend] / "demo")
-    return roots
+
+    def record(folder: Path) -> None:
+        for seed, backend in enumerate(BACKENDS, 1):
+            code, _, err = process("tests.replay.programs", folder / backend, "--backend", backend, seed=seed)
+            assert code == 0, err
+            untamper(folder / backend / "demo")
+
+    folder = made_once(tmp_path_factory, "programs", record)
+    return {backend: folder / backend for backend in BACKENDS}
 
 
 def untamper(demo: Path) -> None:
@@ -126,10 +137,12 @@ def test_programs_replay_in_another_process(recorded: Mapping[str, Path]) -> Non
 @pytest.fixture(scope="module")
 def everything(recorded_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """The root of `corpus.py`, by the event loop on which it was recorded."""
-    other = tmp_path_factory.mktemp("corpus-on-trio")
-    code, _, err = process("tests.replay.corpus", other, "--backend", "trio", seed=3)
-    assert code == 0, err
-    return {"asyncio": recorded_root, "trio": other}
+
+    def record(other: Path) -> None:
+        code, _, err = process("tests.replay.corpus", other, "--backend", "trio", seed=3)
+        assert code == 0, err
+
+    return {"asyncio": recorded_root, "trio": made_once(tmp_path_factory, "corpus-on-trio", record)}
 
 
 @pytest.mark.timeout(300)

@@ -15,6 +15,14 @@ from tests.replay.recording import KEY, TOOLS, record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, changed, forge
 from tests.replay.test_replay_signed import signed_by
 
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both, unlike in the other tests of this folder."""
+    backend: str = request.param
+    return backend
+
+
 SAID = PromptResponse(provider_id="x", model_id="y", text="hello", usage=Usage(3, 1, 2, 1), route_reason="domain_tag:z")
 WO = "WO-SES-00000001-001"
 

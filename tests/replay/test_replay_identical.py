@@ -24,6 +24,14 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, Hold, places
 from tests.replay.recording import MESSAGES, TOOLS, cut_off, model, record, say_all
 
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both, unlike in the other tests of this folder."""
+    backend: str = request.param
+    return backend
+
+
 LEARNING: dict[str, Any] = {"ho3_enabled": True, "ho3_gate_count_threshold": 3, "ho3_gate_session_threshold": 1}
 MODES: list[dict[str, Any]] = [
     {"context_mode": "off"},

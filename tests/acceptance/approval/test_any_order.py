@@ -89,7 +89,7 @@ class Life:
 def test_an_effect_happens_once_and_only_if_it_was_allowed(tmp_path: Path, backend: str) -> None:
     numbers = count()
 
-    @settings(max_examples=25)
+    @settings(max_examples=13)
     @given(STEPS)
     def lived(steps: list[Step]) -> None:
         life = Life(tmp_path / str(next(numbers)) / "root")

@@ -37,6 +37,12 @@ from tests.context.history import (
 )
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what a model is shown does not depend on it."""
+    return "asyncio"
+
+
 def two_intents() -> History:
     history = History()
     history.declare("INT-1")

@@ -237,6 +237,7 @@ async def test_what_is_shown_is_the_recorded_projection(tmp_path: Path) -> None:
                 assert entry.payload["attention"]["projection_ref"] == done[0].payload["projection_ref"]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what a model is shown
 async def test_recorded_lists_equal_a_recomputation(tmp_path: Path) -> None:
     """A projection on record can be rebuilt from it and from the ledger alone, and sizes do not grow with the session."""
     count, marker = 300, "zanzibar"
@@ -325,6 +326,7 @@ async def test_reopened_intent_brings_its_turns_back(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what a model is shown
 async def test_old_failures_do_not_pile_up(tmp_path: Path) -> None:
     async with talking(tmp_path, intent_max_failures=199, **ENFORCE) as ada:
         await ada.say("the port is 8080")
@@ -345,6 +347,7 @@ async def test_old_failures_do_not_pile_up(tmp_path: Path) -> None:
         assert state.attached(clean.intent_id).failures_in_row == 0
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what a model is shown
 async def test_failures_of_aborted_turns_are_put_away_however_many(tmp_path: Path) -> None:
     """A turn that times out abandons nothing; whatever failed in such turns leaves with the next one that completes."""
 
@@ -423,6 +426,7 @@ async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path:
 # --- after a restart ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # what a model is shown
 @pytest.mark.parametrize(
     ("settings", "scope"),
     [

@@ -19,6 +19,13 @@ from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
 
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough: what a model is shown does not depend on it."""
+    return "trio"
+
+
 SIZES: Final = {f"package-{n:03d}": f"{n * 7} MiB, written by author {n}" for n in range(120)}
 ALL_MODES: Final = pytest.mark.parametrize("mode", [{}, SHADOW, ENFORCE], ids=["off", "shadow", "enforce"])
 

@@ -73,6 +73,7 @@ UNFIT: Mapping[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # answers are checked without waiting
 @pytest.mark.parametrize("what", UNFIT)
 async def test_an_answer_that_cannot_stand_teaches_nothing(tmp_path: Path, scripted: OpenRuntime, what: str) -> None:
     """WO_FAILED with its reason, a line in the log, no overlay; the gate stays open and a better answer is taken."""

@@ -125,6 +125,7 @@ def message(**changes: object) -> dict[str, object]:
     return {"role": "user", "content": "hello", **changes}
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # lines are checked without waiting
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.context import Projector, Ruleset, ToolResult, estimator, fold, result_item
@@ -100,6 +100,7 @@ def test_marks_of_quoted_lines_count_too() -> None:
     assert "\n> ai:" in item.text
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.text(max_size=400), st.integers(0, 2)), max_size=8),
     st.integers(0, 400),

@@ -197,6 +197,7 @@ def lose_sectors(synced: int, data: bytes, sector: int, fates: list[int], length
     return bytes(image)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @settings(max_examples=150)
 @given(
     commits=st.lists(st.integers(1, 6), min_size=1, max_size=4),

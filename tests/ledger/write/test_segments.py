@@ -352,6 +352,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, bool]] = {
 }
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_damage_is_told_with_the_file_it_is_in(path: Path, damage: str) -> None:
     do, name, field, is_seen_at_once = DAMAGES[damage]
@@ -371,6 +372,7 @@ async def test_damage_is_told_with_the_file_it_is_in(path: Path, damage: str) ->
     assert {file: file.read_bytes() for file in before} == before
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @needs_node
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_the_other_verifier_says_the_same_of_every_line(path: Path, damage: str) -> None:
@@ -415,6 +417,7 @@ async def test_a_fault_in_a_segment_has_that_files_line_and_offset(path: Path) -
             pytest.fail("it was opened")
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 async def test_every_bit_of_a_segment_and_a_seal_is_guarded(path: Path) -> None:
     for file in (segment_path(path, 2), seal_path(path, 2)):
         os.chmod(file, 0o600)
@@ -445,6 +448,7 @@ async def test_a_torn_last_commit_is_cut_off_the_new_file_only(path: Path) -> No
     assert verify_file(path).entries == 12
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 async def test_the_first_commit_of_a_new_file_may_be_torn_anywhere(path: Path) -> None:
     """Also in the middle of its number, 13, which is then no wrong number."""
     data = path.read_bytes()
@@ -461,6 +465,7 @@ async def test_the_first_commit_of_a_new_file_may_be_torn_anywhere(path: Path) -
 # --- finishing a segment ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 async def test_a_crash_while_a_segment_is_finished_is_undone_also_in_a_copy(tmp_path: Path) -> None:
     """The process dies at each call; then the hard link is a second file, as after `cp -r`."""
     drafts = 0
@@ -595,7 +600,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)  # on each event loop
 @given(steps=steps, segment_bytes=st.sampled_from([1, 900, 2_500]))
 async def test_a_ledger_in_segments_is_a_list_that_survives(steps: list[tuple[str, int]], segment_bytes: int) -> None:
     """Against a plain list: what was committed is there after every crash, and nothing but what was written."""

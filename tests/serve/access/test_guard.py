@@ -152,6 +152,7 @@ ONCE = (
 )
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # headers are checked without waiting
 @pytest.mark.parametrize("order", ["first", "last", "equal"])
 @pytest.mark.parametrize(("name", "value"), ONCE)
 async def test_a_header_of_which_one_value_counts_may_be_there_once_only(

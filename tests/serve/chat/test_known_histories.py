@@ -80,6 +80,7 @@ def imported(*texts: str) -> Sequence[SpokenMessage]:
     return [SpokenMessage("assistant" if each.startswith(">") else "user", each.lstrip(">"), None, "") for each in texts]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a reply to the same history
 @pytest.mark.parametrize("window", [1, 2, 3, 32])
 @pytest.mark.parametrize(
     "before",

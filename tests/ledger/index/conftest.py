@@ -1,0 +1,8 @@
+"""What an index finds needs one event loop only."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"

@@ -1,0 +1,8 @@
+"""Verdicts about files need one event loop only."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "trio"

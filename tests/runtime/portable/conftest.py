@@ -1,0 +1,8 @@
+"""What a folder brings needs one event loop only."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "trio"
