@@ -11,7 +11,7 @@ import orjson
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.chat_completions.encoding import SIGNED, THOUGHTS
+from kitchener.gateway.providers.chat_completions.request_body import SIGNED, THOUGHTS
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
