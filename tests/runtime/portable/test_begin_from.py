@@ -43,3 +43,13 @@ async def test_a_message_that_cannot_be_recorded_begins_nothing(tmp_path: Path, 
         with pytest.raises(CallerError):
             await runtime.begin_from(EARLIER, subject_id="kitchener-operator")
         assert await runtime.sessions() == []
+
+
+async def test_the_longest_conversation_that_may_begin_a_session_goes_on(tmp_path: Path) -> None:
+    """Regression: the first turn names each message in one entry, and with too many every turn failed with EntryTooLarge."""
+    said = tuple(SpokenMessage("assistant" if each % 2 else "user", f"{each}", None, "") for each in range(65))
+    async with open_scripted(tmp_path / "root", context_mode="enforce", ledger={"max_entry_bytes": 16_384}) as runtime:
+        with pytest.raises(InvalidMessage, match="65 messages: expected at most 64"):
+            await runtime.begin_from(EARLIER._replace(messages=said), subject_id="ada")
+        begun = await runtime.begin_from(EARLIER._replace(messages=said[:64]), subject_id="ada")
+        assert (await runtime.supervisor().handle_turn("go on", session_id=begun, subject_id="ada")).error is None

@@ -13,7 +13,7 @@ import orjson
 
 from kitchener.actors.admission.requests import MAX_NAME, check_speaker, fits_entry
 from kitchener.clock import iso, to_us
-from kitchener.config import RuntimeConfig
+from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.config.shown import described_name
 from kitchener.errors import CallerError, ConfigError
 from kitchener.plain_names import quoted
@@ -21,12 +21,19 @@ from kitchener.records.entries import Json, SpokenRole
 
 MAX_CONVERSATION_BYTES: Final = 16 * 1_048_576
 """Most bytes of one line, and of all lines of one conversation. A conversation is in memory as a whole."""
-MAX_MESSAGES: Final = 10_000
-"""Most messages of one conversation."""
+_MAX_MESSAGES: Final = 4_096
+"""Most messages of one conversation, whatever fits into an entry."""
+_BYTES_OF_MESSAGE: Final = 256
+"""Most bytes that the first projection of a session takes to name a message: its ledger, its entry and its hash."""
 MAX_CONVERSATIONS: Final = 10_000
 """Most conversations of one file."""
 _OF_CONVERSATION: Final = ("session", "title", "messages")
 _OF_MESSAGE: Final = ("role", "content", "speaker", "time")
+
+
+def max_messages(ledger: LedgerConfig) -> int:
+    """Most messages of one conversation. The first turn after them records in one entry which of them it was shown."""
+    return min(_MAX_MESSAGES, ledger.max_entry_bytes // _BYTES_OF_MESSAGE)
 
 
 class SpokenMessage(NamedTuple):
@@ -131,9 +138,9 @@ class ConversationFile:
         return record
 
     def _whole(self, number: int, record: Mapping[str, object], name: str | None) -> SpokenConversation:
-        given = record["messages"]
-        if not isinstance(given, list) or not 1 <= len(given) <= MAX_MESSAGES:
-            self._bad(number, "messages", quoted(given), f"expected a list of 1 to {MAX_MESSAGES:,} messages")
+        given, most = record["messages"], max_messages(self._config.ledger)
+        if not isinstance(given, list) or not 1 <= len(given) <= most:
+            self._bad(number, "messages", quoted(given), f"expected a list of 1 to {most:,} messages")
         found, before = list[SpokenMessage](), ""
         for place, each in enumerate(given):
             at = f"messages[{place}]"
@@ -151,9 +158,10 @@ class ConversationFile:
         known = earlier if earlier is not None else _Open(name)
         known.title = self._text(number, "title", record.get("title"), MAX_NAME) or known.title
         known.size += len(line)
-        if known.size > MAX_CONVERSATION_BYTES or len(known.messages) >= MAX_MESSAGES:
-            most = f"{MAX_MESSAGES:,} messages and {MAX_CONVERSATION_BYTES:,} bytes"
-            self._bad(number, "session", quoted(name), f"has more than {most}")
+        most = max_messages(self._config.ledger)
+        if known.size > MAX_CONVERSATION_BYTES or len(known.messages) >= most:
+            limits = f"{most:,} messages and {MAX_CONVERSATION_BYTES:,} bytes"
+            self._bad(number, "session", quoted(name), f"has more than {limits}")
         before = known.messages[-1].said_at if known.messages else ""
         known.messages.append(self._message(number, "", record, before))
         return known

@@ -29,7 +29,7 @@ from kitchener.records.entries import (
     SessionStartPayload,
 )
 from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.portable.conversation_file import MAX_MESSAGES, ConversationFile, SpokenConversation
+from kitchener.runtime.portable.conversation_file import ConversationFile, SpokenConversation, max_messages
 from kitchener.runtime.root_layout import INDEX_KEYS, index_dir, ledger_ids, ledger_paths, open_reader, sealer_of, settings_of
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
@@ -175,10 +175,8 @@ class ConversationsToAdd:
                     f"message {number} of the conversation has {size} characters: expected 1 to {limits.max_message_chars},"
                     " with room in one ledger entry"
                 )
-        if len(conversation.messages) > MAX_MESSAGES:
-            raise InvalidMessage(
-                f"the conversation has {len(conversation.messages)} messages: expected at most {MAX_MESSAGES:,}"
-            )
+        if len(conversation.messages) > (most := max_messages(ledger)):
+            raise InvalidMessage(f"the conversation has {len(conversation.messages):,} messages: expected at most {most:,}")
         self._conversations = iter((conversation,))
 
     async def look_up(self, reader: ReadableLedger | None, on_step: Callable[[], object] = int) -> ConversationsImport:
