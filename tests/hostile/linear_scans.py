@@ -104,7 +104,7 @@ EXPRESSIONS: Final = "expressions"
 """The group of all that is compiled, which needs no registration."""
 MAX_RATIO: Final = 30.0
 """Between 8, what a linear scan takes, and 64, what a quadratic one does."""
-UNMEASURABLE_S: Final = 0.0025
+UNMEASURABLE_S: Final = 0.01
 """A scan of the longer text that takes less processor time than this is fast enough, whatever its shape."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
@@ -179,7 +179,7 @@ class Scan:
     name: str
     call: Callable[[str], object]
     frames: tuple[tuple[str, str], ...] = FRAMES
-    chars: int = 1_000
+    chars: int = 2_000
     """Of the shorter text."""
     units: tuple[str, ...] = UNITS
     """What the texts are made of."""
@@ -397,13 +397,13 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("terms", lambda text: [lexical_words.terms_of(word) for word in lexical_words.words_of(text)]),
         Scan("terms of one word", lexical_words.terms_of),
         Scan("stem", lexical_words.stem),
-        Scan("index and ranking", _index, chars=300),
+        Scan("index and ranking", _index, chars=700),
         Scan("a stub", shortened),
-        Scan("an excerpt", _excerpt, chars=300),
+        Scan("an excerpt", _excerpt, chars=1_000),
         Scan("a message that asks", asks),
         Scan("a name before a message", relayed_speakers.name_before),
         Scan("naming a thread", _chosen),
-        Scan("a tool's result", _as_result, chars=300),
+        Scan("a tool's result", _as_result),
         Scan("a tool's result with a long key", lambda text: tool_results.result_text({text: {text: [text, 1]}, "a": [text]})),
         Scan("a result that a reply repeats", lambda text: tool_results.is_repeated([text], text)),
     ),
@@ -415,7 +415,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("an answer that is stored", lambda text: is_stored_by_text(_response(text)), ANSWER_FRAMES),
     ),
     "actors": (
-        Scan("words of turns", _words_of_turns, chars=300),
+        Scan("words of turns", _words_of_turns, chars=700),
         Scan("what was said", _as_said),
         Scan("words of a search", attention.words_of),
         Scan("fenced data", lambda text: fence("T-1", text)),
@@ -435,9 +435,9 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
         Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
         Scan("a response of the server", _asked_response),
-        Scan("a conversation that a client claims", _claimed, chars=5_000),
+        Scan("a conversation that a client claims", _claimed, chars=12_500),
         Scan("a tool of a server", _served),
-        Scan("lines of a server, in pieces", _lines_in_pieces, chars=12_500),
+        Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
         Scan("an object for a schema that refers", lambda text: filled(_referring(text), text), REFERENCE_FRAMES),
     ),
