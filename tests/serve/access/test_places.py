@@ -1,6 +1,7 @@
 """What counts for `max_requests` and `schema_ms_per_minute` of a key (docs/server.md)."""
 
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kitchener.config import ServeClientConfig
 from kitchener.gateway.resilience import Rate
+from kitchener.schemas import compiled_schemas
 from kitchener.serve.access.callers import Caller, RequestPlace
 from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider
@@ -131,6 +133,12 @@ def function(name: str) -> dict[str, Any]:
 
 
 class TestSchemas:
+    @pytest.fixture(autouse=True)
+    def moving_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A clock of processor time that moves on by 0.01 s each time it is read: all that may be used at once, and more."""
+        times = (0.01 * number for number in count())
+        monkeypatch.setattr(compiled_schemas, "thread_time", lambda: next(times))
+
     async def test_new_schemas_count_and_known_ones_do_not(self, tmp_path: Path) -> None:
         settings = clients(schema_ms_per_minute=10, requests_per_minute=1_000_000)
         root = tmp_path / "root"
