@@ -1,7 +1,7 @@
 """Answers short blocking questions of many tasks in few calls of a worker thread.
 
-While the event loop is busy, each call waits milliseconds for the interpreter lock. A hundred conversations that begin at once
-would wait for one another's look-ups, so those that wait share a call. It knows nothing of what is asked.
+While the event loop is busy, each call waits for the interpreter lock. If many conversations begin at once, their look-ups
+would wait for one another, so the waiting ones share a call. This module does not know what the questions ask.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class _WaitingRead(Generic[T]):
         return not self.answers and self.error is None
 
     def answer(self) -> None:
-        """Answers it, in the worker thread."""
+        """Answers the question; runs in the worker thread."""
         try:
             self.answers.append(self.question())
         except Exception as error:  # noqa: BLE001  raised again in the task that asks; the other questions are answered
@@ -63,13 +63,13 @@ class BatchedQuestions:
         try:
             while asked.is_open:
                 if self._is_calling:
-                    if asked.woken.is_set():  # to make a call, which another task has begun meanwhile
+                    if asked.woken.is_set():  # woken to make the next call, but another task has begun it meanwhile
                         asked.woken = anyio.Event()
                     await asked.woken.wait()
                 else:
                     await self._call()
         finally:
-            with suppress(ValueError):  # it was taken
+            with suppress(ValueError):  # a call has taken it
                 self._waiting.remove(waits)
                 self._wake_next()
         if asked.error is not None:
@@ -77,7 +77,7 @@ class BatchedQuestions:
         return asked.answers[0]
 
     async def _call(self) -> None:
-        """Answers the questions that wait when the thread begins, and wakes their tasks and that of the next call."""
+        """Answers the questions that wait when the thread begins. Wakes their tasks, and the task that makes the next call."""
         taken = list[_WaitingRead[object]]()
         self._is_calling = True
         try:

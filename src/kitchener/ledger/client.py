@@ -119,7 +119,7 @@ class LedgerClient(LedgerReads):
             clock: the time of day; None: the system clock
             index_dir: directory of the index; None: `index` beside the file
             index_keys: pure; gives the keys, besides the session, under which an entry can be found
-            sealer: encrypts what subjects said; None: everything is stored in plain text
+            sealer: encrypts the words of subjects; None: everything is stored in plain text
             file_ops: the file system; tests replace it
 
         Raises:
@@ -171,7 +171,7 @@ class LedgerClient(LedgerReads):
         Waits only while too many entries are pending, to load a subject's key, or to look up a head that is not cached.
 
         Args:
-            entry: what to write; the caller may change the payload afterwards
+            entry: the entry; the caller may change the payload afterwards
             expected_head: entry id of the session's last entry in this ledger, "" for none; None: not checked
 
         Raises:
@@ -198,7 +198,7 @@ class LedgerClient(LedgerReads):
         """Appends entries in one commit and returns them; a crash leaves all or none. Raises as `write`, with none written.
 
         Args:
-            entries: what to write
+            entries: the entries, in order
             expected_head: as of `write`, for the session of the first entry
         """
         for entry in entries:
@@ -231,7 +231,7 @@ class LedgerClient(LedgerReads):
         await self._group.commit()
 
     def request_commit(self) -> None:
-        """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
+        """Requests a commit within `linger_ms`, or with the next `commit`, and does not wait for it."""
         if not self._stopped:
             self._group.request()
 
@@ -270,7 +270,7 @@ class LedgerClient(LedgerReads):
 
         Raises:
             SigningError: no key is configured, or the key cannot be used
-            LedgerDamaged: the file is not what was written; nothing is signed
+            LedgerDamaged: the file differs from what was written; nothing is signed
             LedgerWriteError: the last entries, or the head, could not be made durable
         """
         key = self.config.signing_key
@@ -283,7 +283,7 @@ class LedgerClient(LedgerReads):
         return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
-        """`sha256:…` of an opening and the data after it; where content is sealed, `hmac-sha256:…` under the subject's key.
+        """`sha256:…` of an opening and the data after it; if content is sealed, `hmac-sha256:…` under the subject's key.
 
         The first call for a subject may read or create the subject's key file.
         """
@@ -382,7 +382,7 @@ class LedgerClient(LedgerReads):
         """Commits pending entries and closes the file; raises LedgerWriteError unless another exception is already raised."""
         self._is_closed = self._stopped = True
         if self.storage.journal.is_forked:
-            return  # this is a forked child; the file and the lock belong to the parent
+            return  # a forked child: the file and the lock belong to the parent
         failure: LedgerWriteError | None = None
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             try:

@@ -70,7 +70,7 @@ class Ledgers:
             await anyio.to_thread.run_sync(member.storage.index_flushed)
 
     def request_commit(self) -> None:
-        """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
+        """Requests a commit within `linger_ms`, or with the next `commit`, and does not wait for it."""
         self._group.request()
 
     def enter_turn(self) -> None:

@@ -1,4 +1,4 @@
-"""What the rest of Kitchener needs of ledgers, as protocols: `ReadableLedger`, `Ledger` and `LedgerGroup`.
+"""Defines the protocols through which the rest of Kitchener uses ledgers: `ReadableLedger`, `Ledger` and `LedgerGroup`.
 
 `LedgerReader`, `LedgerClient` and `Ledgers` satisfy them with files; a replay satisfies them with recorded entries. Method
 documentation is in `LedgerClient` and `Ledgers`.
@@ -16,7 +16,7 @@ from kitchener.records.ref import Ref
 
 
 class ReadConditions(TypedDict, total=False):
-    """Which entries a read gives; `LedgerReads.read` documents them. A missing condition, or None, leaves out no entry."""
+    """The conditions of a read; `LedgerReads.read` documents them. A condition that is missing or None excludes no entry."""
 
     session_id: str | None
     entity_id: str | None
@@ -37,7 +37,7 @@ class ReadableLedger(Protocol):
 
     @property
     def position(self) -> int:
-        """Number of the last entry that a read sees."""
+        """Number of the last entry that a read can return."""
         ...
 
     def read(self, **conditions: Unpack[ReadConditions]) -> AsyncIterator[StoredEntry]:
@@ -91,7 +91,7 @@ class Ledger(ReadableLedger, Protocol):
         ...
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
-        """The digest of some content, keyed where content is sealed."""
+        """The digest of some content; keyed if content is sealed."""
         ...
 
 
@@ -123,7 +123,7 @@ class LedgerGroup(Protocol):
         ...
 
     def request_commit(self) -> None:
-        """Has what was written committed within `linger_ms`, or with the next `commit`, and does not wait for it."""
+        """Requests a commit within `linger_ms`, or with the next `commit`, and does not wait for it."""
         ...
 
     def enter_turn(self) -> None:

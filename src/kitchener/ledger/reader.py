@@ -78,7 +78,7 @@ class LedgerReader(LedgerReads):
             yield reader
         finally:
             reader._is_closed = True
-            with anyio.CancelScope(shield=True):  # bounded: waits for one read at most
+            with anyio.CancelScope(shield=True):  # the wait is bounded, by one read
                 await anyio.to_thread.run_sync(file.close, limiter=reader._reads)
 
     @property
@@ -150,7 +150,7 @@ class _File:
                 self._search.volume = new
             old.close()
         else:
-            new.close()  # another ledger replaced the file; the open files still hold the one this reader was opened for
+            new.close()  # another ledger replaced the file; the open files still belong to the first one
 
     def _verify_new(self) -> EntrySearch | None:
         if self._search is None:
@@ -202,7 +202,7 @@ class _File:
         return 0
 
     def _read_index(self) -> IndexedState:
-        """The facts in the index; without its position where the file does not contain that position."""
+        """The facts in the index; without its position if the file does not contain that position."""
         for snapshot in self._snapshots():
             with suppress(*FAULTS, OSError), snapshot:
                 known = snapshot.known

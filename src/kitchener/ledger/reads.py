@@ -121,7 +121,7 @@ class Entries(AsyncIterator[StoredEntry]):
 
 
 class LedgerReads(ABC):
-    """The reads of an open ledger. A subclass says which entries a read sees."""
+    """The reads of an open ledger. A subclass decides which entries a read can return."""
 
     path: Path
     """The ledger's current file."""
@@ -135,7 +135,7 @@ class LedgerReads(ABC):
 
     @abstractmethod
     def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot | None]:
-        """Gives, in a worker thread, the entries that a read sees, at least up to a number; None: the ledger has no entry."""
+        """A snapshot of the entries, at least up to a number; runs in a worker thread. None: the ledger has no entry."""
 
     def read(
         self,
@@ -150,8 +150,8 @@ class LedgerReads(ABC):
     ) -> Entries:
         """The entries that meet all conditions, ascending.
 
-        `LedgerClient` gives the entries as of this call, durable or not; `LedgerReader` gives the whole commits as of the first
-        step of the iteration. The index finds the entries of a session or a key; every other query scans the file.
+        `LedgerClient` returns the entries as of this call, durable or not; `LedgerReader` returns the whole commits as of the
+        first step of the iteration. The index finds the entries of a session or a key; every other query scans the file.
 
         Args:
             session_id: only entries of this session
@@ -163,7 +163,7 @@ class LedgerReads(ABC):
             limit: at most this many, the oldest first; None: all
 
         Raises:
-            LedgerDamaged: while iterating, a line is not what was written
+            LedgerDamaged: while iterating, a line differs from what was written
         """
         self._check_key(key)
         types = (entry_type,) if isinstance(entry_type, str) else entry_type
@@ -215,7 +215,7 @@ class LedgerReads(ABC):
         return await self._in_thread(self._question(nothing_read(self.path), lambda seen: seen.verify(from_seq)))
 
     async def _seen(self, nothing: T, question: Callable[[Snapshot], T]) -> T:
-        """The answer to a short question about the entries that a read sees now; `nothing` where the ledger has no entry."""
+        """The answer to a short question about the present entries; `nothing` if the ledger has no entry."""
         return await self._short.ask(partial(self._unless_closed, self._question(nothing, question)))
 
     def _question(self, nothing: T, question: Callable[[Snapshot], T]) -> Callable[[], T]:
@@ -231,7 +231,7 @@ class LedgerReads(ABC):
         return await anyio.to_thread.run_sync(partial(self._unless_closed, action), limiter=self._reads)
 
     def _unless_closed(self, action: Callable[[], T]) -> T:
-        if self._is_closed:  # closing waits only for reads that have begun
+        if self._is_closed:  # closing waits only for reads that have started
             raise self._refusal()
         return action()
 

@@ -46,57 +46,57 @@ _REQUIRED: Final = (
 
 
 class Overlay(BaseModel):
-    """What was learned from a signal. Fields that are None are those that the older shape did not have."""
+    """A fact that was learned from a signal. Fields that the older shape lacks are None."""
 
     # A NaN must stay NaN, so that writing refuses it; the default would turn it into null.
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants")
 
     overlay_id: str
-    """`OVL-…`, the record."""
+    """`OVL-…`, the id of the record."""
     artifact_id: str | None = None
-    """`ART-…`, its identity within the namespace."""
+    """`ART-…`, the id of the artifact within the namespace; None: the older shape."""
     signal_id: str
-    """The signal that it was learned from."""
+    """The signal from which it was learned."""
     artifact_type: ArtifactType | None = None
-    """What kind of thing was learned."""
+    """The kind of fact."""
     labels: dict[Literal["domain", "task"], LabelList] | None = None
-    """When it applies: a turn needs one of them, in either dimension."""
+    """The labels to which it applies: a turn needs one of them, in either dimension."""
     weight: Share | None = None
-    """How much it weighs now: the latest update counts."""
+    """Weight before decay, 0 to 1, after the latest update."""
     scope: Literal["agent", "global"] | None = None
-    """`global`: whatever the labels of a turn. Never whatever the subject."""
+    """`global`: it applies to turns with any labels, but only of its own subject."""
     context_line: LineText | None = None
-    """The line that the model is shown."""
+    """The line that the model sees."""
     enabled: bool = True
-    """False once it was deactivated."""
+    """False after a deactivation."""
     expires_at_event_ts: str | None = None
-    """ISO time from which it no longer speaks; None: it fades only."""
+    """ISO time from which it is no longer shown; None: only decay ends it."""
     source_signal_ids: tuple[str, ...] = ()
-    """The signals it was learned from."""
+    """The signals from which it was learned."""
     source_event_ids: tuple[str, ...] = ()
-    """The events it was learned from: never empty."""
+    """The events from which it was learned; never empty."""
     gate_snapshot: dict[str, int] | None = None
     """`count` and `sessions` when its gate opened."""
     model: str | None = None
     """The model that wrote it."""
     prompt_pack_version: str | None = None
-    """The prompt pack it was asked with."""
+    """The prompt pack of the request."""
     consolidation_event_ts: str | None = None
-    """ISO time from which its age runs."""
+    """ISO time from which its age is counted."""
     salience_weight: Share | None = None
     """The weight that the model gave it."""
     decay_modifier: Share | None = None
-    """How well it keeps, as the model sees it."""
+    """Factor of its rank, from the model."""
     content: dict[str, object] = Field(default_factory=dict)
-    """`bias`: the tendency in a sentence; `category`: its kind."""
+    """`bias`: the tendency, as a sentence; `category`: its kind."""
     window_start: str | None = None
-    """ISO time of the oldest event counted."""
+    """ISO time of the oldest counted event."""
     window_end: str | None = None
     """ISO time at which its gate opened."""
     created_at: str | None = None
     """ISO time of the record."""
     unverified_event_ids: tuple[str, ...] = ()
-    """Sources of an imported overlay that no ledger knows."""
+    """Sources of an imported overlay that no ledger contains."""
 
     def as_mapping(self) -> dict[str, Any]:
         """All fields by name, unconverted."""
@@ -145,7 +145,7 @@ def compute_artifact_id(
         source_signal_ids: the signals, in any order
         window_key: `gate_window_key` of the window's end
         model: the model that wrote it
-        prompt_pack_version: the pack it was asked with
+        prompt_pack_version: the prompt pack of the request
     """
     text = f"{','.join(sorted(source_signal_ids))}|{window_key}|{model}|{prompt_pack_version}"
     return f"ART-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

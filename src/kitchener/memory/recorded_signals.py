@@ -1,4 +1,4 @@
-"""Reads entries of the signals ledger, whichever version wrote them: the events, their signals and their turn. Pure."""
+"""Turns entries of the signals ledger, of any version, into their events, signals and turn. Pure."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from kitchener.records.events import read_payload
 
 
 def seen_in(entry: StoredEntry) -> SignalPayload:
-    """What an `HO3_SIGNAL` says, in the current shape and in words."""
+    """The payload of an `HO3_SIGNAL`, in the current shape and in words."""
     return payload_as(SignalPayload, read_payload(entry.entry_type, entry.payload))
 
 
@@ -19,5 +19,5 @@ def stored_signals(entry: StoredEntry) -> Mapping[str, str]:
 
 
 def turn_of_signals(entry: StoredEntry) -> str | None:
-    """The turn that gave the signals of an entry; None: it names none, or its metadata is sealed and cannot be opened."""
+    """The turn of an entry's signals; None: the entry names none, or its metadata is sealed and cannot be decrypted."""
     return seen_in(entry).get("turn_id")

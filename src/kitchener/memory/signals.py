@@ -271,12 +271,12 @@ _kept_id = lru_cache(1_024)(plain_id)
 
 
 def events_of_turn(session_id: str, turn_id: str, stored_ids: Iterable[str]) -> dict[str, str]:
-    """Event ids with their signals, in the order of the event ids: that in which a ledger gives them back.
+    """Event ids with their signals, in the order of the event ids, which is the order in which a ledger returns them.
 
     Args:
         session_id: the session
         turn_id: the turn
-        stored_ids: the signals that the turn gave, in the form that ledgers store; a signal may come several times
+        stored_ids: the signals of the turn, in the form that ledgers store; a signal may occur several times
     """
     counted, found = dict[str, int](), dict[str, str]()
     for stored_id in stored_ids:

@@ -52,7 +52,7 @@ _PAUSE_S: Final = 0.01
 
 
 class SignalOperations(OverlayOperations):
-    """READ and LOG over two ledgers that somebody else has opened."""
+    """READ and LOG over two ledgers that the caller has opened."""
 
     def __init__(self, signals: Ledger, overlays: Ledger, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(overlays, config, clock)
@@ -153,7 +153,7 @@ class SignalOperations(OverlayOperations):
         return event_id
 
     async def log_turn(self, signal_ids: Iterable[str], session_id: str, turn_id: str, *, namespace: str) -> None:
-        """Logs the signals that a turn gave in one entry. Does not write known events again.
+        """Logs the signals of a turn in one entry. Does not write known events again.
 
         Args:
             signal_ids: `kind:value` of each; a signal may come several times
@@ -243,7 +243,7 @@ class SignalOperations(OverlayOperations):
 
     async def read_again(self, namespace: str) -> None:
         """Evicts a namespace from memory after something else wrote entries about it to these ledgers."""
-        # Pinned while one entry is written, which is over in a moment; an event for it would cost every turn something.
+        # The pin lasts while one entry is written. Polling is cheaper than an event that every turn would have to set.
         while (await self._subjects.get(namespace)).pins:  # noqa: ASYNC110
             await anyio.sleep(_PAUSE_S)
         self._subjects.drop(namespace)
@@ -285,7 +285,7 @@ class HO3Memory(SignalOperations):
             config: thresholds and bounds; None: the defaults
             clock: the time of day; None: the system clock
             ledger_config: durability and bounds of the ledgers; None: the defaults
-            sealer: encrypts what was learned from subjects; None: it is stored in plain text
+            sealer: encrypts learned content of subjects; None: it is stored in plain text
             file_ops: the file system; tests replace it
 
         Raises:

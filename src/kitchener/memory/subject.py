@@ -64,9 +64,9 @@ class SubjectMemory:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.event_count = 0
+        """Number of signal events in memory."""
         self.record_chars = 0
         """Characters of the recorded overlays and of the decisions about them, with a constant for each record."""
-        """Number of signal events in memory."""
         self.last_us = 0
         """Timestamp of the newest entry applied, microseconds since the epoch."""
         self.overlay_refs: dict[str, tuple[Ref, str]] = {}

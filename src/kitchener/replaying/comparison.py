@@ -103,33 +103,33 @@ def _rank(key: str) -> tuple[int, int, str]:
 
 _INPUTS: Final[Mapping[str, str]] = {
     "classify": "the message, the newest turns, labels_vocabulary, the tools' descriptions and the active objective",
-    "tool_call": "the tool and its arguments, as the classification asked for them",
+    "tool_call": "the tool and its arguments, as the classification requested them",
     "synthesize": "the message, its classification, tool results, the assembled context, instructions and standing rules",
     "consolidate": "the signal's events as of its gate, with the messages of their turns",
     "verify": "the reply, its acceptance criteria and the message",
 }
 _TYPES: Final[Mapping[str, str]] = {
-    events.SESSION_START: "how the session was started",
+    events.SESSION_START: "the start of the session",
     events.TURN_STARTED: "the message and the turn's moment",
     events.PART_ATTACHED: "the images and files of the message",
     events.WO_EXECUTING: "the plan of the turn's work orders",
     events.LLM_CALL: "the model's answer, as it was recorded",
     events.WO_COMPLETED: "the model's recorded answer, read under the contract's output schema, and what it cost",
-    events.WO_FAILED: "what a model, a tool or the check of an answer had failed with",
+    events.WO_FAILED: "the failure of a model, of a tool or of the check of an answer",
     events.TOOL_STARTED: "the model's request for a tool",
     events.TOOL_CALL: "the tool's recorded result, or the check of its arguments",
     events.WO_PLANNED: "the plan of the turn's work orders: the classification, the tools allowed, budgets and retries",
     events.WO_QUALITY_GATE: "the quality gate's verdict on the reply",
     events.WO_CHAIN_COMPLETE: "the sum of the turn's work orders",
     events.ESCALATION: "the quality gate's retries (max_retries)",
-    events.DEGRADATION: "a part that failed",
+    events.DEGRADATION: "a component that failed",
     events.PROJECTION_COMPUTED: "the Context Authority's projection: the session's intents and turns, under the ruleset",
     events.CONFLICT_FLAG: "the Context Authority's view of the session's intents",
     events.INTENT_SHADOW_DECISION: "the classification's intent relation, under the ruleset",
     events.HO3_SIGNAL: "the turn's signals: its classification's labels, its tools and its outcome",
-    events.HO3_OVERLAY: "what the model said, the signal's events as of its gate, and the settings of long-term memory",
-    events.HO3_OVERLAY_DEACTIVATED: "the artifacts that the signal had before (supersede_on_renewal)",
-    events.TURN_COMPLETED: "what the turn added up to",
+    events.HO3_OVERLAY: "the model's answer, the signal's events as of its gate, and the settings of long-term memory",
+    events.HO3_OVERLAY_DEACTIVATED: "the earlier artifacts of the signal (supersede_on_renewal)",
+    events.TURN_COMPLETED: "the sums of the turn",
 }
 _FIELDS: Final[Mapping[tuple[str, str], str]] = {
     (events.TURN_COMPLETED, "consolidation_candidates"): (
@@ -140,7 +140,7 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
         "policy_version",
     ): "the rules that the turn followed; a newer version of Kitchener may have recorded it",
     (events.LLM_CALL, "route"): "the route of the request: default provider and model, routes by domain tag, and fallbacks",
-    (events.WO_PLANNED, "attention"): "what was gathered for the model: the session's newest turns, rules and learned lines",
+    (events.WO_PLANNED, "attention"): "the gathered context: the session's newest turns, rules and learned lines",
     (events.WO_PLANNED, "intent_id"): "the intent that the message serves",
 }
 
@@ -175,7 +175,7 @@ def _request(recorded: Mapping[str, object], now: Mapping[str, object]) -> str:
     before, after = recorded.get("prompt_pack_version"), now.get("prompt_pack_version")
     if before != after:
         return f"the prompt pack: recorded with {before}, now {after}"
-    return "what the model was asked: tool results before this call, tools offered, output schema, model, or limits of the call"
+    return "the request: tool results before this call, offered tools, output schema, model, or limits of the call"
 
 
 def line_diff(before: Sequence[str], after: Sequence[str], old: str = "as recorded", new: str = "now") -> str:

@@ -34,7 +34,7 @@ class Consolidation(TurnTape):
 
     @property
     def is_erased(self) -> bool:
-        """Whether the model's answer cannot be read any more."""
+        """Whether the model's answer can no longer be read."""
         return any("text" not in entry.payload["response"] for entry in self.of_type(events.LLM_CALL))
 
     @property

@@ -65,9 +65,9 @@ class RecordedClock:
 
 
 def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
-    """The object that the caller of a turn asked for, with the recorded judgement of its own model; None: it asked for text.
+    """The object that the caller of a turn wanted, with the recorded verdict of the caller's model; None: it wanted text.
 
-    None as well where the schema cannot be read. The replay then diverges where the turn names it.
+    Also None if the schema cannot be read. The replay then diverges at the entry that names it.
     """
     text = tape.outputs.get(turn.start.get("output_schema", ""))
     if text is None:
@@ -94,7 +94,7 @@ class RecordedGateway:
 
     Args:
         tape: the session
-        ho1m: HO1's ledger, where an older version recorded each attempt as it began
+        ho1m: HO1's ledger, in which an older version recorded each attempt when it began
         provider: returns the recorded answer to a recorded request
         routes: the present routes of requests
     """
@@ -120,7 +120,7 @@ class RecordedGateway:
         failed = {attempt.attempt for _, attempt in attempts if attempt.state == "failed"}
         for entry, attempt in attempts:
             if entry.entry_type == events.ATTEMPT_STARTED and (response is not None or attempt.attempt in failed):
-                # Its outcome is on record too: an older version wrote both. HO1 would not write this one now.
+                # An older version recorded this entry besides the outcome. HO1 no longer writes it.
                 await self._ho1m.write(LedgerEntry(entry.entry_type, entry.entity_id, entry.payload))
             else:
                 await on_attempt(attempt)
@@ -173,7 +173,7 @@ class RecordedGateway:
 class RecordedTools(ToolRegistry):
     """The tools of an agent class, which are not run: each call returns its recorded result.
 
-    Tools of servers are those on record, because the servers are not there.
+    Tools of servers are the recorded ones, because no server runs.
     """
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
@@ -182,10 +182,10 @@ class RecordedTools(ToolRegistry):
         items = ContextItems().tool
         is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.toolset((items.tool_id,)).specs == (items.spec,)
         self._items = ContextItems(reads_pages=False).tool if is_newer else None
-        """The built-in tool as it was, where the present one is newer than the turn; None: the present one is offered."""
+        """The built-in tool of the turn's version, if the present one is newer; None: the present one is offered."""
 
     def begin(self, turn: TurnTape) -> None:
-        """Puts the tools of servers in place that a recorded turn had."""
+        """Registers the tools of servers that a recorded turn had."""
         recorded = self._tape.server_tools.get(turn.start.get("config_hash", ""))
         for source in self._registry.replaceable if recorded is not None else ():
             self._registry.replace(source, [ServerTool(each) for each in recorded or () if each.get("source") == source])
@@ -275,12 +275,12 @@ class RecordedExecutor:
         broken = self._breakdown(work_order.wo_id)
         if broken is None:
             return self._with_cost(await self._executor.execute(work_order))
-        if not self._tape.compares:  # what it asked before it broke down is wanted
+        if not self._tape.compares:  # its requests from before the failure are needed
             with suppress(Diverged):
                 await self._executor.execute(work_order)
         while (entry := self._tape.next_of(self._ho1m.ledger_id)) is not None and entry.entity_id == work_order.wo_id:
             if entry.payload.get("governance_violation"):
-                break  # of the direct call, which is made again
+                break  # those of the direct call, which is made again
             self._ho1m.keep(self._tape.pass_over(self._ho1m.ledger_id))
         raise broken
 
@@ -314,7 +314,7 @@ class RecordedExecutor:
 
 
 class RecordedDirectCall:
-    """The direct call where the turn made one; otherwise the recorded reply, which came from the program's own function."""
+    """The direct call if the turn made one; otherwise the recorded reply of the program's own function."""
 
     def __init__(self, call: DirectCall, tape: Tape) -> None:
         self._call, self._tape = call, tape
@@ -342,7 +342,7 @@ class RecordedScores:
 
 
 class _ReadScope(TypedDict, total=False):
-    """What every READ takes besides its time."""
+    """The arguments of every READ besides its time."""
 
     up_to: Mapping[str, int] | None
     namespace: str

@@ -1,4 +1,4 @@
-"""Rebuilds what a model was asked in a turn, word for word, from the ledgers.
+"""Rebuilds the requests to models in a turn, word for word, from the ledgers.
 
 The turn runs again through the real supervisor and executor, under the recorded configuration and with the recorded answers, as
 in a replay. Each request is kept as it is rendered, and its hash is compared with the recorded `request_hash`. So there is no
@@ -63,7 +63,7 @@ class RequestPart(NamedTuple):
     """How many tokens of a request one kind of text takes."""
 
     name: str
-    """What it is: `contract` (the prompt pack's own text), `instructions`, `history`, `learned lines`, `message` and others."""
+    """The kind: `contract` (the prompt pack's own text), `instructions`, `history`, `learned lines`, `message` and others."""
     tokens: int
     """Its estimated tokens."""
 
@@ -101,7 +101,7 @@ class RecordedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TurnPrompts:
-    """What models were asked in one turn, or in one consolidation."""
+    """The requests to models in one turn, or in one consolidation."""
 
     turn_id: str
     """The turn, or the work order of the consolidation."""
@@ -113,7 +113,7 @@ class TurnPrompts:
     missing: tuple[StoredEntry, ...] = ()
     """The `LLM_CALL` entries whose request could not be rebuilt."""
     problem: str | None = None
-    """Why something is missing, or does not have the recorded hash; None: nothing is."""
+    """Why a request is missing or differs from the recorded hash; None: all are right."""
 
 
 async def read_prompts(
@@ -156,7 +156,7 @@ async def read_prompts(
 
 
 def _without_functions(recorded: RecordedLedgers) -> RecordedLedgers:
-    """The ledgers for a look at what is on record: the functions that the settings name may be gone, or need their program."""
+    """The ledgers, opened for reading only: functions that the settings name may be gone, or need their own program."""
     tools = recorded.agent.tools
     servers = None if tools is None else tuple(name for name in tools if name.startswith(SERVER_PREFIX))
     return replace(recorded, agent=recorded.agent.model_copy(update={"tools": servers}))
@@ -219,7 +219,7 @@ class _Rebuild:
         return self._told(nothing, replays, asked, stopped)
 
     async def _find(self) -> tuple[Replays, Tape, TurnTape]:
-        """The turn, and what replays it. An imported turn reads the ledgers as they were where it ran."""
+        """The turn, and the object that replays it. An imported turn reads the ledgers of its own root."""
         before: RecordedLedgers | None = self._recorded
         while before is not None:
             self._recorded = before
@@ -235,7 +235,7 @@ class _Rebuild:
         raise NotOnRecord(f"turn {self._turn_id!r} is not on record; `kitchener session show` lists those of its session")
 
     async def _as_recorded(self, config_hash: str) -> Replays | None:
-        """What runs turns under a recorded configuration; None: it is not on record."""
+        """Runs turns under a recorded configuration; None: it is not on record."""
         recorded = self._recorded
         sources = await read_sources(recorded.sources, config_hash) if config_hash else None
         self._has_sources = sources is not None
@@ -254,7 +254,7 @@ class _Rebuild:
         try:
             if isinstance(tape, ConsolidationTape) and isinstance(turn, Consolidation):
                 if replays.recorded.memory is None:
-                    return [], "long-term memory is off, and what it was set to then is not on record"
+                    return [], "long-term memory is off, and its settings of that time are not on record"
                 await replays.run_consolidation(tape, turn, ledgers, clock, gateway)
             else:
                 tape.begin(turn)
@@ -288,13 +288,13 @@ class _Rebuild:
 
     @property
     def _prompt_id(self) -> str:
-        """What the delimiters of a prompt are derived from: the turn's id, which a consolidation lacks."""
+        """The source of a prompt's delimiters: the turn's id, which a consolidation lacks."""
         return "" if isinstance(self._tape, ConsolidationTape) else self._turn_id
 
     def _problem(self, calls: Sequence[RecordedPrompt], missing: Sequence[StoredEntry], stopped: str | None) -> str | None:
         if missing and not self._has_sources:
             return (
-                "what shaped its requests is not on record: an earlier version of Kitchener stored hashes only, and with the"
+                "the texts of its requests are not on record: an earlier version of Kitchener stored hashes only, and with the"
                 " present settings, prompts and tools the requests get other hashes"
             )
         if missing or any(each.is_verified is False for each in calls):
@@ -302,7 +302,7 @@ class _Rebuild:
         return None
 
     def _argument_problem(self) -> str | None:
-        """What a tool's own check said of the arguments of the next recorded call; None: it accepted them."""
+        """The problem that a tool's own check found in the arguments of the next recorded call; None: it accepted them."""
         entry = self._tape.next_of(self._recorded.ho1m)
         is_refused = entry is not None and entry.entry_type == events.TOOL_CALL
         return str(entry.payload.get("error")) if entry is not None and is_refused else None

@@ -28,7 +28,7 @@ class ReplayLedger:
         reader: the recorded ledger; None: there is none
         tape: the session
         config: limits of an entry
-        sealer: makes keyed digests where content is sealed
+        sealer: makes keyed digests if content is sealed
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ReplayLedger:
                 yield entry
 
     def _present_end(self) -> int:
-        """Number of the last entry before the one that should be written next. It may be another session's."""
+        """Number of the last entry before the one that should be written next; it may belong to another session."""
         following = self._tape.next_of(self.ledger_id)
         return following.seq - 1 if following is not None else self.position
 

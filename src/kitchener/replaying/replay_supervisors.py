@@ -1,6 +1,6 @@
-"""Builds the supervisors that run recorded turns again, and runs a turn: all is real but models, tools, memory and time.
+"""Builds the supervisors that run recorded turns again, and runs a turn. Only models, tools, memory and clock are doubles.
 
-The doubles in their place are in `doubles.py`. Which sessions are replayed, and from which ledgers, is decided in `session.py`.
+`doubles.py` has the doubles. `session.py` decides which sessions are replayed, and from which ledgers.
 """
 
 from collections.abc import Callable
@@ -43,14 +43,14 @@ from kitchener.replaying.replay_ledgers import ReplayLedgers
 from kitchener.replaying.tape import Tape, TurnTape, offers_any, policy_version_of, providers_of
 
 _DEADLINE_S: Final = 86_400.0
-"""Deadline of a replayed turn, seconds. It never passes: how long the turn took is on record."""
+"""Deadline of a replayed turn, seconds. It never passes, because the duration of the turn is recorded."""
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": _DEADLINE_S, "consolidation_deadline_s": _DEADLINE_S}
 """Settings of a replay: no consolidation starts by itself, and the speed of the replay decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What one replay runs on."""
+    """The components of one replay."""
 
     tape: Tape
     ledgers: ReplayLedgers
@@ -70,8 +70,8 @@ class ReplaySupervisors:
         settings: those of its runtime
         prompts: its prompts
         tools: the tools that its settings give it
-        unnamed_tools: those that it has where its settings name none
-        sources: what shapes its requests
+        unnamed_tools: the tools that it has if its settings name none
+        sources: the sources of its requests
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ReplaySupervisors:
         return self._identities[is_used]
 
     def hashed_by(self, ledgers: ReplayLedgers) -> Callable[[PromptRequest], str]:
-        """What computes the `request_hash` of a request, as the recorded ledgers do."""
+        """Computes the `request_hash` of a request as the recorded turns did."""
 
         def request_hash(request: PromptRequest) -> str:
             data = (

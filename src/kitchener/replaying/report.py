@@ -1,4 +1,4 @@
-"""Describes the result of a replay: identical, or the first divergence, worded like a failed test."""
+"""Turns the result of a replay into text and JSON: identical, or the first divergence in the form of a failed test."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _ROWS: Final = 40
 
 
 def lacking_a_key(skipped: Mapping[str, str]) -> dict[str, str]:
-    """Why turns are skipped, where what seems erased lacks only its key."""
+    """Why turns are skipped that seem erased but only lack their key."""
     return {turn: "unreadable" if each == "erased" else each for turn, each in skipped.items()}
 
 
@@ -86,15 +86,15 @@ class ReplayReport:
     unreadable: str = ""
     """Why turns are skipped as `unreadable`: a key is missing. "": there are none."""
     divergence: ReplayDivergence | None = None
-    """The first one; None: identical."""
+    """The first divergence; None: the replay is identical."""
     policy: PolicyChange | None = None
     """The first turn that was recorded under another policy; None: there is none."""
     changes: tuple[SourceChange, ...] = ()
-    """What shapes requests otherwise now than in the first turn with another configuration, with diffs of the texts."""
+    """The sources that differ from those of the first turn with another configuration, with diffs of the texts."""
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of the turns, intents, rules and learned lines that the model was shown, by id of an identical turn."""
     nested_turns: tuple[NestedTurn, ...] = ()
-    """The turns that its tools ran in other sessions, which have replays of their own."""
+    """The turns that its tools ran in other sessions, which are replayed separately."""
 
     def then(self, later: "ReplayReport") -> "ReplayReport":
         """The report of the imported turns of a session, with that of the turns after the import."""
@@ -109,7 +109,7 @@ class ReplayReport:
         )
 
     def without_key(self, why: str) -> "ReplayReport":
-        """The report where what seems erased lacks only its key, for a reason; "": it is erased."""
+        """The report if seemingly erased turns only lack their key, for this reason; "": they are erased."""
         if not why:
             return self
         return replace(self, skipped=lacking_a_key(self.skipped), unreadable=why)

@@ -27,7 +27,7 @@ from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, item_name, policy_
 
 @dataclass(frozen=True, slots=True)
 class ShownContext:
-    """What the model is shown in one turn."""
+    """The items and the text that one turn shows the model."""
 
     items: tuple[str, ...] = ()
     """Ids of turns, rules, intents and learned lines, in order."""
@@ -48,7 +48,7 @@ class _Fragment(TypedDict):
 
 
 class _RerunContext(TypedDict, total=False):
-    """What a reply's prompt is rendered from."""
+    """The input of a reply's prompt."""
 
     context_text: str
     ho3_biases: Sequence[str]
@@ -150,7 +150,7 @@ class RerunGateway:
         """The recorded answer.
 
         Raises:
-            WorkOrderFailed: no answer is recorded. What the model is shown does not depend on it.
+            WorkOrderFailed: no answer is recorded; the shown items do not depend on it
         """
         if request.wo_type == "synthesize" and self.context is None:
             self.context = request.variables["assembled_context"]
@@ -224,7 +224,7 @@ class Rerun:
             ledgers = self._replays.ledgers_for(tape)
             self._supervisor = self._replays.supervisors.of(tape, ledgers, self._clock, self._memory, self._gateway)
         session = await self._supervisor.session(tape.session_id)
-        session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # turns that were skipped had numbers too
+        session.state.turn_count = int(turn.turn_id.rpartition("-")[2]) - 1  # skipped turns have numbers too
         await run_turn(self._supervisor, tape, turn)
         return _shown(tape, self._gateway.context or {}, before, self._replays.recorded.agent.token_estimator)
 

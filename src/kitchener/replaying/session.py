@@ -284,7 +284,7 @@ async def open_replays(
 async def replays_now(
     settings: RuntimeConfig, recorded: RecordedLedgers, tools: Sequence[Callable[..., object]] = ()
 ) -> Replays:
-    """What replays sessions under the present settings; see `open_replays`."""
+    """Replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
     load = partial(tools_of, agent, _known(agent, tools), ContextItems(), servers=wanted_tools(agent, settings))
     registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
@@ -343,7 +343,7 @@ class _Replay:
         )
 
     async def _open(self) -> None:
-        """Replays `SESSION_START`, and an intent that begins the session. What another program had is kept as it is."""
+        """Replays `SESSION_START`, and an intent that begins the session. Entries of another program stay as they are."""
         first = self._tape.entries[self._tape.ho2m][0]
         is_start = first.entry_type == events.SESSION_START and not isinstance(first, ImportedEntry)
         types = {each.entry_type for each in self._tape.opening}
@@ -354,7 +354,7 @@ class _Replay:
         self._note_policy(self._tape.turns[0] if self._tape.turns else None)
         started = payload_as(SessionStartPayload, first.payload)
         subject_id = started["subject_id"]
-        # A tool starts a session for the anonymous subject of its own one, which nobody else may name.
+        # A tool may start a session for the anonymous subject of its own session; no other caller may name this subject.
         with called_by(subject_id.removeprefix(_ANONYMOUS)):
             await self._fresh().start_session(
                 self._tape.session_id, subject_id=subject_id, external_id=started.get("external_id")

@@ -41,7 +41,7 @@ from kitchener.replaying.report import ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
 
 NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
-"""The time of an entry where nothing has a time yet."""
+"""The time of an entry before any entry has a time."""
 _LISTS: Final = ("eligible_refs", "visible_refs", "suppressed_refs", "eligibility_reasons")
 
 
@@ -79,7 +79,7 @@ class TurnTape:
 
     @property
     def read_positions(self) -> Mapping[str, int]:
-        """Number of the last entry that the turn read, by ledger id, once it had begun."""
+        """Number of the last entry that the turn could read, by ledger id: as recorded at its end, otherwise at its start."""
         at_start = self.start["read_positions"]
         if self.end is None:
             return at_start
@@ -177,9 +177,9 @@ class Tape:
         """Whether content was sealed when the current turn ran."""
         self.policy_differs = False
         self.compares = True
-        """Whether payloads are compared, or only what each entry is about."""
+        """Whether payloads are compared; False: only the type and entity of each entry."""
         self.is_other_policy = False
-        """Whether the turns run under settings of another policy, without the readings of older versions."""
+        """Whether the turns run under settings of another policy, without the rules of older versions."""
         self.first: ReplayDivergence | None = None
         """The first divergence found."""
         self._left: dict[str, deque[StoredEntry]] = {}
@@ -289,7 +289,7 @@ class Tape:
         Args:
             path: the field
             recorded: its recorded value
-            recomputed: what it is now
+            recomputed: its value in the replay
             about: type, entity and id of the recorded entry
             payload: the recorded payload
             now: the payload that was to be written
@@ -371,7 +371,7 @@ class Tape:
     def _written_out(self, payload: Mapping[str, object]) -> dict[str, object]:
         lists = self.lists_of(payload_as(ProjectionPayload, payload))
         return {
-            **{key: value for key, value in payload.items() if key not in (*_LISTS, "proof_refs")},  # those go with the form
+            **{key: value for key, value in payload.items() if key not in (*_LISTS, "proof_refs")},  # these depend on the form
             "eligible": [self.name_of(ref) for ref in lists.eligible],
             "visible": [self.name_of(ref) for ref in lists.visible],
             "suppressed": [f"{self.name_of(ref)} {reason}" for ref, reason in lists.suppressed],
@@ -396,7 +396,7 @@ class Tape:
 
 
 def _named(name_of: Callable[[Ref], str], value: object) -> object:
-    """A value for a reader, with each reference replaced by what it stands for."""
+    """A value for a reader, with each reference replaced by the id of its item."""
     if isinstance(value, list):
         return [_named(name_of, each) for each in value]
     if isinstance(value, dict):

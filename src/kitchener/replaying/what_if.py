@@ -16,9 +16,9 @@ from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.root_layout import agent_of
 
 _PATHS: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")
-"""Settings that say where sessions are recorded; the other policy reads from there too."""
+"""Settings of the places of recorded sessions; the other policy reads from the same places."""
 _HAPPENED: Final = ("approval", "client_tools_trusted", "max_client_calls")
-"""Settings of what a person or a client was asked: the answers are on record, so the other policy asks the same."""
+"""Settings that decide what a person or a client is asked. The answers are recorded, so the other policy keeps them."""
 
 
 @dataclass(frozen=True, slots=True)

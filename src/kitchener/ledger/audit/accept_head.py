@@ -105,7 +105,7 @@ def accept_head(
     held = read_checkpoint(path)
     ledger_id = _ledger_id(path, held, index_dirs, ops)
     if not ledger_id:
-        return None  # neither file, head nor index shows that anything was ever written
+        return None  # neither file, head nor index shows that any entry was ever written
     journal = open_journal(path, ledger_id, ops)
     try:
         whole, last = _verified(journal)
@@ -134,7 +134,7 @@ def accept_head(
 
 
 def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], ops: FileOps) -> str:
-    """The ledger's name, from its file, its signed head or the name of its index; "": none of them tells it."""
+    """The ledger's name, from its file, its signed head or the name of its index; "": none of them has it."""
     with open_volume(path, ops) as volume:
         found = ledger_id_of(volume.read)
     if found or held is not None:
@@ -189,7 +189,11 @@ def _missing(
     indexes: Sequence[IndexSnapshot],
     reason: str,
 ) -> AcceptedPayload | None:
-    """The record of the missing entries; None: none is. Raises LedgerDamaged if the signed head belongs to another chain."""
+    """The record of the missing entries; None: there are none.
+
+    Raises:
+        LedgerDamaged: the signed head belongs to another chain
+    """
     seen, heads = whole.seq, list[tuple[int, str]]()
     for snapshot in indexes:
         with suppress(*FAULTS, OSError), snapshot:

@@ -1,8 +1,8 @@
 """Turns selected entries of ledgers into a bundle: one file with the entries and what links them to a head.
 
-What links them is a Merkle path, of which the size grows with the logarithm of the ledger's length ; or, where
-no signed head has a tree, the chain: number and hashes of each entry from the first selected one up to the head. Only the rows
-of selected entries contain the stored body, so a bundle discloses no other content. The caller selects the entries;
+The link is a Merkle path, whose size grows with the logarithm of the ledger's length. If no signed head has a tree, it is the
+chain: number and hashes of each entry from the first selected one up to the head. Only the rows of selected entries contain the
+stored body, so a bundle discloses no other content. The caller selects the entries;
 `bundle_check` verifies bundles. Blocks, so it runs in a worker thread. The format is explained in `docs/proof.md`.
 """
 
@@ -28,7 +28,7 @@ FORMAT: Final = "kitchener-proof/2"
 EARLIER_FORMAT: Final = "kitchener-proof/1"
 """The format in which a bundle need not show who signed its projections."""
 MAX_BUNDLE_BYTES: Final = 1 << 30
-"""Largest bundle that the verifiers read. Sixteen times what `kitchener ledger proof` writes unless it is told otherwise."""
+"""Largest bundle that the verifiers read, bytes: sixteen times the default limit of `kitchener ledger proof`."""
 
 
 class BundleSelection(NamedTuple):
@@ -90,7 +90,7 @@ def write_bundle(
         session_id: the turn's session
         selections: the entries of each ledger, in the order of the bundle
         max_bytes: largest size of the bundle
-        chain: link the entries to the heads by the chain, even where a path can
+        chain: link the entries to the heads by the chain, even if a path is possible
 
     Raises:
         CallerError: the bundle would exceed `max_bytes`
@@ -167,7 +167,7 @@ def _head_seq(selection: BundleSelection) -> int:
 
 
 def _has_path(selection: BundleSelection) -> bool:
-    """Whether entries can be linked to the head by a path: not if an earlier version signed it."""
+    """Whether a path can link entries to the head. False if an earlier version signed it."""
     held = _held(selection)
     return held is None or held.tree is not None
 
@@ -221,7 +221,7 @@ def _line(volume: Volume, seq: int, offset: int, raw: bytes) -> Line:
 
 
 class Paths(NamedTuple):
-    """What links some entries of a ledger to its head."""
+    """The hashes that link some entries of a ledger to its head."""
 
     lines: list[Line]
     """The lines of the entries, ascending."""
@@ -236,7 +236,7 @@ class Paths(NamedTuple):
 
 
 def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head: tuple[int, str]) -> Paths:
-    """Reads the segments that have the entries, and of the others only their seals, if these have a root.
+    """Reads the segments with the entries. Of the other segments it reads only the seals, if these have a root.
 
     Args:
         file: the ledger's file
@@ -290,7 +290,7 @@ def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head: tuple[int,
 
 
 def _linked_entries(selections: Sequence[BundleSelection]) -> Mapping[str, set[int]]:
-    """By ledger, the entries to which the selected ones refer, between the first of that ledger's and its head.
+    """The entries to which the selected ones refer, by ledger, from the ledger's first selected entry to its head.
 
     Raises:
         LedgerDamaged: a line is missing or malformed
@@ -307,12 +307,12 @@ def _linked_entries(selections: Sequence[BundleSelection]) -> Mapping[str, set[i
 
 
 def _targets(line: Line) -> list[tuple[str, int]]:
-    """Ledger and number of the entries to which a line's entry refers; none where its body is damaged."""
+    """Ledger and number of the entries to which a line's entry refers; empty if its body is damaged."""
     try:
         fields: EntryBody = orjson.loads(line.body)
         return [(ref.ledger_id, seq) for _, ref, _, seq in references(fields)]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return []  # verifying the bundle tells what is wrong with it
+        return []  # verifying the bundle reports the fault
 
 
 def _selected_lines(file: Path, seqs: Sequence[int]) -> Iterator[Line]:
@@ -325,5 +325,5 @@ def _selected_lines(file: Path, seqs: Sequence[int]) -> Iterator[Line]:
 
 
 def _between(seqs: Sequence[int], segment: SegmentSpan) -> Collection[int]:
-    """The numbers that are a segment's."""
+    """The numbers that belong to a segment."""
     return {seq for seq in seqs if segment.first <= seq <= segment.last}

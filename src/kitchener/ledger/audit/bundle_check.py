@@ -1,4 +1,4 @@
-"""Turns a bundle into a report: whether its entries are what the ledgers recorded, and who signed their heads.
+"""Turns a bundle into a report: whether the ledgers recorded its entries, and who signed their heads.
 
 Needs only the bundle: no ledger and no settings, and a public key only to know who signed. `verify/verify.mjs` does the same in
 JavaScript. `docs/proof.md` explains the checks, and lists those that only one of the two makes.
@@ -111,7 +111,7 @@ def read_part(data: bytes, *, public_key: str | None = None) -> VerifiedPart:
         public_key: as in `verify_bundle`
 
     Raises:
-        BundleFault: it is not what was written
+        BundleFault: the part differs from what was written
         SigningError: the head is signed, and the `crypto` extra is not installed
     """
     try:
@@ -128,7 +128,7 @@ def read_part(data: bytes, *, public_key: str | None = None) -> VerifiedPart:
 
 
 class _Bundle(TypedDict):
-    """A bundle with the right keys."""
+    """A bundle, read from JSON with the right keys."""
 
     entries: int
     format: str
@@ -164,7 +164,7 @@ def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
 
 def _read_bounded(path: Path) -> bytes:
     with path.open("rb") as file:
-        is_too_long = os.fstat(file.fileno()).st_size > MAX_BUNDLE_BYTES  # not so of a device, which may have no end
+        is_too_long = os.fstat(file.fileno()).st_size > MAX_BUNDLE_BYTES  # a device may have no end
         data = b"" if is_too_long else file.read(MAX_BUNDLE_BYTES + 1)
     require(not is_too_long and len(data) <= MAX_BUNDLE_BYTES, "bundle", "size", f"at most {MAX_BUNDLE_BYTES:,} bytes", "more")
     return data

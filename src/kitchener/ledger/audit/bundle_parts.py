@@ -1,4 +1,4 @@
-"""Turns the part of one ledger in a bundle into verified entries: up to a head, each entry is what the ledger recorded.
+"""Turns the part of one ledger in a bundle into verified entries: the ledger recorded each of them, up to a head.
 
 A part has one of two forms. One has a row for every entry up to the head, which the chain links. The other has rows of some
 entries only, and the hashes that lead from them to the root of the Merkle tree in the head (`format.tree`).
@@ -128,7 +128,7 @@ def check_part(part: LedgerPart, public_key: str | None, fields: Sequence[Sequen
         fields: the forms that are allowed, each by its fields
 
     Raises:
-        BundleFault: it is not what was written
+        BundleFault: the part differs from what was written
         SigningError: the head is signed, and `cryptography` cannot be imported
     """
     if not isinstance(part, dict) or sorted(part) not in fields:
@@ -151,7 +151,7 @@ def check_part(part: LedgerPart, public_key: str | None, fields: Sequence[Sequen
 def references(fields: EntryBody) -> Iterator[tuple[str, Ref, str, int]]:
     """The references of an entry: the field's name, the reference, id and number of the entry that it leads to.
 
-    Ignores fields that do not hold references. The number is 0 where the reference has no entry's id.
+    Ignores fields without references. The number is 0 if the reference has no entry id.
     """
     entry_type = fields["entry_type"]
     for name in events.REF_FIELDS.get(entry_type, ()) if isinstance(entry_type, str) else ():
@@ -172,7 +172,7 @@ _START: Final = _At(0, (0, 1, 1), NO_HASH)
 
 
 def _check_rows(part: LedgerPart, before: _At | None) -> list[Entry]:
-    """The entries of one ledger. What follows from the row before is compared with it.
+    """The entries of one ledger. Values that follow from the row before are compared with it.
 
     Args:
         part: the ledger's part
@@ -201,7 +201,7 @@ def _check_rows(part: LedgerPart, before: _At | None) -> list[Entry]:
 
 
 def _check_link(entry: Entry, at: _At) -> None:
-    """Compares an entry with what follows from the one before it."""
+    """Compares an entry with the values that follow from the entry before it."""
     line, (number, place, size) = entry.line, at.batch
     batch = (number + 1, 1, line.batch[2]) if place == size else (number, place + 1, size)
     same(entry.where, "seq", at.seq + 1, line.seq)
@@ -222,7 +222,7 @@ def _before(part: LedgerPart) -> _At:
 
 
 def _read_row(ledger_id: str, row: object, due: int) -> Entry:
-    """A row written out as the line that it stands for, and what its body says; nothing where it has none."""
+    """The line that a row stands for, and the fields of its body; no fields if the row has no body."""
     line, link, is_shown = None, b"", isinstance(row, list) and len(row) == len(_ENVELOPE)
     if isinstance(row, list) and len(row) in (len(_ENVELOPE) - 1, len(_ENVELOPE)) and isinstance(row[-1], str):
         envelope = zip(_ENVELOPE, [ledger_id, *row], strict=False)
@@ -251,7 +251,7 @@ def _body(where: str, line: Line) -> EntryBody:
 
 
 def _check_tree_head(last: Line, head: object) -> dict[str, object]:
-    """What a head with a tree must say, where the last row fixes it, and what it says elsewhere; checks no signature."""
+    """The fields that a head with a tree must have: from the last row, or else as given. Checks no signature."""
     where, text = f"{last.ledger_id} head", canonical_bytes(head)
     signed = read_head(head)
     is_one = (
@@ -297,7 +297,7 @@ def _check_head(head: object, due: Mapping[str, object], public_key: str | None)
 
 
 def _check_tree(part: LedgerPart, entries: Sequence[Entry]) -> None:
-    """Compares the root of the head's tree with the one that rows and the hashes beside their paths give."""
+    """Compares the root of the head's tree with the one computed from the rows and the hashes beside their paths."""
     head, ledger_id = part["head"], entries[0].line.ledger_id
     bounds, leaves = _bounds(part, ledger_id), {entry.line.seq: entry.leaf for entry in entries}
     if _PATH.fullmatch(canonical_bytes(part["path"])) is None:
@@ -333,7 +333,7 @@ def _bounds(part: LedgerPart, ledger_id: str) -> dict[int, tuple[int, int]]:
     count, end = _number(part["head"]["segments"]), _number(part["head"]["seq"])
     found, before, after = dict[int, tuple[int, int]](), 0, 0
     for number, first, last in part["segments"]:
-        # The first segment begins with entry 1, the last ends with the head's, and neighbours meet.
+        # The first segment begins with entry 1, the last ends with the head's entry, and each begins where the one before ends.
         is_next, is_last = number == before + 1, number == count
         fits = before < number <= count and first <= last <= end and (last == end) == is_last
         fits = fits and (first == after + 1 if is_next else first > after + 1)
@@ -354,6 +354,6 @@ def require(is_so: bool, where: str, field: str, expected: str, found: str) -> N
 
 
 def same(where: str, field: str, expected: object, found: object) -> None:
-    """Raises BundleFault unless both are the same, of the same type."""
+    """Raises BundleFault unless both are equal and of the same type."""
     if type(expected) is not type(found) or expected != found:
         raise BundleFault(where, field, str(expected), str(found))

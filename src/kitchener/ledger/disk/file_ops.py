@@ -17,7 +17,7 @@ from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError
 from kitchener.small_files import sync_directory
 
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a disk that is full or fails, and may take the same bytes later."""
+"""Errors of a full or failing disk. A later write of the same bytes may succeed."""
 _NETWORK = ("nfs", "cifs", "smb", "ncp", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone")
 """Prefixes of the types of network file systems, where other hosts do not see locks or syncs. Such a type is refused."""
 
@@ -68,7 +68,7 @@ class FileOps:
 
     def sync(self, fd: int) -> None:
         """Returns when the file's data and length are on disk."""
-        full_sync = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: there fsync leaves the data in the drive's cache
+        full_sync = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS, fsync leaves the data in the drive's cache
         if full_sync is not None:
             fcntl.fcntl(fd, full_sync)
         else:
@@ -201,7 +201,7 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
         errno.EROFS: "the file system is read-only; choose another place for the ledger",
         errno.EISDIR: "is a directory; name a file inside it",
         errno.ENOTDIR: "a part of the path is not a directory",
-        errno.ELOOP: "is a symbolic link, which could be turned elsewhere while the ledger is open; name the file itself",
+        errno.ELOOP: "is a symbolic link, whose target could change while the ledger is open; name the file itself",
         errno.ENOENT: "there is no such file",
         errno.ENOSPC: "the disk is full; make room, nothing was lost",
     }.get(error.errno or 0, f"{error.strerror or error}")
@@ -216,7 +216,7 @@ def remove_database(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a writer has the ledger open. Changes nothing. A writer that opens it at this very moment may be turned away."""
+    """Whether a writer has the ledger open. Changes nothing. A writer that opens it at the same moment may be refused."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

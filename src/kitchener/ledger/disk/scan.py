@@ -63,7 +63,7 @@ def verify_range(
         volume: the ledger's files
         end: byte offset where to stop
         progress: called with the offset reached, after each block
-        hashes_files: compare every segment that is read from its first byte with all facts in its seal
+        hashes_files: compare each segment that is read from its first byte with all facts in its seal
 
     Raises:
         BadLine: the line after `verifier.seq`, at `verifier.offset`, is wrong or missing
@@ -124,11 +124,11 @@ def ledger_id_of(read: ReadBytes) -> str:
 
 
 def may_be_ledger(path: Path) -> bool:
-    """Whether a file is a ledger or was one: by what lies beside it, or by how it begins. A file that cannot be read may be."""
+    """Whether a file is or was a ledger, judged by the files beside it and by its first bytes. True if it cannot be read."""
     if any(path.with_name(f"{path.name}{end}").exists() for end in (".checkpoint", ".segments")):
         return True
     if not path.is_file():
-        return True  # somebody may have put a pipe, a link or a directory into a ledger's place
+        return True  # a pipe, a link or a directory may be at the path of a ledger
     try:
         with path.open("rb") as file:
             begin = file.read(len(OPENING))
@@ -138,7 +138,7 @@ def may_be_ledger(path: Path) -> bool:
 
 
 def find_line(read: ReadBytes, number: int, start: Mark = START) -> tuple[int, bytes] | None:
-    """Byte offset and bytes (without LF) of the n-th line, which holds entry n of a ledger; None: there is none.
+    """Byte offset and bytes (without LF) of the n-th line, which is that of entry n; None: there is none.
 
     Args:
         read: reads a verified file

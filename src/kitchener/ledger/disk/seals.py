@@ -95,7 +95,7 @@ def read_seals(path: Path, ops: FileOps) -> list[Seal]:
         ops: the file system
 
     Raises:
-        LedgerDamaged: a seal is missing or is not what was written
+        LedgerDamaged: a seal is missing, or differs from what was written
         LedgerPathError: a seal cannot be read
     """
     tries = 3  # a writer may create or remove the last seal while the folder is listed

@@ -12,7 +12,7 @@ from kitchener.ledger.format.tree import LedgerTree, Peaks, hash_bytes, leaf_of_
 
 
 class SegmentSpan(NamedTuple):
-    """The entries of one file of a ledger, as a tree holds them."""
+    """The entries of one file of a ledger that are in a tree."""
 
     first: int
     """Number of the first entry."""
@@ -72,7 +72,7 @@ def lines_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> Iterator[t
 
 
 def root_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> bytes:
-    """The root over a segment's lines: from its seal where that has it, else from the lines."""
+    """The root over a segment's lines: from its seal if the seal has one, otherwise from the lines."""
     seal = segment.seal
     if seal is not None and seal.tree is not None and seal.last_seq == segment.last:
         return hash_bytes(seal.tree)
@@ -83,7 +83,7 @@ def root_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> bytes:
 
 
 def tree_of(volume: Volume, ledger_id: str, seq: int) -> LedgerTree:
-    """The tree of a verified ledger whose last entry would be `seq`; takes the roots in its seals for right."""
+    """The tree of a verified ledger whose last entry would be `seq`; trusts the roots in its seals."""
     tree, segments = LedgerTree(ledger_id), segments_up_to(volume, seq)
     for segment in segments[:-1]:
         tree.add_segment(segment.last, root_of(volume, ledger_id, segment))

@@ -166,7 +166,7 @@ class Volume:
             self._view = self._view._replace(fd=-1)
         for fd in fds:
             if fd >= 0:
-                with suppress(OSError):  # the descriptor is gone in any case
+                with suppress(OSError):  # the descriptor is closed in any case
                     self._ops.close(fd)
 
     def _segment(self, seal: Seal) -> int:
@@ -196,7 +196,7 @@ def open_volume(path: Path, ops: FileOps) -> Volume:
 
     Raises:
         LedgerPathError: the ledger cannot be read
-        LedgerDamaged: a seal or segment is missing, or is not what was written
+        LedgerDamaged: a seal or segment is missing, or differs from what was written
     """
     for _ in range(_TRIES):
         try:
@@ -284,7 +284,7 @@ def file_missing(path: Path, ops: FileOps) -> LedgerDamaged | None:
     seals = read_seals(path, ops)
     if not seals:
         return None
-    return fault_at(path, "file", f"the file that goes on after entry {seals[-1].last_seq}", "nothing")
+    return fault_at(path, "file", f"the file that continues after entry {seals[-1].last_seq}", "nothing")
 
 
 def _view(seals: Sequence[Seal], fd: int) -> _View:

@@ -1,6 +1,6 @@
-"""Turns a block of lines into verified entries in bulk, and gives up without a reason where any line fails.
+"""Turns a block of lines into verified entries in bulk; gives up without a reason if any line fails.
 
-The fast path of `checks`, which checks line by line what fails here. A line may pass here only if `checks` would accept it.
+The fast path of `checks`, which then checks the block line by line. A line may pass here only if `checks` would accept it.
 It doubles the speed: `verify_file` takes 327,000 instead of 158,000 entries of 500 bytes a second and core, and a scan
 215,000 instead of 102,000 (CPython 3.11). Pure.
 """
@@ -126,7 +126,7 @@ def day_of(block: bytes, at: int) -> str:
 def check_heads(block: bytes, at: int, ledger_id: str, before: LinePosition, day: str) -> VerifiedEnvelopes | None:
     """Verifies the bytes around each body: they must be what the writer would write for a body with that hash.
 
-    Args as in `check_lines`, and the day that all these lines must have. None: a line is wrong.
+    Args as in `check_lines`, and the day of all these lines. None: a line is wrong.
     """
     # A hot loop when a ledger is verified: names are local, and the parts that a run or a commit shares are built once.
     sha256, find, last = hashlib.sha256, block.find, len(block) - 1

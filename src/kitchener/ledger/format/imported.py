@@ -1,7 +1,7 @@
-"""Turns an entry that holds an entry of another root into the held entry, as it was written there.
+"""Turns an entry that contains an entry of another root into the contained entry, as it was written there.
 
-The line of the ledger, with its number, hashes and chain, stays the line of the holding entry. Only what readers are given
-changes. A session that was imported twice is held twice. Why an entry was imported is explained in `docs/sessions.md`.
+The line of the ledger, with its number, hashes and chain, stays that of the outer entry. Only readers get the contained one. A
+session that was imported twice is contained twice. `docs/sessions.md` explains imports.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ class ImportedEntry(StoredEntry):
     __slots__ = ("holder",)
 
     holder: StoredEntry
-    """The entry of this ledger that holds it."""
+    """The entry of this ledger that contains it."""
 
 
 def as_read(entry: StoredEntry, opener: Opener | None) -> StoredEntry:
-    """The entry that a reader is given: the held one for `ENTRY_IMPORTED`, the entry itself for all other types.
+    """The entry that a reader gets: the contained one for `ENTRY_IMPORTED`, the entry itself for all other types.
 
     Raises:
         BadLine: the held entry does not have the hash that its origin names
@@ -34,14 +34,14 @@ def as_read(entry: StoredEntry, opener: Opener | None) -> StoredEntry:
 
 
 def innermost(entry: StoredEntry) -> StoredEntry:
-    """The entry that was written first, also where it is held for the replay only. Raises as `as_read`."""
+    """The entry that was written first, even if it was imported for the replay only. Raises as `as_read`."""
     while entry.entry_type in IMPORTED_TYPES:
         entry = _held(entry, entry._opener, entry)
     return entry
 
 
 def at_origin(holder: StoredEntry, index_keys: IndexKeys | None, opener: Opener | None) -> StoredEntry:
-    """The entry that another one holds, as a reader of the root where it was written is given it, with its number there.
+    """The entry inside another one, as readers of its own root get it, with its number there.
 
     Raises:
         BadLine: as `as_read`
@@ -72,7 +72,7 @@ def _held(entry: StoredEntry, opener: Opener | None, holder: StoredEntry) -> Imp
 
 
 def _parts(holder: StoredEntry) -> tuple[ImportOrigin, Mapping[str, object], bytes]:
-    """Origin, body, and the stored bytes of the held entry, whose hash was checked."""
+    """Origin, body, and the stored bytes of the contained entry, whose hash was checked."""
     try:
         payload = payload_as(ImportedPayload, holder.payload)
         origin, held = payload["origin"], payload["entry"]

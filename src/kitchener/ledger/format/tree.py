@@ -1,9 +1,9 @@
-"""Merkle trees over a ledger, in the form of RFC 6962, so that a proof of a few entries does not grow with the ledger.
+"""Computes Merkle trees over a ledger, in the form of RFC 6962, so that a proof of a few entries stays short.
 
 A leaf covers all of a line but its body, which the line's entry hash covers. The lines of a segment form a tree. The roots of
-the segments, each with its segment's bounds, are the leaves of the ledger's tree; its last leaf is the segment that still
-grows. Leaves and inner nodes are hashed with different first bytes, so that neither can be shown as the other, and a node
-without a neighbour goes up unchanged. Pure. Explained in `docs/proof.md`.
+the segments, each with its segment's bounds, are the leaves of the ledger's tree; its last leaf is the current segment. Leaves
+and inner nodes are hashed with different first bytes, so that neither can pass for the other. A node without a sibling moves up
+unchanged. Pure. Explained in `docs/proof.md`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ def leaf_of_segment(ledger_id: str, first: int, last: int, root: bytes) -> bytes
 
 
 def tree_hash(ledger_id: str, seq: int, chain_hash: str, segments: int, root: bytes) -> str:
-    """The hash of a ledger's tree, `sha256:…`: over all that a head says and the root over its segments.
+    """The hash of a ledger's tree, `sha256:…`: over the fields of a head and the root over its segments.
 
     Args:
         ledger_id: name of the ledger
@@ -116,7 +116,7 @@ class LedgerTree:
         self._first, self._lines = last + 1, Peaks()
 
     def finish_segment(self) -> None:
-        """Lets the next line begin a segment."""
+        """Ends the current segment; the next line begins another one."""
         self.add_segment(self._first + self._lines.size - 1, self._lines.root)
 
     @property
@@ -133,7 +133,7 @@ class LedgerTree:
 
     @property
     def frontier(self) -> tuple[str, ...]:
-        """The hashes from which the tree can grow on: of the segments before, then of the lines of the one that grows."""
+        """The hashes that are needed to extend the tree: of the finished segments, then of the lines of the current one."""
         return tuple(hash_text(each) for each in (*self._segments.hashes, *self._lines.hashes))
 
 

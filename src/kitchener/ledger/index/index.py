@@ -240,7 +240,7 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
         keys: name of the function that gives the keys; an index made with another function is not used
 
     Raises:
-        LedgerDiskError: the disk cannot take the index now; an index that is there stays as it is
+        LedgerDiskError: the disk cannot store the index now; an existing index is unchanged
         LedgerPathError: the path cannot hold an index
     """
     try:

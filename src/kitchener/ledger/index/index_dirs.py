@@ -1,4 +1,4 @@
-"""Says where the indexes of ledgers are: in a directory below the root, or near a ledger that stands alone."""
+"""Finds the directories of ledgers' indexes: below the root, or near a ledger that belongs to no root."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""Turns a query into the matching entries of a ledger, through the index where it helps and by a scan where it does not."""
+"""Turns a query into the matching entries of a ledger, through the index if it helps and otherwise by a scan."""
 
 import sqlite3
 from collections import deque

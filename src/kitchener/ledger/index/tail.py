@@ -39,7 +39,7 @@ def other_key(key: str) -> str:
 
 
 class IndexDamaged(Exception):
-    """The index is not what was written. Users never see this error, because the journal is read instead."""
+    """The index differs from what was written. Users never see this error, because the journal is read instead."""
 
 
 class IndexedEntry(Protocol):

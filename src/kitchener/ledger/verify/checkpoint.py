@@ -35,7 +35,7 @@ _CHAIN = re.compile(r"sha256:[0-9a-f]{64}")
 _SIGNED: Final = {"ledger_id", "seq", "chain_hash", "timestamp", "signer", "public_key", "sig"}
 _TREE: Final = _SIGNED | {"commits", "segments", "tree"}
 _FORMS: Final = (_SIGNED, _SIGNED | {"commits"}, _TREE, _TREE | {"frontier"})
-"""The fields of a head: of earlier versions, as others are shown it, and as it stands beside its ledger."""
+"""The fields of a head: in earlier versions, in bundles and output, and in the file beside its ledger."""
 
 FindStop = Callable[[int], Mark]
 """An entry's number to a position at or before the entry's end, from which verification can start."""
@@ -65,8 +65,8 @@ class Checkpoint(NamedTuple):
     tree: str | None = None
     """Hash of the ledger's Merkle tree up to `seq` (`format.tree`); None: as for `segments`."""
     frontier: tuple[str, ...] | None = None
-    """The hashes from which the tree grows on when the next head is signed; not signed itself, since `tree` covers it.
-    None: an earlier version signed, or the head is shown elsewhere than beside its ledger."""
+    """The hashes that are needed to extend the tree for the next head; not signed, because `tree` covers them.
+    None: an earlier version signed, or the head is not the one beside its ledger."""
 
     @property
     def signed_bytes(self) -> bytes:
@@ -79,7 +79,7 @@ class Checkpoint(NamedTuple):
         return f"kitchener/3/{text}|{self.commits}|{self.segments}|{self.tree}".encode()
 
     def as_json(self) -> dict[str, object]:
-        """The fields as they are shown to others: those that are signed. One of None is left out."""
+        """The signed fields, for bundles and output, without those that are None."""
         return {name: value for name, value in self._asdict().items() if value is not None and name != "frontier"}
 
     def problem(self, public_key: str | None = None) -> BadLine | None:
@@ -302,7 +302,7 @@ def sign_ledger(path: Path, signer: Signer, timestamp: str, find_stop: FindStop 
 
 
 def _tree_at(held: Checkpoint | None, volume: Volume) -> LedgerTree | None:
-    """The tree that a head signed; None: there is no head, or it does not say from which hashes the tree grows on.
+    """The tree that a head signed; None: there is no head, or it has no frontier.
 
     Raises:
         LedgerDamaged: the head's frontier is not that of its tree

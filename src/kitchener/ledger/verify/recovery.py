@@ -101,7 +101,7 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
     """Whether any line from `offset` on matches its own hash and belongs to a commit after the damaged one.
 
     Searches for the first bytes of a line, not for LF, because the LF before a line may be damaged. Bytes that are made to
-    look like lines inside lines count as a later commit once hashing them takes many times the work of reading them.
+    look like lines inside lines count as a later commit if hashing them takes many times the work of reading them.
     """
     opening = f'{{"ledger_id":"{ledger_id}","seq":'.encode()
     window, stop, searched = bytearray(), -1, 0
@@ -132,7 +132,7 @@ def _has_later_commit(ledger_id: str, damaged: int, read: ReadBytes, offset: int
 
 
 def _line_between(window: bytearray, at: int, stop: int) -> Line | None:
-    """The line from `at` up to its LF at `stop`; None: there is no LF, or these bytes have not the form of a line."""
+    """The line from `at` up to its LF at `stop`; None: there is no LF, or these bytes do not have the form of a line."""
     stop -= stop > 0 and window[stop - 1] == _RETURN  # a program may have put CR before every LF
     return split_line(window, at, stop) if window.endswith(b"}}", at, max(at, stop)) else None
 

@@ -112,7 +112,7 @@ def verify_file(
 
 
 def unreadable(path: Path, error: LedgerPathError) -> VerifyReport:
-    """The report on a ledger that cannot be read, because one of its paths is not a regular file."""
+    """The report on a ledger that cannot be read because one of its paths is not a regular file."""
     fault = LedgerDamaged(error.path, line=1, offset=0, field="file", expected="a file that can be read", found=error.problem)
     return nothing_read(path, fault)
 

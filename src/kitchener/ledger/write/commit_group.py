@@ -22,9 +22,9 @@ from kitchener.ledger.format.lines import StoredEntry
 from kitchener.ledger.write.storage import Storage
 
 _CALLERS_OF_FULL_ROUND: Final = 128
-"""Waiting callers at which a round starts, however many turns run."""
+"""Number of waiting callers at which a round starts, however many turns run."""
 _TURNS_OF_FULL_LINGER: Final = 100
-"""Running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
+"""Number of running turns from which on a round waits for the whole of `linger_ms`; with fewer, for a share of it."""
 _ROUND_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets in which rounds are counted, seconds."""
 
@@ -117,14 +117,14 @@ class CommitGroup:
         Cancelled while waiting: the round goes on, and the caller does not learn its outcome.
 
         Args:
-            force: start at once, and wait even where `durability` is `none`
+            force: start at once, and wait even if `durability` is `none`
 
         Raises:
             LedgerWriteError: the round failed; the ledgers of the group take no more entries
         """
         if self._is_undurable and not force:
             self.request()
-            await checkpoint()  # nothing else in a turn need wait, and other tasks must get to run
+            await checkpoint()  # a turn may have no other point at which it waits, and other tasks must run too
             return
         current = self._gathering
         if current is None:
@@ -145,7 +145,7 @@ class CommitGroup:
             raise LedgerWriteError(current.failure.path, current.failure.problem) from current.failure
 
     def request(self) -> None:
-        """Has a round start within `linger_ms` if there is something to commit, and does not wait for it."""
+        """Requests a round within `linger_ms` if there is an entry to commit, and does not wait for it."""
         if self._gathering is None and self._is_behind():
             self._gather()
 
@@ -163,7 +163,7 @@ class CommitGroup:
         return current
 
     def _due(self) -> float:
-        """When a round starts that somebody waits for from now on, on the event loop's clock."""
+        """The time on the event loop's clock at which a round starts, if somebody waits for it from now on."""
         share = min(self._turns / _TURNS_OF_FULL_LINGER, 1.0) if self._turns > 1 else 0.0
         return anyio.current_time() + self._config.linger_ms * share / 1_000
 

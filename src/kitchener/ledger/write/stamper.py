@@ -63,7 +63,7 @@ class Stamper:
         """The first characters of an entry id with the last timestamp's date."""
 
     def _check_jump(self, now: int) -> None:
-        # A long pause between two entries is no jump: the monotonic clock advanced by the same time.
+        # A long pause between two entries is no jump, because the monotonic clock advanced by the same time.
         elapsed = elapsed_us()
         ahead = now - self._accepted_us - (elapsed - self._elapsed_us)
         if ahead > self._max_jump_us and not self._accepts_jumps:

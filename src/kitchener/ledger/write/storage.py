@@ -79,7 +79,7 @@ class Storage:
                 raise LedgerWriteError(str(journal.path), journal.problem)
 
     def note(self) -> None:
-        """Adds what was flushed to the index, and finishes a full segment. A failed index write slows later reads only.
+        """Adds the flushed entries to the index, and finishes a full segment. A failed index write only slows later reads.
 
         Raises:
             LedgerWriteError: a segment was finished, and the file after it may not be durable
@@ -94,7 +94,7 @@ class Storage:
             self._lock.release()
 
     def index_flushed(self) -> None:
-        """Adds what was flushed to the index now, unless that is little, so that a reader beside need not scan it."""
+        """Adds the flushed entries to the index now, unless they are few, so that another reader need not scan them."""
         with self._lock:
             if self.journal.problem is None:
                 self._note(_SCANNED_ENTRIES, self.journal.synced.seq)
@@ -115,7 +115,7 @@ class Storage:
         self._answers, self.tail = False, None
 
     def close(self) -> None:
-        """Syncs what is not on disk yet, and closes file, lock and index."""
+        """Syncs the entries that are not on disk yet, and closes file, lock and index."""
         try:
             if self.journal.problem is None:
                 self.journal.sync()

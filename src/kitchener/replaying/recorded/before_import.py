@@ -1,7 +1,7 @@
-"""Gives the ledgers of an imported session as its turns read them where they ran.
+"""Restores the ledgers of an imported session as its turns read them in their own root.
 
-An import brought the session's entries and all others that its turns could read, each with the number that it had. A replay of
-the imported turns reads these and nothing else of the root: what was recorded here is not what they saw.
+An import brought the session's entries and all others that its turns could read, each with its original number. A replay of
+the imported turns reads these entries only, because the turns did not see the other entries of this root.
 """
 
 from collections.abc import Callable, Iterator, Sequence

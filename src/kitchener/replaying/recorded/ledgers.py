@@ -35,7 +35,7 @@ class RecordedLedgers:
     readers: Mapping[str, LedgerReader]
     sealer: Sealer | None
     sources: LedgerReader | None
-    """The ledger with the sources of requests: HO2m of this root, also where `readers` are those before an import."""
+    """The ledger with the sources of requests: HO2m of this root, even if `readers` are those before an import."""
 
     async def sessions(self) -> list[str]:
         """The recorded sessions, oldest first."""

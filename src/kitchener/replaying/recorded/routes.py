@@ -11,7 +11,7 @@ from kitchener.gateway.routing import Candidate, plan_route
 from kitchener.records.prompt import RULES_PROVIDER, Attempt, PromptRequest
 
 RouteDifference = tuple[dict[str, object], dict[str, object]]
-"""Where an attempt went, and where it would go now."""
+"""The recorded provider and model of an attempt, and the present ones."""
 
 
 class Routes:
@@ -19,7 +19,7 @@ class Routes:
 
     Args:
         router: the settings of `[router]`
-        given: providers that the recording program had brought along, besides those of the settings
+        given: providers that the recording program passed in, besides those of the settings
     """
 
     def __init__(self, router: RouterConfig, given: Iterable[str] = ()) -> None:
@@ -52,7 +52,7 @@ class AnyRoute(Routes):
 
 
 def _is_same(candidate: Candidate, attempt: Attempt) -> bool:
-    # A candidate without a model leaves it to its provider, whose choice is taken as given.
+    # A candidate without a model leaves the choice to its provider, and a replay does not compare that choice.
     return (candidate.provider_id, candidate.route_reason, candidate.model_id or attempt.model_id) == (
         attempt.provider_id,
         attempt.route_reason,

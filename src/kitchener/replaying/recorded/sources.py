@@ -1,7 +1,6 @@
-"""Reads back what shaped the requests of a turn: settings, contracts, packs, attention templates and tools, by their hashes.
+"""Turns recorded sources into the objects that render requests: settings, contracts, packs, templates and tools, by hash.
 
-`kitchener.actors.sources` records them. This module turns the record into the objects that render requests, and compares it
-with what an agent class is configured with now.
+`kitchener.actors.sources` records them. This module also compares them with the present configuration of an agent class.
 """
 
 import json
@@ -36,10 +35,10 @@ _KINDS: Final[Mapping[SourceKind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class SourceChange:
-    """A source that is not what it was when a turn was recorded."""
+    """A source that differs from the recorded one of a turn."""
 
     name: str
-    """What it is, such as `instructions of ADMIN`, `prompt pack PRM-SYNTHESIZE-001` or `tool weather`."""
+    """The name of the source, such as `instructions of ADMIN`, `prompt pack PRM-SYNTHESIZE-001` or `tool weather`."""
     diff: str
     """A unified diff from the recorded text to the present one."""
 
@@ -109,7 +108,7 @@ class DefinedTools(ToolRegistry):
 
     Args:
         definitions: as recorded
-        problem: what was wrong with the arguments of the next recorded call; None: nothing
+        problem: the fault in the arguments of the next recorded call; None: there was none
     """
 
     def __init__(self, definitions: Sequence[ToolDefinition], problem: Callable[[], str | None]) -> None:
@@ -159,7 +158,7 @@ class DefinedTools(ToolRegistry):
         return list(self._defined.values())
 
     def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
-        """Returns the arguments, or what the function's own check said of them when the call was recorded."""
+        """Returns the arguments, or the problem that the function's own check found in them when the call was recorded."""
         return self._problem() or dict(arguments)
 
 
@@ -172,7 +171,7 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
 
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
-        LedgerError: a text is not whole, or has another hash
+        LedgerError: a text is incomplete, or has another hash
     """
     found = await read_texts(ho2m, config_hash) if ho2m is not None else []
     if not found:
@@ -188,9 +187,9 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
 
 
 async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEntry]) -> dict[str, str]:
-    """Returns what callers of some turns brought along, by its hash, as far as it can be read.
+    """Returns the sources that callers of some turns brought, by hash; those that cannot be read are left out.
 
-    That are the schemas of the objects that they asked for, and the definitions of the tools that they ran.
+    They are the schemas of the objects that the callers asked for, and the definitions of the tools that they ran.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys; None: there is none
@@ -210,7 +209,7 @@ async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEn
 async def recorded_server_tools(
     ho2m: LedgerReader | None, entries: Iterable[StoredEntry]
 ) -> dict[str, Sequence[ToolDefinition]]:
-    """Returns the definitions of servers' tools, by the hashes of the configurations that name them, where they can be read.
+    """Returns the definitions of servers' tools that can be read, by the hashes of the configurations that name them.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys; None: there is none
@@ -227,12 +226,12 @@ async def recorded_server_tools(
 
 
 async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iterable[str] = ()) -> set[int]:
-    """Returns the numbers of the entries that hold a configuration and what it names; empty where it is not on record.
+    """Returns the numbers of the entries with a configuration and the sources that it names; empty if it is not on record.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys
         config_hash: as `TURN_STARTED` names it
-        brought: what the caller of the turn brought along, by its hashes: the schema of an object, and its tools
+        brought: hashes of the sources that the caller of the turn brought: the schema of an object, and its tools
 
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
@@ -243,12 +242,12 @@ async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iter
 
 
 class PresentSources:
-    """What shapes the requests of an agent class now, for replays.
+    """The present sources of an agent class's requests, for replays.
 
     Args:
         agent: the settings of the agent class
         tools: its tools
-        given: what shapes requests, where it is not to be read from the settings; None: it is
+        given: sources that replace those of the settings; None: those of the settings
     """
 
     def __init__(self, agent: HO2Config, tools: ToolRegistry, given: RequestSources | None) -> None:
@@ -268,7 +267,7 @@ class PresentSources:
     async def changes_since(
         self, ho2m: LedgerReader | None, config_hash: str, memory: LongTermMemory | None
     ) -> tuple[SourceChange, ...]:
-        """What differs from a recorded configuration; empty where its sources are not on record.
+        """The differences from a recorded configuration; empty if its sources are not on record.
 
         Raises:
             SourcesSealed: they are sealed, and the key is gone or not configured
@@ -281,9 +280,9 @@ class PresentSources:
 
 
 def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[SourceChange, ...]:
-    """What differs between the recorded sources and the present ones, each with a diff of its text.
+    """The differences between the recorded sources and the present ones, each with a diff of its text.
 
-    Settings that decide nothing, such as waiting times, are left out. So are tools of MCP servers where no server runs:
+    Settings that decide nothing, such as waiting times, are left out. So are tools of MCP servers if no server runs:
     `kitchener mcp check` compares those.
     """
     present = {(each.kind, each.name): each.text for each in now.texts}
