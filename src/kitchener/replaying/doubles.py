@@ -28,7 +28,14 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import ProjectionPayload, ToolDefinition, WorkOrderPlannedPayload, opened, payload_as
+from kitchener.records.entries import (
+    DegradationPayload,
+    ProjectionPayload,
+    ToolDefinition,
+    WorkOrderPlannedPayload,
+    opened,
+    payload_as,
+)
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
@@ -303,14 +310,13 @@ class RecordedExecutor:
 
     def _breakdown(self, wo_id: str) -> Exception | None:
         turn = self._tape.turn
-        for entry in turn.of_type(events.DEGRADATION) if turn is not None else ():
-            if entry.payload.get("component") == "HO1" and entry.payload.get("wo_id") == wo_id:
-                failed = (
-                    [each for each in turn.of_type(events.WO_FAILED) if each.entity_id == wo_id] if turn is not None else []
-                )
-                detail = next((e.payload["error"]["detail"] for e in failed if isinstance(e.payload.get("error"), dict)), "")
-                return _again(detail)
-        return None
+        if turn is None:
+            return None
+        degraded = (payload_as(DegradationPayload, each.payload) for each in turn.of_type(events.DEGRADATION))
+        if not any(each.get("component") == "HO1" and each.get("wo_id") == wo_id for each in degraded):
+            return None
+        errors = (each.payload.get("error") for each in turn.of_type(events.WO_FAILED) if each.entity_id == wo_id)
+        return _again(next((error["detail"] for error in errors if isinstance(error, dict)), ""))
 
 
 class RecordedDirectCall:
@@ -450,8 +456,10 @@ class RecordedMemory(MemoryReader):
     def _fail_again(self) -> None:
         turn = self._tape.turn
         expected = self._tape.next_of(self._tape.ho2m) if turn is not None else None
-        if expected is not None and expected.entry_type == events.DEGRADATION and expected.payload["component"] == "HO3":
-            raise _again(str(expected.payload.get("error")))
+        if expected is not None and expected.entry_type == events.DEGRADATION:
+            degraded = payload_as(DegradationPayload, expected.payload)
+            if degraded.get("component") == "HO3":
+                raise _again(str(degraded.get("error")))
 
 
 class RecordedLearning(SignalOperations):
