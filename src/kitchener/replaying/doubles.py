@@ -301,21 +301,18 @@ class RecordedExecutor:
 
     def _with_cost(self, done: WorkOrder) -> WorkOrder:
         """Adds the recorded cost of an answer that was paid for but could not be stored."""
-        if done.error is None or done.error.provider_reason != "malformed" or self._tape.turn is None:
+        if done.error is None or done.error.provider_reason != "malformed":
             return done
-        for entry in self._tape.turn.of_type(events.WO_FAILED):
+        for entry in self._tape.of_turn(events.WO_FAILED):
             if entry.entity_id == done.wo_id and isinstance(cost := entry.payload.get("cost"), dict):
                 return done.replaced(cost=Cost(**cost))
         return done
 
     def _breakdown(self, wo_id: str) -> Exception | None:
-        turn = self._tape.turn
-        if turn is None:
-            return None
-        degraded = (payload_as(DegradationPayload, each.payload) for each in turn.of_type(events.DEGRADATION))
+        degraded = (payload_as(DegradationPayload, each.payload) for each in self._tape.of_turn(events.DEGRADATION))
         if not any(each.get("component") == "HO1" and each.get("wo_id") == wo_id for each in degraded):
             return None
-        errors = (each.payload.get("error") for each in turn.of_type(events.WO_FAILED) if each.entity_id == wo_id)
+        errors = (each.payload.get("error") for each in self._tape.of_turn(events.WO_FAILED) if each.entity_id == wo_id)
         return _again(next((error["detail"] for error in errors if isinstance(error, dict)), ""))
 
 
@@ -434,8 +431,7 @@ class RecordedMemory(MemoryReader):
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
         """A signal's id in the form that the turn recorded. An older version stored every id in plain words."""
-        turn = self._tape.turn
-        for entry in turn.of_type(events.HO3_SIGNAL) if turn is not None else ():
+        for entry in self._tape.of_turn(events.HO3_SIGNAL):
             for event, stored in stored_signals(entry).items():
                 if signal_id in (stored, seen_in(entry)["signals"][event]):
                     return stored
