@@ -146,6 +146,8 @@ class Parsed:
     """The lines of each function, by its first line and its name."""
     classes: dict[str, int] = field(default_factory=dict)
     """The methods of each class."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """The constants of the module that are a text, without a leading underscore."""
     types: list[str] = field(default_factory=list)
     """The classes and type aliases, without a leading underscore."""
     docstrings: list[str] = field(default_factory=list)
@@ -163,6 +165,11 @@ def parsed(path: Path) -> Parsed:
                 found.names.add(name)
             case ast.Expr(value=ast.Constant(value=str(text))):
                 found.docstrings.append(text)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text)))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(text)))
+            ) if name.isupper():
+                found.texts[name.lstrip("_")] = text
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 found.functions[f"{node.lineno} {node.name}"] = (node.end_lineno or 0) - node.lineno + 1
             case ast.Assign(targets=[ast.Name(id=name)]) if name.lstrip("_")[:1].isupper() and not name.isupper():
@@ -315,6 +322,33 @@ def test_modules_of_one_name_are_listed_with_what_they_have_in_common() -> None:
     for path in SOURCES:
         places.setdefault(path.stem, []).append(relative(path))
     assert {name for name, paths in places.items() if len(paths) > 1} - {"__init__"} == set(SAME_MODULE_NAMES)
+
+
+KINDS_OF_EVENTS = "src/kitchener/context/fold/context_events.py"
+"""Its constants are a part of the recorded identity of a policy, which an import would change."""
+SAME_TEXTS = {
+    "FENCE": "Markdown's",
+    "MANIFEST": "three folders have a file of this name, with hashes of different files",
+}
+"""Constants that several modules define with one name and one text, with the reason."""
+
+
+def test_a_word_that_several_modules_use_is_defined_in_one() -> None:
+    places: dict[tuple[str, str], list[str]] = {}
+    for path in SOURCES:
+        for each in parsed(path).texts.items():
+            if relative(path) != KINDS_OF_EVENTS:
+                places.setdefault(each, []).append(relative(path))
+    assert {name for (name, _), paths in places.items() if len(paths) > 1} == set(SAME_TEXTS)
+
+
+def test_kinds_of_events_are_named_like_the_entry_types_that_they_come_from() -> None:
+    kinds = {name: text for name, text in parsed(ROOT / KINDS_OF_EVENTS).texts.items() if name == text}
+    types = parsed(ROOT / "src/kitchener/records/events.py").texts
+    assert kinds.keys() - types.keys() == {"WO_OPENED", "WO_CLOSED"}
+    assert {name: types[name] for name in kinds.keys() & types.keys()} == {
+        name: kinds[name] for name in kinds.keys() & types.keys()
+    }
 
 
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

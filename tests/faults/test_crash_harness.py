@@ -46,7 +46,7 @@ async def test_a_runtime_that_is_killed_keeps_what_it_promised(anyio_backend: st
 
 @pytest.mark.timeout(180)
 async def test_ledgers_whose_files_are_finished_meanwhile_keep_it_too(anyio_backend: str) -> None:
-    """A file is full every few turns, so kills come while one is sealed and the next takes its name."""
+    """A file is full every few turns, so kills come while one is finished and the next takes its name."""
     options = ("--seed", "20260101", "--segment-bytes", "16384")
     check(await killed(anyio_backend, 10, *options), 10, 16_384)
 

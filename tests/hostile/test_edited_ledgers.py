@@ -20,7 +20,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerReader, verify_file, verify_ledger
-from kitchener.ledger.disk.seals import segment_path
+from kitchener.ledger.disk.manifests import segment_path
 from kitchener.ledger.format.lines import split_line
 from kitchener.ledger.index.tail import hash_of, other_key, session_key
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_head, sign_ledger
@@ -273,7 +273,7 @@ def in_one_commit(lines: list[bytes], first: int) -> list[bytes]:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize("segment_bytes", [64 << 20, 1_500])
 async def test_commits_that_were_joined_are_not_cut_as_one_that_a_crash_tore(tmp_path: Path, segment_bytes: int) -> None:
-    """The index is deleted, so nothing but the signed head, or a seal, says that these entries were durable."""
+    """The index is deleted, so nothing but the signed head, or a manifest, says that these entries were durable."""
     path, config = tmp_path / "l.jsonl", segments_of(segment_bytes, durability="os")
     signer = make_key(tmp_path / "key.pem")
     async with open_ledger(path, config=config) as ledger:

@@ -96,9 +96,9 @@ async def test_a_file_in_the_place_of_a_ledger_is_refused_without_a_byte_of_it(t
 async def test_a_file_beside_a_ledger_is_refused_without_a_byte_of_it(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes.jsonl"
     await write_one(path, segments_of(300))
-    head, seal = path.with_name(f"{path.name}.checkpoint"), tmp_path / "notes.jsonl.segments" / "000001.seal"
-    stored = seal.read_bytes()
-    for file in (head, seal):
+    head, manifest = path.with_name(f"{path.name}.checkpoint"), tmp_path / "notes.jsonl.segments" / "000001.seal"
+    stored = manifest.read_bytes()
+    for file in (head, manifest):
         file.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")
         with told() as refused:
@@ -110,8 +110,8 @@ async def test_a_file_beside_a_ledger_is_refused_without_a_byte_of_it(tmp_path: 
         assert not tells(f"{report} {whole(report.fault)}")
         if file == head:
             head.unlink()
-    seal.chmod(0o600)
-    seal.write_bytes(stored)
+    manifest.chmod(0o600)
+    manifest.write_bytes(stored)
 
 
 @each_foreign

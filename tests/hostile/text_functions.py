@@ -53,7 +53,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.lanes.mailbox.Mailbox.stream": "waits for a message of a lane, which the text names",
     "kitchener.lanes.worker_lane.WorkerLane.next": "goes through messages for an actor, which the text names",
     "kitchener.ledger.disk.file_ops.write_all": "moves on in one buffer without a copy",
-    "kitchener.ledger.disk.seals._parsed": "a file of which so many bytes are read at most",
+    "kitchener.ledger.disk.manifests._parsed": "a file of which so many bytes are read at most",
     "kitchener.ledger.format.tree.Peaks.push": "joins two hashes of 32 bytes",
     "kitchener.lazy_names.homes_in": "reads the library's own stubs",
     "kitchener.ledger.index.tail._locations": "rows of a fixed width",

@@ -229,5 +229,5 @@ def line_without_end(text: str) -> object:
 def torn_ledger(text: str) -> None:
     """Decides whether what stands behind the last commit can be what a crash left."""
     data = f"{OPENING}1,{text}".encode("utf-8", "replace")
-    volume: Any = SimpleNamespace(read=_reader(data, 1_000), sealed_seq=0, damage=lambda *_: ValueError())
+    volume: Any = SimpleNamespace(read=_reader(data, 1_000), finished_seq=0, damage=lambda *_: ValueError())
     check_is_crash(volume, Verifier(LEDGER_ID), BadLine("framing", "a line", "none"), len(data), 0)

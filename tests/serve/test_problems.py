@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,7 +10,7 @@ from kitchener import errors
 from kitchener.config import RuntimeConfig
 from kitchener.config.settings import parse_settings, read_settings_file
 from kitchener.errors import KitchenerError, LedgerWriteError, SessionMismatch, UnknownSession
-from kitchener.serve.problems import INTERNAL, STATUS_CODES, problem_of
+from kitchener.serve.problems import INTERNAL, STATUS_CODES, ProblemCode, problem_of
 from tests.logs import captured_logs
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ def test_the_page_has_every_status_and_code_that_the_server_answers_with() -> No
     known = documented()
     assert {each for each in answered if each[1] not in known.get(each[0], ())} == set()
     assert known.keys() - {code for code, _ in answered} == {"no_such_route"}
+    assert known.keys() == set(get_args(ProblemCode))
 
 
 def test_every_error_of_a_caller_has_a_status_below_500() -> None:

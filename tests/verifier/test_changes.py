@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
+from kitchener.ledger.disk.manifests import folder_of, manifest_path, segment_path
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
 from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
@@ -94,19 +94,19 @@ def copied(directory: Path, signer: Signer) -> Path:
     return ledger
 
 
-def seals_of(ledger: Path) -> list[Path]:
+def manifests_of(ledger: Path) -> list[Path]:
     return [file for file in files_of(ledger) if file.suffix == ".seal"]
 
 
 def test_every_byte_of_a_ledger_in_segments_is_guarded(tmp_path: Path, signer: Signer) -> None:
-    """Of seals by Kitchener alone: they say nothing that the lines do not say."""
+    """Of manifests by Kitchener alone: they say nothing that the lines do not say."""
     ledger, draw = copied(tmp_path / "ledger", signer), random.Random(4)
-    seals = seals_of(ledger)
+    manifests = manifests_of(ledger)
     assert refused([ledger], signer.public_key) == []
-    paths = [*with_one_byte_changed(ledger, [file for file in files_of(ledger) if file not in seals], 25, draw)]
+    paths = [*with_one_byte_changed(ledger, [file for file in files_of(ledger) if file not in manifests], 25, draw)]
     assert len(paths) == 150
     assert refused(paths) == paths
-    paths = [*with_one_byte_changed(ledger, seals, 15, draw)]
+    paths = [*with_one_byte_changed(ledger, manifests, 15, draw)]
     assert refused_by_kitchener_alone(paths) == paths
 
 
@@ -131,7 +131,7 @@ def test_what_else_lies_beside_segments_is_ignored(tmp_path: Path, signer: Signe
 
 
 def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Path, signer: Signer) -> None:
-    """Its seal is a draft, of which Kitchener reads the form and the place; its copy nobody reads."""
+    """Its manifest is a draft, of which Kitchener reads the form and the place; its copy nobody reads."""
     ledger = copied(tmp_path / "ledger", signer)
     ledger.write_bytes(segment_path(ledger, 4).read_bytes() + ledger.read_bytes())
     checkpoint_path(ledger).unlink()
@@ -141,11 +141,11 @@ def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Pa
     segment_path(gone, 4).unlink()
     assert refused([ledger, torn, gone], signer.public_key) == []
     draw = random.Random(5)
-    drafts = [*with_one_byte_changed(ledger, [seal_path(ledger, 4)], 50, draw)]
+    drafts = [*with_one_byte_changed(ledger, [manifest_path(ledger, 4)], 50, draw)]
     assert 25 < len(refused_by_kitchener_alone(drafts)) < 50
-    backwards = canonical_bytes({**json.loads(seal_path(ledger, 4).read_bytes()), "last_seq": 1}) + b"\n"
-    paths = [with_another(ledger, seal_path(ledger, 4), backwards, "backwards")]
-    paths += with_one_byte_changed(ledger, [seal_path(ledger, 3)], 25, draw)
+    backwards = canonical_bytes({**json.loads(manifest_path(ledger, 4).read_bytes()), "last_seq": 1}) + b"\n"
+    paths = [with_another(ledger, manifest_path(ledger, 4), backwards, "backwards")]
+    paths += with_one_byte_changed(ledger, [manifest_path(ledger, 3)], 25, draw)
     assert refused_by_kitchener_alone(paths) == paths
     paths = [*with_one_byte_changed(ledger, [ledger], 50, draw)]
     assert refused(paths) == paths
@@ -162,8 +162,8 @@ def test_no_field_of_a_signed_head_or_of_a_seal_can_be_another(tmp_path: Path, s
     heads = changed(checkpoint_path(ledger), 60)
     assert len(heads) > 30
     assert refused(heads) == heads
-    seals = [*changed(seal_path(ledger, 1), 30), *changed(seal_path(ledger, 4), 30)]
-    assert refused_by_kitchener_alone(seals) == seals
+    manifests = [*changed(manifest_path(ledger, 1), 30), *changed(manifest_path(ledger, 4), 30)]
+    assert refused_by_kitchener_alone(manifests) == manifests
 
 
 def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:

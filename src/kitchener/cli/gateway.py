@@ -14,7 +14,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, Options, SessionChoice, named_argument
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -44,14 +44,13 @@ from kitchener.tuning import (
 app = App(name="gateway", help="Show what model calls cost, and where other settings would have routed them.")
 
 NOTE: Final = "given the same requests, and the failures on record; other models would have given other answers"
-_EVERYTHING = Options()
 
 
 @app.command(name="what-if")
 def what_if(
     session: Annotated[SessionChoice, Parameter(help="Only this session, of any agent class. `last`: the newest one.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     with_config: Annotated[Path, Parameter(help="Settings file with the other [router] and [agents].")],
     changed: Annotated[bool, Parameter(negative="", help="List each call that would have gone elsewhere.")] = False,
     json: JsonFlag = False,
@@ -91,7 +90,7 @@ def what_if(
 def cost(
     session: Annotated[SessionChoice, Parameter(help="Only this session, of any agent class. `last`: the newest one.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """Show what the recorded model calls used at each provider and model, and what they cost by `[router.prices]`.

@@ -90,6 +90,10 @@ class Options:
         return text + (f" --config {self.config}" if self.config else "")
 
 
+NO_OPTIONS: Final = Options()
+"""The options of a command line that has none of the common ones."""
+
+
 @contextmanager
 def named_argument(name: str, path: Path | None) -> Iterator[None]:
     """Lets the error about a file that cannot be read name the argument with its path.
@@ -152,6 +156,6 @@ def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) ->
             if value.casefold() != LAST:
                 example = f"{_PREFIXES[mark.what][0]}0a1b2c3d{'-000002' if mark.what == 'turn' else ''}"
                 raise CallerError(f"{quoted(value, 80)} is not a {mark.what} id: expected one such as {example}, or `{LAST}`")
-            options = arguments.get("options", Options())
+            options = arguments.get("options", NO_OPTIONS)
             assert isinstance(options, Options)
             arguments[name] = anyio.run(options.paths().newest, mark.what, options.named_agent)

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from kitchener.actors.tools.named_tools import load_tools
 from kitchener.cli.exits import DIVERGED, OK
-from kitchener.cli.options import JsonFlag, Options, SessionChoice, named_argument
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.log_lines import nothing_logged
 from kitchener.cli.terminal.output import print_json, print_text
@@ -32,13 +32,12 @@ Tools = Annotated[
         help="`module:attribute` of a tool that the program gave to `open_runtime`. It is not run.",
     ),
 ]
-_EVERYTHING = Options()
 
 
 def replay(
     session: Annotated[SessionChoice, Parameter(help="Replay this session, of any agent class. `last`: the newest.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     is_all: Annotated[bool, Parameter(name="--all", negative="", help="Replay every session of every agent class.")] = False,
     tools: Tools = (),
     same_policy: Annotated[

@@ -1,11 +1,15 @@
 """The root of the tree of errors, and its branches without many leaves: settings, running, administration, providers."""
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 
 class KitchenerError(Exception):
     """Root of all errors of this package."""
+
+
+CONFIGURATION: Final = "configuration"
+"""The source of a `ConfigError` where the settings are at hand, but not where they come from."""
 
 
 class ConfigError(KitchenerError):

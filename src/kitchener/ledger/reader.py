@@ -144,7 +144,7 @@ class _File:
         if old.is_current():
             return
         new = open_volume(self.path, self._ops)
-        if len(new.seals) > len(old.seals) and new.seals[: len(old.seals)] == old.seals:
+        if len(new.manifests) > len(old.manifests) and new.manifests[: len(old.manifests)] == old.manifests:
             self._volume = new
             if self._search is not None:
                 self._search.volume = new

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.command import TOO_LARGE, open_command
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.plain_names import words_of
@@ -433,7 +434,7 @@ def library_of_protocol() -> "_Library":
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.message import SessionMessage
     except ImportError as error:
-        raise ConfigError("configuration", "mcp", "", f"{EXTRA} ({error})") from error
+        raise ConfigError(CONFIGURATION, "mcp", "", f"{EXTRA} ({error})") from error
     # Its messages quote what servers send, with tracebacks. This module's errors say what matters of them.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return _Library(

@@ -13,6 +13,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import ConsolidatedSignal, WorkOrderPlannedPayload, payload_as
+from kitchener.replaying.report import AS_ERASED
 from kitchener.replaying.tape import Tape, TurnTape
 
 PREFIX: Final = "CONS-"
@@ -46,7 +47,7 @@ class Consolidation(TurnTape):
     def skipped_as(self) -> str:
         """Why it is not replayed."""
         if self.is_erased:
-            return "erased"
+            return AS_ERASED
         return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
 

@@ -28,7 +28,14 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import ProjectionPayload, ToolDefinition, WorkOrderPlannedPayload, opened, payload_as
+from kitchener.records.entries import (
+    DegradationPayload,
+    ProjectionPayload,
+    ToolDefinition,
+    WorkOrderPlannedPayload,
+    opened,
+    payload_as,
+)
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
@@ -294,23 +301,19 @@ class RecordedExecutor:
 
     def _with_cost(self, done: WorkOrder) -> WorkOrder:
         """Adds the recorded cost of an answer that was paid for but could not be stored."""
-        if done.error is None or done.error.provider_reason != "malformed" or self._tape.turn is None:
+        if done.error is None or done.error.provider_reason != "malformed":
             return done
-        for entry in self._tape.turn.of_type(events.WO_FAILED):
+        for entry in self._tape.of_turn(events.WO_FAILED):
             if entry.entity_id == done.wo_id and isinstance(cost := entry.payload.get("cost"), dict):
                 return done.replaced(cost=Cost(**cost))
         return done
 
     def _breakdown(self, wo_id: str) -> Exception | None:
-        turn = self._tape.turn
-        for entry in turn.of_type(events.DEGRADATION) if turn is not None else ():
-            if entry.payload.get("component") == "HO1" and entry.payload.get("wo_id") == wo_id:
-                failed = (
-                    [each for each in turn.of_type(events.WO_FAILED) if each.entity_id == wo_id] if turn is not None else []
-                )
-                detail = next((e.payload["error"]["detail"] for e in failed if isinstance(e.payload.get("error"), dict)), "")
-                return _again(detail)
-        return None
+        degraded = (payload_as(DegradationPayload, each.payload) for each in self._tape.of_turn(events.DEGRADATION))
+        if not any(each.get("component") == "HO1" and each.get("wo_id") == wo_id for each in degraded):
+            return None
+        errors = (each.payload.get("error") for each in self._tape.of_turn(events.WO_FAILED) if each.entity_id == wo_id)
+        return _again(next((error["detail"] for error in errors if isinstance(error, dict)), ""))
 
 
 class RecordedDirectCall:
@@ -428,8 +431,7 @@ class RecordedMemory(MemoryReader):
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
         """A signal's id in the form that the turn recorded. An older version stored every id in plain words."""
-        turn = self._tape.turn
-        for entry in turn.of_type(events.HO3_SIGNAL) if turn is not None else ():
+        for entry in self._tape.of_turn(events.HO3_SIGNAL):
             for event, stored in stored_signals(entry).items():
                 if signal_id in (stored, seen_in(entry)["signals"][event]):
                     return stored
@@ -450,8 +452,10 @@ class RecordedMemory(MemoryReader):
     def _fail_again(self) -> None:
         turn = self._tape.turn
         expected = self._tape.next_of(self._tape.ho2m) if turn is not None else None
-        if expected is not None and expected.entry_type == events.DEGRADATION and expected.payload["component"] == "HO3":
-            raise _again(str(expected.payload.get("error")))
+        if expected is not None and expected.entry_type == events.DEGRADATION:
+            degraded = payload_as(DegradationPayload, expected.payload)
+            if degraded.get("component") == "HO3":
+                raise _again(str(degraded.get("error")))
 
 
 class RecordedLearning(SignalOperations):

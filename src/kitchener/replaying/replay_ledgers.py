@@ -6,7 +6,7 @@ therefore depend on the recorded references, hashes and times.
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Unpack
+from typing import Unpack
 
 from kitchener.canonical import NOTHING, Opening
 from kitchener.config import LedgerConfig
@@ -14,10 +14,8 @@ from kitchener.ids import EntryId
 from kitchener.ledger import Ledger, LedgerEntry, LedgerReader, StoredEntry
 from kitchener.ledger.protocols import ReadConditions
 from kitchener.records.ref import Ref
-from kitchener.replaying.tape import Tape
+from kitchener.replaying.tape import NO_TIME, Tape
 from kitchener.sealing import Sealer
-
-_NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
 
 
 class ReplayLedger:
@@ -37,7 +35,7 @@ class ReplayLedger:
         self.ledger_id, self._config = ledger_id, config
         self._reader, self._tape, self._sealer = reader, tape, sealer
         self._watchers: list[list[StoredEntry]] = []
-        self.last_timestamp = _NO_TIME
+        self.last_timestamp = NO_TIME
         """ISO time of the last entry written."""
 
     @property

@@ -16,9 +16,13 @@ _ROWS: Final = 40
 """Rows of a list that a text shows."""
 
 
+AS_ERASED: Final = "erased"
+"""Why a turn is skipped whose text has no key: its subject was erased, or the key is missing here."""
+
+
 def lacking_a_key(skipped: Mapping[str, str]) -> dict[str, str]:
     """Why turns are skipped that seem erased but only lack their key."""
-    return {turn: "unreadable" if each == "erased" else each for turn, each in skipped.items()}
+    return {turn: "unreadable" if each == AS_ERASED else each for turn, each in skipped.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ class ReplayReport:
     @property
     def erased(self) -> int:
         """Number of turns that cannot be replayed because their subject was erased."""
-        return sum(why == "erased" for why in self.skipped.values())
+        return sum(why == AS_ERASED for why in self.skipped.values())
 
     @property
     def is_identical(self) -> bool:

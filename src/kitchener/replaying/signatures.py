@@ -5,15 +5,14 @@ have their public key in a signed head, `<ledger>.checkpoint`. Explained in `doc
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kitchener.canonical import canonical_bytes
+from kitchener.context.projection.record import UNSIGNED
 from kitchener.ledger import StoredEntry
 from kitchener.records.entries import SignerDeclaredPayload, payload_as
 from kitchener.replaying.comparison import ABSENT, Difference
 from kitchener.signing import is_public_key, is_signed, signer_id
-
-_UNSIGNED: Final = {"tier": "HO2", "signer": None, "sig": None}
 
 
 class _DeclaredSigner(NamedTuple):
@@ -57,13 +56,13 @@ class RecordedSigners:
         if due and signer != due[-1]:
             return Difference("authority.signer", signer, due[-1])
         if signer is None:
-            return None if authority == _UNSIGNED else Difference("authority", authority, _UNSIGNED)
+            return None if authority == UNSIGNED else Difference("authority", authority, UNSIGNED)
         if (key := self._keys.get(str(signer))) is None:
             return Difference(
                 "authority.signer", signer, "a signer whose public key is on record; `kitchener ledger checkpoint`"
             )
-        if authority.keys() != _UNSIGNED.keys() or authority["tier"] != _UNSIGNED["tier"]:
-            return Difference("authority", authority, {**_UNSIGNED, "signer": signer, "sig": sig})
+        if authority.keys() != UNSIGNED.keys() or authority["tier"] != UNSIGNED["tier"]:
+            return Difference("authority", authority, {**UNSIGNED, "signer": signer, "sig": sig})
         signed = canonical_bytes({name: value for name, value in payload.items() if name != "authority"}, at="payload")
         if is_signed(key, signed, str(sig)):
             return None

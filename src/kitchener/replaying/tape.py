@@ -37,7 +37,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
-from kitchener.replaying.report import ReplayDivergence
+from kitchener.replaying.report import AS_ERASED, ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
 
 NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
@@ -112,7 +112,7 @@ class TurnTape:
     def skipped_as(self) -> str:
         """Why it is skipped: `erased`, `open` or `aborted: <reason>`."""
         if self.is_erased:
-            return "erased"
+            return AS_ERASED
         return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from kitchener.config import RuntimeConfig
-from kitchener.replaying.report import lacking_a_key
+from kitchener.replaying.report import AS_ERASED, lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.root_layout import agent_of
@@ -79,7 +79,7 @@ class WhatIfReport:
     @property
     def erased(self) -> int:
         """Number of turns that cannot be read because their subject was erased."""
-        return sum(why == "erased" for why in self.skipped.values())
+        return sum(why == AS_ERASED for why in self.skipped.values())
 
     @property
     def changed(self) -> tuple[TurnDiff, ...]:
@@ -185,7 +185,7 @@ class WhatIf:
         """
         tape = await self._recorded.tape_of(session_id)
         skipped = {turn.turn_id: turn.skipped_as for turn in tape.turns if not turn.is_replayable}
-        missing = await self._recorded.recorded.missing_key(session_id) if "erased" in skipped.values() else ""
+        missing = await self._recorded.recorded.missing_key(session_id) if AS_ERASED in skipped.values() else ""
         if missing:
             return WhatIfReport(session_id, self._recorded.agent_class, (), lacking_a_key(skipped), missing)
         before, after = await self._views(self._recorded, session_id), await self._views(self._other, session_id)

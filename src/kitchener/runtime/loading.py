@@ -34,6 +34,7 @@ from kitchener.config import (
 )
 from kitchener.config.settings import MAX_SETTINGS_BYTES
 from kitchener.errors import CallerError, ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.routing import check_router
@@ -51,9 +52,6 @@ DEFAULT_FILE: Final = "kitchener.toml"
 
 EMBEDDED: Final = "embedded defaults"
 """The value of `LoadedConfig.source` without a settings file."""
-
-_UNNAMED: Final = "configuration"
-"""What an error names as the source where the settings are at hand, but not where they come from."""
 
 _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("plane_root",),
@@ -183,7 +181,7 @@ def named_source(source: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if error.source != _UNNAMED:
+        if error.source != CONFIGURATION:
             raise
         raise ConfigError(source, error.key, error.value, error.expected) from error.__cause__
 

@@ -21,6 +21,7 @@ from kitchener.config import (
 )
 from kitchener.config.router import price_of
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.offline import MODEL_ID
 from kitchener.records.prompt import RULES_PROVIDER
 from kitchener.records.tokens import tokens_of_bytes
@@ -34,7 +35,7 @@ _NEEDS: Final[Mapping[str, str]] = {
 }
 
 
-def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
+def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = CONFIGURATION) -> None:
     """Checks that the providers and models of `[agents.<class>]` exist, as far as settings can tell.
 
     Args:

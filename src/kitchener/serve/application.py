@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError, LedgerWriteError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.logs import get_logger
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Callers
@@ -206,7 +207,7 @@ def open_listener(config: ServeConfig) -> socket.socket:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family[0], socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError("configuration", "serve.host", repr(config.host), f"cannot be used: {error.strerror}") from None
+        raise ConfigError(CONFIGURATION, "serve.host", repr(config.host), f"cannot be used: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(family[4])
@@ -215,7 +216,7 @@ def open_listener(config: ServeConfig) -> socket.socket:
         listener.close()
         where = f"{config.host}:{config.port}"
         raise ConfigError(
-            "configuration", "serve.port", where, f"cannot listen there: {error.strerror}; choose another port"
+            CONFIGURATION, "serve.port", where, f"cannot listen there: {error.strerror}; choose another port"
         ) from None
     return listener
 

@@ -5,7 +5,7 @@ An answer of 500 never repeats the error's text, which may name files of this ma
 
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -39,6 +39,55 @@ from kitchener.serve.sendable import as_json
 _log = get_logger(__name__)
 
 
+ProblemCode = Literal[
+    "approval_closed",
+    "approval_not_found",
+    "call_closed",
+    "call_not_found",
+    "cannot_delete",
+    "idempotency_conflict",
+    "internal_error",
+    "invalid_api_key",
+    "invalid_lifecycle",
+    "invalid_request",
+    "model_failed",
+    "model_not_found",
+    "no_such_route",
+    "not_found",
+    "not_json",
+    "not_sealed",
+    "outcome_unknown",
+    "overloaded",
+    "rate_limited",
+    "request_timeout",
+    "request_too_large",
+    "response_not_found",
+    "response_running",
+    "right_missing",
+    "session_busy",
+    "session_ended",
+    "session_invalid",
+    "session_not_found",
+    "shutting_down",
+    "spending_limit",
+    "subject_erased",
+    "subject_invalid",
+    "subject_missing",
+    "subject_token_invalid",
+    "too_many_requests",
+    "too_many_wrong_keys",
+    "turn_replaced",
+    "turn_stopped",
+    "turn_timeout",
+    "two_lengths",
+    "unsupported",
+    "wrong_api",
+    "wrong_host",
+    "wrong_origin",
+]
+"""The word that a program reads in the answer to a request that failed. `docs/server.md` says what each means."""
+
+
 class RequestRefused(KitchenerError):
     """A request cannot be served. Nothing was started.
 
@@ -48,7 +97,7 @@ class RequestRefused(KitchenerError):
         retry_after_s: when it may be sent again, seconds; None: not said
     """
 
-    def __init__(self, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, status: int, code: ProblemCode, message: str, *, retry_after_s: float | None = None) -> None:
         self.status, self.code, self.retry_after_s = status, code, retry_after_s
         super().__init__(message)
 
@@ -57,7 +106,7 @@ class Problem(NamedTuple):
     """What a client is told of an error."""
 
     status: int
-    code: str
+    code: ProblemCode
     message: str
     retry_after_s: float | None = None
     allowed: str | None = None
@@ -99,11 +148,11 @@ _KINDS: Final[Mapping[int, str]] = {401: "authentication_error", 403: "permissio
 _RETRY_S: Final = 1.0
 _PASSING: Final = (408, 429, 503)
 """Statuses of requests that began nothing and may succeed later."""
-_LASTING: Final = ("spending_limit",)
-_PASSING_CODES: Final = ("session_busy",)
+_LASTING: Final[tuple[ProblemCode, ...]] = ("spending_limit",)
+_PASSING_CODES: Final[tuple[ProblemCode, ...]] = ("session_busy",)
 
 # The first class that fits decides, so subclasses stand before their bases. `docs/server.md` has this table.
-STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, str], ...]] = (
+STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, ProblemCode], ...]] = (
     # Whose session it is would say that it exists.
     ((UnknownSession, SessionMismatch), 404, "session_not_found"),
     ((UnknownApproval,), 404, "approval_not_found"),
@@ -145,9 +194,9 @@ def problem_of(error: Exception, asked_for: str = "this") -> Problem:
     return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
 
 
-_SAME_TEXTS: Final[Mapping[str, str]] = {"session_not_found": "there is no session of this id for this key"}
+_SAME_TEXTS: Final[Mapping[ProblemCode, str]] = {"session_not_found": "there is no session of this id for this key"}
 """Texts in place of those of errors whose difference would say whether something exists."""
-INTERNAL: Final = (500, "internal_error")
+INTERNAL: Final[tuple[int, ProblemCode]] = (500, "internal_error")
 
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from kitchener.config import TelemetryConfig
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.logs import FIELDS
 from kitchener.telemetry.port import Telemetry
 
@@ -39,5 +40,5 @@ def _from_settings() -> Telemetry:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         missing = 'needs OpenTelemetry: pip install "kitchener[otel]"'
-        raise ConfigError("configuration", "telemetry.traces", "true", missing) from error
+        raise ConfigError(CONFIGURATION, "telemetry.traces", "true", missing) from error
     return OpenTelemetry()

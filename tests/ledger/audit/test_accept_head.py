@@ -11,7 +11,7 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
 from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead, accept_head
-from kitchener.ledger.disk.seals import folder_of
+from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint, sign_ledger
 from kitchener.signing import Signer, make_key

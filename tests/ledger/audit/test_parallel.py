@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.ledger import VerifyReport, verify_file, verify_ledger
-from kitchener.ledger.disk.seals import segment_path
+from kitchener.ledger.disk.manifests import segment_path
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.signing import make_key
 from tests.ledger.support import LEDGER, fill, segments_of

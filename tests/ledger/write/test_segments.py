@@ -19,7 +19,7 @@ from kitchener.errors import ConfigError, LedgerDamaged, LedgerLocked, LedgerTai
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.ledger.disk.seals import folder_of, seal_path, segment_path
+from kitchener.ledger.disk.manifests import folder_of, manifest_path, segment_path
 from kitchener.ledger.format.lines import split_line
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.signing import make_key
@@ -43,7 +43,7 @@ SMALL = segments_of(1_000, durability="os")
 COMMITS = (3, 3, 3, 3, 2)
 """Four segments and two entries more."""
 GOLDEN = Path(__file__).resolve().parents[2] / "vectors" / "segmented" / "ledger.jsonl"
-"""Written by a version whose seals had no tree."""
+"""Written by a version whose manifests had no tree."""
 WITH_TREES = GOLDEN.parents[1] / "segmented_with_trees" / "ledger.jsonl"
 MOMENT = "2026-02-18T12:00:00.000000+00:00"
 
@@ -76,11 +76,11 @@ def read_back(path: Path) -> list[bytes]:
     return b"".join(file.read_bytes() for file in files).splitlines(keepends=True)
 
 
-async def test_a_file_that_grew_long_is_put_aside_with_a_seal(path: Path) -> None:
+async def test_a_file_that_grew_long_is_put_aside_with_a_manifest(path: Path) -> None:
     """Recomputed from the bytes, as a reader of the page would do it."""
     before, seq = "sha256:" + "0" * 64, 0
     for number in (1, 2, 3, 4):
-        data, text = segment_path(path, number).read_bytes(), seal_path(path, number).read_bytes()
+        data, text = segment_path(path, number).read_bytes(), manifest_path(path, number).read_bytes()
         lines = [split_line(line) for line in data.splitlines()]
         assert lines[0] is not None
         assert lines[-1] is not None
@@ -111,7 +111,7 @@ async def test_the_lines_are_those_of_a_ledger_in_one_file(path: Path, tmp_path:
     assert b"".join(read_back(path)) == whole
 
 
-async def test_a_seal_vouches_for_what_was_written_also_where_the_file_was_changed_before(tmp_path: Path) -> None:
+async def test_a_manifest_vouches_for_what_was_written_also_where_the_file_was_changed_before(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     async with open_ledger(path, config=segments_of(1_500, durability="os")) as ledger:
         await ledger.write(fact(1))
@@ -124,13 +124,13 @@ async def test_a_seal_vouches_for_what_was_written_also_where_the_file_was_chang
         for number in range(3, 6):
             await ledger.write(fact(number))
         await ledger.commit()
-    segment, seal = segment_path(path, 1).read_bytes(), json.loads(seal_path(path, 1).read_bytes())
+    segment, manifest = segment_path(path, 1).read_bytes(), json.loads(manifest_path(path, 1).read_bytes())
     assert segment[: len(written)] != written
-    assert seal["sha256"] == f"sha256:{hashlib.sha256(written + segment[len(written) :]).hexdigest()}"
+    assert manifest["sha256"] == f"sha256:{hashlib.sha256(written + segment[len(written) :]).hexdigest()}"
     assert not verify_file(path).ok
 
 
-async def test_what_stood_in_a_file_when_it_was_opened_is_sealed_with_what_follows(tmp_path: Path) -> None:
+async def test_what_stood_in_a_file_when_it_was_opened_is_finished_with_what_follows(tmp_path: Path) -> None:
     """More than one commit hashes of it."""
     path, config = tmp_path / "l.jsonl", segments_of(10 << 20, durability="os")
     big = LedgerEntry("NOTE", "x", {"text": "y" * 1_000_000})
@@ -139,13 +139,13 @@ async def test_what_stood_in_a_file_when_it_was_opened_is_sealed_with_what_follo
             for _ in range(commits):
                 await ledger.write(big)
                 await ledger.commit()
-    seal, data = json.loads(seal_path(path, 1).read_bytes()), segment_path(path, 1).read_bytes()
-    assert (seal["last_seq"], seal["sha256"]) == (11, f"sha256:{hashlib.sha256(data).hexdigest()}")
+    manifest, data = json.loads(manifest_path(path, 1).read_bytes()), segment_path(path, 1).read_bytes()
+    assert (manifest["last_seq"], manifest["sha256"]) == (11, f"sha256:{hashlib.sha256(data).hexdigest()}")
     assert verify_file(path).ok
 
 
 async def test_opening_takes_the_index_for_what_it_is_and_reads_no_finished_segment(path: Path) -> None:
-    """Counted, not timed: of each segment the seal and the begin of its first line."""
+    """Counted, not timed: of each segment the manifest and the begin of its first line."""
     ops = FaultFS()
     async with open_ledger(path, config=SMALL, file_ops=ops) as ledger:
         assert ledger.opened_from == "checkpoint"
@@ -220,7 +220,7 @@ async def test_evidence_is_taken_from_several_segments(path: Path, chain: bool) 
 
 @pytest.mark.parametrize("golden", [GOLDEN, WITH_TREES])
 async def test_the_golden_ledgers_are_written_read_and_verified_as_ever(golden: Path, tmp_path: Path) -> None:
-    """Checked in: what one version wrote, all later ones read, and write again byte for byte, but for the seals' format."""
+    """Checked in: what one version wrote, all later ones read, and write again byte for byte, but for the manifests' format."""
     path = tmp_path / golden.name
     shutil.copytree(golden.parent, tmp_path, dirs_exist_ok=True)
     assert verify_file(golden).entries == 14
@@ -233,12 +233,12 @@ async def test_the_golden_ledgers_are_written_read_and_verified_as_ever(golden: 
             assert (again.parent / file.relative_to(golden.parent)).read_bytes() == file.read_bytes()
 
 
-async def test_a_ledger_with_seals_of_an_earlier_version_gets_trees_from_then_on(tmp_path: Path) -> None:
+async def test_a_ledger_with_manifests_of_an_earlier_version_gets_trees_from_then_on(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN.parent, tmp_path, dirs_exist_ok=True)
     path = tmp_path / GOLDEN.name
     await fill(path, [3, 3, 1], config=SMALL)
-    seals = [json.loads(seal_path(path, number).read_bytes()) for number in range(1, 7)]
-    assert [(seal["format"], "tree" in seal) for seal in seals] == [("kitchener-seal/1", False)] * 4 + [
+    manifests = [json.loads(manifest_path(path, number).read_bytes()) for number in range(1, 7)]
+    assert [(manifest["format"], "tree" in manifest) for manifest in manifests] == [("kitchener-seal/1", False)] * 4 + [
         ("kitchener-seal/2", True)
     ] * 2
     signer = make_key(tmp_path / "signing.pem")
@@ -293,9 +293,9 @@ def remove(*files: Path) -> None:
 
 
 def remake(path: Path, number: int, **changes: object) -> None:
-    """A seal made anew by somebody who can write the folder: right in itself."""
-    fields = json.loads(seal_path(path, number).read_bytes()) | changes
-    seal_path(path, number).write_bytes(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+    """A manifest made anew by somebody who can write the folder: right in itself."""
+    fields = json.loads(manifest_path(path, number).read_bytes()) | changes
+    manifest_path(path, number).write_bytes(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, bool]] = {
@@ -303,24 +303,29 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, bool]] = {
     "a segment cut": (lambda path: os.truncate(segment_path(path, 2), 800), "000002.segment", "length", True),
     "a segment grown": (lambda path: os.truncate(segment_path(path, 3), 9_000), "000003.segment", "length", True),
     "a segment gone": (lambda path: segment_path(path, 3).unlink(), "000003.segment", "file", True),
-    "a seal gone": (lambda path: seal_path(path, 3).unlink(), "000003.seal", "file", True),
-    "the last seal gone": (lambda path: seal_path(path, 4).unlink(), "000004.seal", "file", True),
+    "a manifest gone": (lambda path: manifest_path(path, 3).unlink(), "000003.seal", "file", True),
+    "the last manifest gone": (lambda path: manifest_path(path, 4).unlink(), "000004.seal", "file", True),
     "segments exchanged": (
         lambda path: exchange(segment_path(path, 2), segment_path(path, 3)),
         "000002.segment",
         "",
         True,
     ),
-    "seals exchanged": (lambda path: exchange(seal_path(path, 2), seal_path(path, 3)), "000002.seal", "number", True),
-    "a seal with a byte more": (
-        lambda path: change(seal_path(path, 1), lambda data: data + b"\n"),
+    "manifests exchanged": (
+        lambda path: exchange(manifest_path(path, 2), manifest_path(path, 3)),
+        "000002.seal",
+        "number",
+        True,
+    ),
+    "a manifest with a byte more": (
+        lambda path: change(manifest_path(path, 1), lambda data: data + b"\n"),
         "000001.seal",
         "framing",
         True,
     ),
-    "a seal of another length": (lambda path: remake(path, 4, length=999), "000004.segment", "length", True),
-    "a seal made anew": (lambda path: remake(path, 2, sha256="sha256:" + "a" * 64), "000003.seal", "previous", True),
-    "the last seal made anew": (lambda path: remake(path, 4, sha256="sha256:" + "a" * 64), "000004.seal", "sha256", False),
+    "a manifest of another length": (lambda path: remake(path, 4, length=999), "000004.segment", "length", True),
+    "a manifest made anew": (lambda path: remake(path, 2, sha256="sha256:" + "a" * 64), "000003.seal", "previous", True),
+    "the last manifest made anew": (lambda path: remake(path, 4, sha256="sha256:" + "a" * 64), "000004.seal", "sha256", False),
     "another first chain hash": (
         lambda path: remake(path, 4, first_chain_hash="sha256:" + "a" * 64),
         "000004.seal",
@@ -334,9 +339,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, bool]] = {
         False,
     ),
     "another last number": (lambda path: remake(path, 4, last_seq=13), "l.jsonl", "seq", True),
-    "another ledger's seal": (lambda path: remake(path, 2, ledger_id="OTHER"), "000002.seal", "ledger_id", True),
-    "seal and segment gone from the end": (
-        lambda path: remove(seal_path(path, 4), segment_path(path, 4)),
+    "another ledger's manifest": (lambda path: remake(path, 2, ledger_id="OTHER"), "000002.seal", "ledger_id", True),
+    "manifest and segment gone from the end": (
+        lambda path: remove(manifest_path(path, 4), segment_path(path, 4)),
         "l.jsonl",
         "seq",
         True,
@@ -419,7 +424,7 @@ async def test_a_fault_in_a_segment_has_that_files_line_and_offset(path: Path) -
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 async def test_every_bit_of_a_segment_and_a_seal_is_guarded(path: Path) -> None:
-    for file in (segment_path(path, 2), seal_path(path, 2)):
+    for file in (segment_path(path, 2), manifest_path(path, 2)):
         os.chmod(file, 0o600)
         data = file.read_bytes()
         for at in range(len(data)):
@@ -489,7 +494,7 @@ async def test_a_crash_while_a_segment_is_finished_is_undone_also_in_a_copy(tmp_
         copy = tmp_path / f"copy{at}"
         shutil.copytree(path.parent, copy)
         shutil.rmtree(path.parent)
-        drafts += seal_path(copy / "l.jsonl", 2).exists()
+        drafts += manifest_path(copy / "l.jsonl", 2).exists()
         async with LedgerReader.open(copy / "l.jsonl") as reader:
             seen = await numbers(reader.read())
         assert seen in ([1, 2, 3], [1, 2, 3, 4, 5, 6])
@@ -516,7 +521,7 @@ async def test_an_unfinished_segment_that_holds_something_else_is_not_taken_away
     with pytest.raises(LedgerDamaged, match=r"l\.jsonl: line 1.*sha256.*as 000004\.seal says"):
         async with open_ledger(path, config=SMALL):
             pytest.fail("it was opened")
-    assert seal_path(path, 4).exists()
+    assert manifest_path(path, 4).exists()
 
 
 async def test_where_files_cannot_be_linked_the_ledger_goes_on_in_one(tmp_path: Path) -> None:
@@ -536,7 +541,7 @@ async def test_where_files_cannot_be_linked_the_ledger_goes_on_in_one(tmp_path: 
         assert await numbers(ledger.read()) == [*range(1, 25)]
         await ledger.write(fact(25))
         await ledger.commit()
-    assert json.loads(seal_path(path, 1).read_bytes())["last_seq"] == 25
+    assert json.loads(manifest_path(path, 1).read_bytes())["last_seq"] == 25
     assert verify_file(path).entries == 25
 
 
@@ -546,7 +551,7 @@ async def test_who_opened_the_file_before_it_was_finished_does_not_take_its_lock
     await fill(path, [2], config=SMALL)
     shutil.copytree(tmp_path, done.parent)
     await fill(done, [2, 1], config=SMALL)
-    assert seal_path(done, 1).exists()
+    assert manifest_path(done, 1).exists()
 
     class Late(FileOps):
         swaps = 0
@@ -575,7 +580,7 @@ async def test_the_lock_passes_to_the_next_file(path: Path) -> None:
         for _ in range(3):
             await ledger.write(fact(ledger.position + 1))
             await ledger.commit()
-        assert seal_path(path, 5).exists()
+        assert manifest_path(path, 5).exists()
         with pytest.raises(LedgerLocked):
             async with open_ledger(path, config=SMALL):
                 pytest.fail("it was opened")

@@ -11,7 +11,7 @@ import orjson
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, Options, SessionChoice
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.account import account_name
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text, say
@@ -35,8 +35,6 @@ MessageOption = Annotated[str | None, Parameter(name="--message", help="What to 
 ByOption = Annotated[
     str | None, Parameter(name="--by", help="Who decides, for the record. Default: the account that runs the command.")
 ]
-
-_EVERYTHING = Options()
 _COLUMNS = ("approval_id", "status", "tool", "arguments", "rule", "expires")
 _ARGUMENTS_WIDTH: Final = 60
 _RULES: Final[Mapping[str, str]] = {
@@ -56,7 +54,7 @@ def list_(
         Parameter(help="Only requests of this session, or `last`. Default: of all sessions, or of those of `--agent`."),
     ] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also those that were answered or have expired.")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -88,7 +86,7 @@ def _of_clients(calls: Sequence[ApprovalInfo]) -> str:
 
 
 @app.command
-def show(approval: ApprovalArgument, /, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def show(approval: ApprovalArgument, /, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Show what a request asks for, which rule asks, and who answered what. Works while a server runs.
 
     For example:
@@ -133,7 +131,7 @@ def approve(
     approval: ApprovalArgument,
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     arguments: Annotated[str | None, Parameter(help="JSON object: arguments to use in place of the model's.")] = None,
     answer: Annotated[str | None, Parameter(help="JSON value: the answer to the tool's own question.")] = None,
     scope: Annotated[ApprovalScope, Parameter(help="`session`: also later calls of the tool in this session.")] = "once",
@@ -163,7 +161,7 @@ def deny(
     approval: ApprovalArgument,
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     message: MessageOption = None,
     by: ByOption = None,
     json: JsonFlag = False,

@@ -14,7 +14,7 @@ from cyclopts import App
 
 from kitchener.cli.audit.owners import NOBODY, Owned, Owners
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer
 from kitchener.cli.terminal.progress import Tally, progress_bar
@@ -28,8 +28,6 @@ from kitchener.records.ref import refs_in
 from kitchener.runtime.root_layout import index_dir
 
 app = App(name="audit", help="Look for what should not be on record.")
-
-_EVERYTHING = Options()
 
 LeakKind = Literal["projection", "attention", "prompt", "signal", "lesson", "intent", "session", "record"]
 """Where something of another subject stands: what a model may see, what it was sent, what is counted, what is learned; in the
@@ -47,7 +45,7 @@ _HASHES: Final = "hashes of inputs and prompts: `kitchener replay` computes them
 
 
 @app.command
-def leaks(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def leaks(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Look for items of one subject in a projection, prompt, signal or lesson of another, in all ledgers under the root.
 
     Compares references and ids; the report names what it cannot see. Exits with 1 if there is a leak. Works while

@@ -19,7 +19,7 @@ from kitchener.cli.chat.approval_prompt import ApprovalPrompt
 from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import Options, SessionChoice, listens
+from kitchener.cli.options import NO_OPTIONS, Options, SessionChoice, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import is_interactive, print_text, say
@@ -60,13 +60,11 @@ _HELP: Final = """\
 /quit      leave (so does the end of the input)
 A line that begins with // is a message that begins with /. Ctrl-C cancels the running turn; at the prompt it leaves."""
 
-_EVERYTHING = Options()
-
 
 def chat(
     session: Annotated[SessionChoice, Parameter(help="Continue this session. `last`: the newest. Default: a new one.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     subject: Annotated[str | None, Parameter(help="The subject. Default: anonymous.")] = None,
     log_level: LogLevel = None,
 ) -> int:

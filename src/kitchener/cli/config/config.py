@@ -8,7 +8,7 @@ from cyclopts import App
 
 from kitchener.cli.config.toml import toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.output import meaning, print_json, print_text
 from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
@@ -19,11 +19,9 @@ from kitchener.runtime.setting_checks import unfitting_limits, unpriced_models, 
 
 app = App(name="config", help="Check and show settings.")
 
-_EVERYTHING = Options()
-
 
 @app.command
-def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and what they refer to.
 
     Looks up the keys of providers, and imports the modules of tools. Exits with 2 at the first setting that is wrong, and names
@@ -61,7 +59,7 @@ def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
 
 
 @app.command
-def show(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def show(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Print the settings in force: the file, `KITCHENER_*` variables and options, laid over the defaults.
 
     Keys of providers appear as the references they are, never as values.

@@ -22,7 +22,7 @@ from kitchener.cli.config.embeddings import look_at_embeddings
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
@@ -70,8 +70,6 @@ _PROBE_S: Final = 20.0
 """Longest wait for a provider's answer, seconds; less if its `timeout_s` is."""
 _DETAIL_CHARS: Final = 200
 
-_EVERYTHING = Options()
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -84,7 +82,7 @@ class Finding:
 
 def doctor(
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     probe: Annotated[
         bool,
         Parameter(

@@ -8,7 +8,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
@@ -23,11 +23,9 @@ from kitchener.runtime.content_check import ContentReport, check_content, record
 
 app = App(name="content", help="Check and save the images and files of messages.")
 
-_EVERYTHING = Options()
-
 
 @app.command
-def check(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Check every stored image and file against the entry that names it.
 
     Needs no keys, and works while a server runs. Also counts the files that no entry names: a crash can
@@ -47,7 +45,7 @@ def save(
     /,
     *,
     output: Annotated[Path, Parameter(name=OUTPUT_NAMES, help="The file to write, for its owner only.")],
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """Save an image or a file of a message. Works while a server runs; needs the subject's key where content is sealed.
@@ -61,7 +59,7 @@ def save(
 
 
 @app.command
-def clean(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def clean(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Remove the stored files that no entry names.
 
     For example:

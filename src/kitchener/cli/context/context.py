@@ -17,7 +17,7 @@ from kitchener.cli.context.shown_requests import prompt_lines, prompts_json
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
 from kitchener.cli.context.why import diff_lines, entry_lines, turn_lines
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.context.ruleset import ConflictPolicy
@@ -31,8 +31,6 @@ from kitchener.replaying import read_prompts
 
 app = App(name="context", help="Show what the model sees, and why.")
 
-_EVERYTHING = Options()
-
 
 @app.command
 def project(  # noqa: PLR0913  options of a command, all by keyword
@@ -40,7 +38,7 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
         SessionChoice, Parameter(help="A session id, or `last`. Default: the session that declared `--intent`.")
     ] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     intent: Annotated[str | None, Parameter(help="Project this intent in place of the active one.")] = None,
     budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens. Overrides `context_budget`.")] = None,
     as_of: Annotated[str | None, Parameter(help="Use only what was on record at this time: ISO time with a zone.")] = None,
@@ -80,7 +78,7 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 def explain(  # noqa: PLR0913  options of a command, all by keyword
     turn: TurnArgument,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
     prompt: Annotated[bool, Parameter(negative="", help="Show what the models were asked, word for word.")] = False,
     call: Annotated[int | None, Parameter(help="With --prompt: only this request of the turn, from 1.")] = None,
@@ -130,7 +128,7 @@ def diff(
     after: Annotated[TurnArgument, Parameter(name="AFTER", help="Another turn id, or `last`.")],
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """Compare what the model saw in two turns, and explain the differences. Works while a server runs.
@@ -155,7 +153,7 @@ def diff(
 def shadow(
     session: Annotated[SessionChoice, Parameter(help="Only this session, or `last`. Default: all of the agent class.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """Compare what `context_mode = "shadow"` would have shown with what attention showed. Works while a server runs.

@@ -21,8 +21,11 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     GatheredContext,
+    ProjectionPayload,
+    QualityGatePayload,
     ShadowDecisionPayload,
     ShadowEvent,
+    WorkOrderPlannedPayload,
     opened,
     payload_as,
 )
@@ -221,7 +224,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     shown, names, turns = _attention(entries), {entry.ref: entry.entity_id for entry in entries}, []
     for entry, lists in _projections(decided):
         turn_id, intent_id = entry.payload["turn_id"], entry.payload["intent_id"]
-        if turn_id is None or entry.payload["mode"] != "shadow":
+        if turn_id is None or payload_as(ProjectionPayload, entry.payload)["mode"] != "shadow":
             continue  # somebody only looked, or it was no shadow
         visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in _reasons(ref, lists)]
         ours = [await _name(readers, names, ref, lists) for ref in visible]
@@ -250,8 +253,12 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
 def _attention(entries: Sequence[StoredEntry]) -> dict[str, GatheredContext]:
     """What attention showed, by turn: for the reply that was accepted, or else for the last that was tried."""
     found, gates = dict[str, GatheredContext](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
-    accepted = {gate.entity_id for gate in gates if gate.payload["decision"] == "accept"}
-    planned = [e for e in entries if e.entry_type == events.WO_PLANNED and e.payload["wo_type"] == "synthesize"]
+    accepted = {gate.entity_id for gate in gates if payload_as(QualityGatePayload, gate.payload)["decision"] == "accept"}
+    planned = [
+        e
+        for e in entries
+        if e.entry_type == events.WO_PLANNED and payload_as(WorkOrderPlannedPayload, e.payload)["wo_type"] == "synthesize"
+    ]
     for entry in sorted(planned, key=lambda each: each.entity_id in accepted):  # stable, so the accepted one has the last word
         if "fragment_refs" in (entry.payload.get("attention") or {}):
             found[entry.payload["turn_id"]] = entry.payload["attention"]

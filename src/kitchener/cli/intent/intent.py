@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
-from kitchener.cli.options import JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.config import HO2Config
@@ -36,8 +36,6 @@ IntentArgument = Annotated[str, Parameter(help="An intent id, such as INT-0a1b2c
 SessionOf = Annotated[
     SessionChoice, Parameter(help="The intent's session, or `last`. Default: found by a search of the whole ledger.")
 ]
-
-_EVERYTHING = Options()
 _WIDTH = 60
 _OF_INTENTS = (
     events.INTENT_DECLARED,
@@ -60,7 +58,7 @@ def list_(
         SessionChoice, Parameter(help="Only intents of this session, or `last`. Default: those of all sessions.")
     ] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """List intents and their status, in the order of declaration. Works while a server runs.
@@ -91,7 +89,7 @@ def declare(
     objective: Annotated[str, Parameter(help="The goal, in a sentence.")],
     session: SessionArgument,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     parent: Annotated[str | None, Parameter(help="The parent intent. What belongs to the parent stays visible.")] = None,
     scope: Annotated[IntentScope, Parameter(help="Who shares it: the session only, or a wider scope.")] = "SESSION",
     target: Annotated[tuple[str, ...], Parameter(negative="", help="What it works on. May be repeated.")] = (),
@@ -119,7 +117,7 @@ def fork(
     objectives: Annotated[tuple[str, ...], Parameter(name="OBJECTIVE", help="The goal of one child. May be repeated.")],
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     session: SessionOf = None,
     active: Annotated[
         int | None,
@@ -148,7 +146,7 @@ def close(
     intent: IntentArgument,
     session: SessionOf = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     outcome: Annotated[str, Parameter(help="The outcome. It is recorded.")] = "done",
     json: JsonFlag = False,
 ) -> int:
@@ -166,7 +164,7 @@ def abandon(
     intent: IntentArgument,
     session: SessionOf = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:
@@ -184,7 +182,7 @@ def reopen(
     intent: IntentArgument,
     session: SessionOf = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:

@@ -24,7 +24,7 @@ from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.content.content import content_lines
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import JsonFlag, Options, SessionChoice
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock, iso
@@ -45,8 +45,6 @@ from kitchener.signing import load_signer
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (checkpoint, key, proof):
     app.command(command)
-
-_EVERYTHING = Options()
 _PAYLOAD_WIDTH = 90
 _TYPE_CHARS: Final = 80
 _LIKE_ENOUGH: Final = 0.6
@@ -60,7 +58,7 @@ def verify(
     path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file, a directory of them, or a bundle.")] = None,
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     public_key: PublicKey = None,
     jobs: Annotated[
         int | None, Parameter(validator=Number(gte=1), help="Processes. Default: one a core if ledgers are long.")
@@ -92,7 +90,7 @@ def tail(
         SessionChoice, Parameter(help="Only entries of this session, whatever its agent class. `last`: the newest session.")
     ] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     ledger: Annotated[LedgerName, Parameter(help="Which ledger of the agent class.")] = "ho2m",
     lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="Number of entries.")] = 10,
     entry_type: Annotated[
@@ -123,7 +121,7 @@ def tail(
 def show(
     entry: Annotated[str, Parameter(help="An entry id, such as E-2026-02-18-000000000007.")],
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     ledger: Annotated[LedgerName | None, Parameter(help="Only this ledger of the agent class. Default: all.")] = None,
     json: JsonFlag = False,
 ) -> int:
@@ -145,7 +143,7 @@ def accept_head(
     path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file. Default: all under the root.")] = None,
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     reason: Annotated[str | None, Parameter(help="The reason; it is recorded.")] = None,
     json: JsonFlag = False,
 ) -> int:

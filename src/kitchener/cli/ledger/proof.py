@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, TurnArgument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
@@ -40,7 +40,6 @@ PublicKey = Annotated[
     str | None,
     Parameter(help="Require a signature by this key: 64 hex digits, as `kitchener ledger key` prints them."),
 ]
-_EVERYTHING = Options()
 _BUNDLE_BEGINS = b'{"entries":'
 _MIB = 1_048_576
 _ORDINALS = 64
@@ -51,7 +50,7 @@ _RUNS = 20
 
 def key(
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     new: Annotated[Path | None, Parameter(help="Create a key in this file, which must not exist.")] = None,
     json: JsonFlag = False,
 ) -> int:
@@ -77,7 +76,7 @@ def key(
     return OK
 
 
-def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def checkpoint(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Sign the head of every ledger under the root with the configured key.
 
     First verifies the entries after the last signed head, and that the chain contains this head. If not, signs nothing
@@ -106,7 +105,7 @@ def checkpoint(*, options: Options = _EVERYTHING, json: JsonFlag = False) -> int
 def proof(
     turn: TurnArgument,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: `./<turn>.proof.json`.")] = None,
     max_mib: Annotated[
         int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from kitchener.actors.sources import SourcesSealed
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.config import McpServerConfig, RuntimeConfig, described_key, described_names, shown_address
@@ -27,15 +27,13 @@ from kitchener.replaying.recorded.sources import read_sources
 from kitchener.runtime.tools.connected_servers import look_at_servers
 
 app = App(name="mcp", help="List MCP servers and their tools, and check what changed.")
-
-_EVERYTHING = Options()
 _HASH_CHARS: Final = 19
 
 ServerChoice = Annotated[str | None, Parameter(help="Only this server.")]
 
 
 @app.command(name="list")
-def list_servers(server: ServerChoice = None, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def list_servers(server: ServerChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """List the configured servers, and the tools of the newest recorded turn.
 
     Starts no MCP server and reaches none.
@@ -65,7 +63,7 @@ def list_servers(server: ServerChoice = None, *, options: Options = _EVERYTHING,
 
 
 @app.command
-def check(server: ServerChoice = None, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def check(server: ServerChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Start or reach the servers, and show their tools and what changed since the newest recorded turn.
 
     Calls no tool. Exits with 1 if a server does not answer, or a tool cannot be offered.

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, read_turn, told
-from kitchener.cli.options import JsonFlag, Options, SessionChoice, TurnChoice
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
@@ -25,7 +25,6 @@ from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect
 _WIDTH: Final = 100
 _AT_MOST: Final = 10
 """Turns behind an artifact that a reader is shown."""
-_EVERYTHING = Options()
 
 
 def bisect_(
@@ -36,7 +35,7 @@ def bisect_(
         ),
     ] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     good: Annotated[
         TurnChoice, Parameter(help="An earlier turn of the subject without the change. Default: an empty memory.")
     ] = None,

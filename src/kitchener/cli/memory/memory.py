@@ -18,7 +18,7 @@ from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import open_view
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
@@ -32,14 +32,12 @@ SubjectChoice = Annotated[str | None, Parameter(help="The subject. Required only
 AsOf = Annotated[str | None, Parameter(name="--as-of", help="Show the state at this time: ISO time with a zone. Default: now.")]
 ArtifactArgument = Annotated[str, Parameter(help="An artifact id, such as ART-0a1b2c3d4e5f.")]
 
-_EVERYTHING = Options()
-
 
 @app.command
 def signals(
     subject: SubjectChoice = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     as_of: AsOf = None,
     min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
     json: JsonFlag = False,
@@ -76,7 +74,7 @@ def signals(
 def biases(
     subject: SubjectChoice = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also lines that are no longer shown, and why.")] = False,
     as_of: AsOf = None,
     json: JsonFlag = False,
@@ -110,7 +108,7 @@ def biases(
 
 @app.command
 def explain(
-    artifact: ArtifactArgument, subject: SubjectChoice = None, *, options: Options = _EVERYTHING, json: JsonFlag = False
+    artifact: ArtifactArgument, subject: SubjectChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False
 ) -> int:
     """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
 
@@ -134,7 +132,7 @@ def explain(
 def cost(
     subject: Annotated[SubjectChoice, Parameter(help="Only lines about this subject. Default: all subjects.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """Show what each learned line cost: the tokens to show it, the turns it influenced, and the tokens to learn it.
@@ -159,7 +157,7 @@ def deactivate(
     artifact: ArtifactArgument,
     subject: SubjectChoice = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     reason: ReasonOption,
     block: Annotated[bool, Parameter(negative="", help="Also never learn from its signal again.")] = False,
     json: JsonFlag = False,
@@ -185,7 +183,7 @@ def quarantine(
     target: Annotated[str, Parameter(help="A signal such as tool:read_file, or an event id, EVT-….")],
     subject: SubjectChoice = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:
@@ -212,7 +210,7 @@ def import_(
     file: Annotated[Path, Parameter(help="JSON lines: an export, or overlays in the older flat format.")],
     subject: Annotated[SubjectChoice, Parameter(help="The subject of lines that name none.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
     """Import what was learned elsewhere: all lines of a file, or none.
@@ -247,7 +245,7 @@ def import_(
 def export(
     subject: Annotated[SubjectChoice, Parameter(help="Only this subject. Default: all subjects of the agent class.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: standard output.")] = None,
 ) -> int:
     """Write what was learned as JSON lines, with its sources and history. Works while a server runs.

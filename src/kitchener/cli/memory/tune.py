@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -26,14 +26,13 @@ _MOST_EVENTS: Final = 100_000
 _MOST_HOURS: Final = 87_600
 _MOST_HALF_LIFE: Final = 876_000
 _PART: Final = re.compile(r"(\d{1,7})(?:\.\.(\d{1,7}))?", re.ASCII)
-_EVERYTHING = Options()
 N = TypeVar("N", int, float)
 
 
 def tune(
     subject: Annotated[str | None, Parameter(help="Only this subject's signals. Default: those of all subjects.")] = None,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     counts: Annotated[
         str | None, Parameter(name="--count", help="Values of gate_count_threshold, such as 2..8 or 3,5,10.")
     ] = None,

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, listens, named_argument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -39,14 +39,12 @@ from kitchener.small_files import read_regular
 _READ_AT_ONCE: Final = 256
 """Messages of one conversation that are in memory at a time."""
 
-_EVERYTHING = Options()
-
 
 def run(
     messages: Annotated[Path, Parameter(name="IN.jsonl", help="JSON lines of `{conversation, subject_id, message, parts}`.")],
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     output: Annotated[
         Path | None, Parameter(name=OUTPUT_NAMES, help="File for the results: one line each, in the order of the input.")
     ] = None,

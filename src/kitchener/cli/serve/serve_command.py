@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import Options, listens
+from kitchener.cli.options import NO_OPTIONS, Options, listens
 from kitchener.cli.serve.root_wait import wait_for_root
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -20,12 +20,10 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime, tune_gc
 
-_EVERYTHING = Options()
-
 
 def serve(
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     host: Annotated[str | None, Parameter(help="Address to listen on. Overrides `[serve] host`.")] = None,
     port: Annotated[
         int | None,

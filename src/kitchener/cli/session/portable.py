@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
-from kitchener.cli.options import OUTPUT_NAMES, JsonFlag, Options, SessionArgument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
@@ -21,14 +21,12 @@ from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.exporter import SessionExport, export_session
 from kitchener.runtime.portable.importer import SessionImport
 
-_EVERYTHING = Options()
-
 
 def export(
     session: SessionArgument,
     *,
     out: Annotated[Path, Parameter(name=OUTPUT_NAMES, help="The folder. It must not exist.")],
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     with_keys: Annotated[
         bool, Parameter(negative="", help="Add the subject's key. Anybody with this key can read everything.")
     ] = False,
@@ -55,7 +53,7 @@ def import_(
     ],
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     public_key: PublicKey = None,
     subject: Annotated[str | None, Parameter(help="The subject of the conversations. Required for a file.")] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Only check the file, and show what would be added.")] = False,

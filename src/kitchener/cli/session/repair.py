@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.context.text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
-from kitchener.cli.options import JsonFlag, Options, SessionArgument
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.context.fold.lifecycle import InvalidEvent
@@ -18,13 +18,11 @@ from kitchener.inspection.turns.recorded_session import RecordedSession, fold_en
 from kitchener.runtime.admin.operations import VoidedEntry, VoidEntries
 from kitchener.runtime.administration import administer
 
-_EVERYTHING = Options()
-
 
 def repair(
     session: SessionArgument,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to void. May be repeated.")] = (),
     void_all: Annotated[bool, Parameter(name="--all", negative="", help="Void all invalid entries.")] = False,
     reason: Annotated[str | None, Parameter(help="The reason. It is recorded. Required with --void and --all.")] = None,

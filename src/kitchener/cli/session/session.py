@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, Options, SessionArgument
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, list_sessions
@@ -55,8 +55,6 @@ app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
 app.command(export)
 app.command(import_, name="import")
-
-_EVERYTHING = Options()
 _WORK_ORDER_STATES = {
     events.WO_PLANNED: "planned",
     events.WO_DISPATCHED: "dispatched",
@@ -73,7 +71,7 @@ _WORK_ORDER_STATES = {
 @app.command(name="list")
 def list_(
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     subject: Annotated[str | None, Parameter(help="Only sessions of this subject.")] = None,
     grep: Annotated[
         str | None, Parameter(help="Only sessions with these words in a message or a reply, and the turns that have them.")
@@ -127,7 +125,7 @@ def _print_rows(rows: Sequence[SessionRow]) -> None:
 
 
 @app.command
-def show(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def show(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Show the turns of a session: messages, replies and work orders. Works while a server runs.
 
     For example:
@@ -141,7 +139,7 @@ def show(session: SessionArgument, *, options: Options = _EVERYTHING, json: Json
 
 
 @app.command
-def end(session: SessionArgument, *, options: Options = _EVERYTHING, json: JsonFlag = False) -> int:
+def end(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """End a session. It runs the messages that already wait and takes no more.
 
     For example:

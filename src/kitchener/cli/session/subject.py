@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import JsonFlag, Options
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text, say
 from kitchener.config import RuntimeConfig
@@ -22,15 +22,13 @@ from kitchener.runtime.erasure import ErasureReport, keyring_of
 
 app = App(name="subject", help="Erase what a person said.")
 
-_EVERYTHING = Options()
-
 
 @app.command(name="erase")
 def erase_(
     subject: Annotated[str, Parameter(name="ID", help="The `subject_id` of their sessions.")],
     /,
     *,
-    options: Options = _EVERYTHING,
+    options: Options = NO_OPTIONS,
     encoded: Annotated[bool, Parameter(negative="", help="The id is percent-encoded, because it cannot be typed.")] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask. Required without a terminal.")] = False,
     json: JsonFlag = False,

@@ -2,18 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 import anyio.to_thread
 
 from kitchener.config import RuntimeConfig, address_problem
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.embeddings.hashing import HashingEmbeddings
 from kitchener.gateway.embeddings.static import open_static
 from kitchener.gateway.providers.factory import read_secret
 from kitchener.records.embedding import EmbeddingProvider
-
-_SOURCE: Final = "configuration"
 
 
 @asynccontextmanager
@@ -38,7 +36,7 @@ async def open_embeddings(
         yield await anyio.to_thread.run_sync(open_static)
     elif settings.kind == "openai_compatible" and config.router.allow_model_calls:
         if (problem := address_problem(settings.base_url or "")) is not None:
-            raise ConfigError(_SOURCE, "embeddings.base_url", "", problem)
+            raise ConfigError(CONFIGURATION, "embeddings.base_url", "", problem)
         secret = read_secret(settings.api_key, "embeddings.api_key")
         # Imported here because most runtimes need no client for it.
         from kitchener.gateway.embeddings.remote import open_endpoint

@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio.to_thread
 
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 
 _PACKAGE: Final = "wordllama"
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
@@ -69,7 +70,7 @@ def open_static() -> StaticEmbeddings:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
     except ImportError:
-        raise ConfigError("configuration", "embeddings.kind", "'static'", _MISSING) from None
+        raise ConfigError(CONFIGURATION, "embeddings.kind", "'static'", _MISSING) from None
     spec = find_spec(_PACKAGE)
     places = [Path(each) for each in (spec.submodule_search_locations or ())] if spec is not None else []
     for place in places:
@@ -80,7 +81,7 @@ def open_static() -> StaticEmbeddings:
             tokenizer.no_truncation()
             weights[_without_meaning(tokenizer)] = 0.0
             return StaticEmbeddings(weights, tokenizer)
-    raise ConfigError("configuration", "embeddings.kind", "'static'", _MISSING)
+    raise ConfigError(CONFIGURATION, "embeddings.kind", "'static'", _MISSING)
 
 
 def _without_meaning(tokenizer: Any) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.small_files import read_regular
 
 MAX_CA_BYTES: Final = 4 * 1_048_576
@@ -25,8 +26,8 @@ def read_authorities(provider_id: str, config: ProviderConfig) -> bytes | None:
         content = read_regular(Path(config.ca_file).expanduser(), MAX_CA_BYTES)
         ssl.create_default_context().load_verify_locations(cadata=content.decode("ascii"))
     except ssl.SSLError as error:
-        raise ConfigError("configuration", key, described(config.ca_file), "holds no PEM certificates") from error
+        raise ConfigError(CONFIGURATION, key, described(config.ca_file), "holds no PEM certificates") from error
     except (OSError, ValueError) as error:
         told = getattr(error, "strerror", None) or "is not a PEM file"
-        raise ConfigError("configuration", key, described(config.ca_file), f"cannot be read: {told}") from error
+        raise ConfigError(CONFIGURATION, key, described(config.ca_file), f"cannot be read: {told}") from error
     return content

@@ -12,13 +12,13 @@ from typing import Final
 
 from kitchener.config import REFERENCE, ProviderConfig, RouterConfig, dotted_key, shown_reference
 from kitchener.errors import ConfigError, ProviderError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
 from kitchener.small_files import read_regular
 
 MAX_KEY_BYTES: Final = 65_536
 """Largest file that may hold the key of a provider, bytes."""
-_SOURCE: Final = "configuration"
 
 
 @asynccontextmanager
@@ -61,7 +61,9 @@ async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig,
         return await stack.enter_async_context(open_model_provider(provider_id, config, secret))
     except ImportError as error:
         key = dotted_key(("router", "providers", provider_id))
-        raise ConfigError(_SOURCE, key, "", f"needs the extra `models`: pip install 'kitchener[models]' ({error})") from error
+        raise ConfigError(
+            CONFIGURATION, key, "", f"needs the extra `models`: pip install 'kitchener[models]' ({error})"
+        ) from error
 
 
 def read_secret(reference: str | None, key: str) -> str | None:
@@ -84,9 +86,9 @@ def read_secret(reference: str | None, key: str) -> str | None:
     elif kind == "file":
         secret, problem = _read(name)
     else:
-        raise ConfigError(_SOURCE, key, "", REFERENCE)
+        raise ConfigError(CONFIGURATION, key, "", REFERENCE)
     if secret is None or not secret.strip():
-        raise ConfigError(_SOURCE, key, repr(shown), problem if secret is None else "leads to an empty value")
+        raise ConfigError(CONFIGURATION, key, repr(shown), problem if secret is None else "leads to an empty value")
     return secret.strip()
 
 

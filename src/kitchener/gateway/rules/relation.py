@@ -26,7 +26,8 @@ _SENTENCE_ENDS = re.compile(r"[.!;]")
 _PIECES = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[.?!;,:]")
 
 # Later entries win: "transfer" and "purchase" are verbs first, and nouns where no verb can stand.
-_ROLES: dict[str, str] = {
+_Role = Literal["request", "circumstance", "negation", "transaction noun", "transaction verb", "stop", "pause"]
+_ROLES: dict[str, _Role] = {
     **dict.fromkeys(table.REQUEST_WORDS, "request"),
     **dict.fromkeys(table.CIRCUMSTANCE_WORDS, "circumstance"),
     **dict.fromkeys(table.NEGATIONS, "negation"),

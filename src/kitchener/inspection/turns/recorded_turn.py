@@ -52,6 +52,7 @@ from kitchener.records.entries import (
     ProjectionPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
+    WorkOrderPlannedPayload,
     opened,
     payload_as,
     text_of,
@@ -186,7 +187,7 @@ async def _read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVi
 def _is_after(entry: StoredEntry) -> bool:
     """Whether an entry of a turn comes after its context was decided: that is done between classify and all the rest."""
     if entry.entry_type == events.WO_PLANNED:
-        return entry.payload.get("wo_type") != "classify"
+        return payload_as(WorkOrderPlannedPayload, entry.payload).get("wo_type") != "classify"
     return entry.entry_type in _ENDS
 
 

@@ -16,8 +16,8 @@ from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError
 from kitchener.ledger.audit.bundle_parts import references
 from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.disk.manifests import fault_at
 from kitchener.ledger.disk.scan import read_lines
-from kitchener.ledger.disk.seals import fault_at
 from kitchener.ledger.disk.trees import SegmentSpan, lines_of, raw_lines, root_of, segments_up_to
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.lines import NO_END, BadLine, EntryBody, Line, shown, split_line
@@ -236,7 +236,7 @@ class Paths(NamedTuple):
 
 
 def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head: tuple[int, str]) -> Paths:
-    """Reads the segments with the entries. Of the other segments it reads only the seals, if these have a root.
+    """Reads the segments with the entries. Of the other segments it reads only the manifests, if these have a root.
 
     Args:
         file: the ledger's file

@@ -147,7 +147,7 @@ def _plan(path: Path, chunk_bytes: int) -> _Plan | None:
 def _cuts(volume: Volume, size: int, chunk_bytes: int) -> Iterator[Mark]:
     """Positions where commits end, taken from the line before each position, which is not verified yet."""
     for part in volume.parts(0, size):
-        if part.seal is not None:
+        if part.manifest is not None:
             mark = _mark(_last_line(volume, part.base, part.end), part.end)
             if mark is None:
                 return  # damage; the last chunk starts before it and will find it

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from kitchener.ledger.disk.seals import Seal, fault_at, seal_path
+from kitchener.ledger.disk.manifests import SegmentManifest, fault_at, manifest_path
 from kitchener.ledger.disk.volume import FIRST_BYTES, LedgerFile, Volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, Mark, shown, split_line
@@ -63,16 +63,16 @@ def verify_range(
         volume: the ledger's files
         end: byte offset where to stop
         progress: called with the offset reached, after each block
-        hashes_files: compare each segment that is read from its first byte with all facts in its seal
+        hashes_files: compare each segment that is read from its first byte with all facts in its manifest
 
     Raises:
         BadLine: the line after `verifier.seq`, at `verifier.offset`, is wrong or missing
-        LedgerDamaged: a segment differs from its seal
+        LedgerDamaged: a segment differs from its manifest
     """
     for part in volume.parts(verifier.offset, end):
-        seal = part.seal
-        sha = sha256() if hashes_files and seal is not None and part.base == verifier.offset else None
-        peaks = Peaks() if sha is not None and seal is not None and seal.tree is not None else None
+        manifest = part.manifest
+        sha = sha256() if hashes_files and manifest is not None and part.base == verifier.offset else None
+        peaks = Peaks() if sha is not None and manifest is not None and manifest.tree is not None else None
         read = volume.read if sha is None else _passing_to(sha.update, volume.read)
         for block in read_blocks(read, verifier.offset, part.end):
             verifier.feed(block)
@@ -81,8 +81,8 @@ def verify_range(
                     peaks.push(leaf_of_line(line))
             if progress is not None:
                 progress(verifier.offset)
-        if seal is not None and part.end - part.base == seal.length:
-            _check_seal(volume, part, seal, verifier, sha.hexdigest() if sha is not None else None, peaks)
+        if manifest is not None and part.end - part.base == manifest.length:
+            _check_manifest(volume, part, manifest, verifier, sha.hexdigest() if sha is not None else None, peaks)
     verifier.end()
 
 
@@ -95,26 +95,26 @@ def _passing_to(take: Callable[[bytes], None], read: ReadBytes) -> ReadBytes:
     return read_on
 
 
-def _check_seal(
-    volume: Volume, part: LedgerFile, seal: Seal, verifier: Verifier, digest: str | None, peaks: Peaks | None
+def _check_manifest(
+    volume: Volume, part: LedgerFile, manifest: SegmentManifest, verifier: Verifier, digest: str | None, peaks: Peaks | None
 ) -> None:
-    """Raises LedgerDamaged if a segment with verified lines differs from its seal."""
+    """Raises LedgerDamaged if a segment with verified lines differs from its manifest."""
     whole = verifier.whole
     found: list[tuple[str, object, object]] = [
-        ("ledger_id", verifier.ledger_id, seal.ledger_id),
-        ("last_seq", whole.seq, seal.last_seq),
-        ("last_chain_hash", f"sha256:{whole.chain}", seal.last_chain_hash),
+        ("ledger_id", verifier.ledger_id, manifest.ledger_id),
+        ("last_seq", whole.seq, manifest.last_seq),
+        ("last_chain_hash", f"sha256:{whole.chain}", manifest.last_chain_hash),
     ]
     if digest is not None:
         first = find_line(volume.read, 1, START._replace(offset=part.base))
         line = split_line(first[1]) if first is not None else None
-        found.append(("first_chain_hash", f"sha256:{line.chain_hash}" if line is not None else "", seal.first_chain_hash))
-        found.append(("sha256", f"sha256:{digest}", seal.sha256))
+        found.append(("first_chain_hash", f"sha256:{line.chain_hash}" if line is not None else "", manifest.first_chain_hash))
+        found.append(("sha256", f"sha256:{digest}", manifest.sha256))
     if peaks is not None:
-        found.append(("tree", hash_text(peaks.root), seal.tree))
+        found.append(("tree", hash_text(peaks.root), manifest.tree))
     for field, expected, written in found:
         if expected != written:
-            raise fault_at(seal_path(volume.path, seal.number), field, str(expected), str(written))
+            raise fault_at(manifest_path(volume.path, manifest.number), field, str(expected), str(written))
 
 
 def ledger_id_of(read: ReadBytes) -> str:

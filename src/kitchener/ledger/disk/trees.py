@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from kitchener.ledger.disk.manifests import SegmentManifest
 from kitchener.ledger.disk.scan import read_lines
-from kitchener.ledger.disk.seals import Seal
 from kitchener.ledger.disk.volume import Volume
 from kitchener.ledger.format.lines import NO_END, NO_HASH, START, BadLine, Mark, follow
 from kitchener.ledger.format.tree import LedgerTree, Peaks, hash_bytes, leaf_of_line
@@ -22,19 +22,19 @@ class SegmentSpan(NamedTuple):
     """Where the file begins, bytes from the ledger's start."""
     before: str
     """Chain hash before the first entry, hex digits."""
-    seal: Seal | None
-    """The seal of a finished segment; None: the current file."""
+    manifest: SegmentManifest | None
+    """The manifest of a finished segment; None: the current file."""
 
 
 def segments_up_to(volume: Volume, seq: int) -> list[SegmentSpan]:
     """The files of a ledger whose last entry would be `seq`."""
     found, base, before = list[SegmentSpan](), 0, NO_HASH
-    for seal in volume.seals:
-        if seal.first_seq > seq:
+    for manifest in volume.manifests:
+        if manifest.first_seq > seq:
             return found
-        found.append(SegmentSpan(seal.first_seq, min(seal.last_seq, seq), base, before, seal))
-        base, before = base + seal.length, seal.last_chain_hash.removeprefix("sha256:")
-    first = volume.sealed_seq + 1
+        found.append(SegmentSpan(manifest.first_seq, min(manifest.last_seq, seq), base, before, manifest))
+        base, before = base + manifest.length, manifest.last_chain_hash.removeprefix("sha256:")
+    first = volume.finished_seq + 1
     return [*found, SegmentSpan(first, seq, base, before, None)] if first <= seq else found
 
 
@@ -72,10 +72,10 @@ def lines_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> Iterator[t
 
 
 def root_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> bytes:
-    """The root over a segment's lines: from its seal if the seal has one, otherwise from the lines."""
-    seal = segment.seal
-    if seal is not None and seal.tree is not None and seal.last_seq == segment.last:
-        return hash_bytes(seal.tree)
+    """The root over a segment's lines: from its manifest if the manifest has one, otherwise from the lines."""
+    manifest = segment.manifest
+    if manifest is not None and manifest.tree is not None and manifest.last_seq == segment.last:
+        return hash_bytes(manifest.tree)
     peaks = Peaks()
     for _, leaf in lines_of(volume, ledger_id, segment):
         peaks.push(leaf)
@@ -83,7 +83,7 @@ def root_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> bytes:
 
 
 def tree_of(volume: Volume, ledger_id: str, seq: int) -> LedgerTree:
-    """The tree of a verified ledger whose last entry would be `seq`; trusts the roots in its seals."""
+    """The tree of a verified ledger whose last entry would be `seq`; trusts the roots in its manifests."""
     tree, segments = LedgerTree(ledger_id), segments_up_to(volume, seq)
     for segment in segments[:-1]:
         tree.add_segment(segment.last, root_of(volume, ledger_id, segment))
@@ -104,7 +104,7 @@ def resumed(volume: Volume, ledger_id: str, seq: int, frontier: Sequence[str]) -
 
 
 def extend(tree: LedgerTree, volume: Volume, after: int, to: int, start: Mark = START) -> None:
-    """Adds the lines of the entries from `after` + 1 to `to`. Reads the lines only, no roots in seals.
+    """Adds the lines of the entries from `after` + 1 to `to`. Reads the lines only, no roots in manifests.
 
     Args:
         tree: has the lines up to `after`
@@ -113,7 +113,7 @@ def extend(tree: LedgerTree, volume: Volume, after: int, to: int, start: Mark = 
         to: number of the last entry to add
         start: a position before entry `after` + 1
     """
-    ends = {seal.last_seq for seal in volume.seals}
+    ends = {manifest.last_seq for manifest in volume.manifests}
     numbered = enumerate((line for lines in read_lines(volume.read, start.offset, NO_END) for line in lines), start.seq + 1)
     for seq, line in islice(numbered, after - start.seq, to - start.seq):
         if seq - 1 in ends:

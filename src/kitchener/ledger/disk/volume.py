@@ -17,7 +17,15 @@ from typing import Final, NamedTuple, Self
 
 from kitchener.errors import LedgerDamaged, LedgerPathError
 from kitchener.ledger.disk.file_ops import FileOps, check_ledger_file, path_problem, read_or_tell
-from kitchener.ledger.disk.seals import Seal, check_file, fault_at, folder_of, read_seals, seal_path, segment_path
+from kitchener.ledger.disk.manifests import (
+    SegmentManifest,
+    check_file,
+    fault_at,
+    folder_of,
+    manifest_path,
+    read_manifests,
+    segment_path,
+)
 from kitchener.ledger.format.lines import OPENING, BadLine
 
 _OPEN_FILES: Final = 16
@@ -37,14 +45,14 @@ class LedgerFile(NamedTuple):
     """Offset in the ledger where the file begins, bytes."""
     end: int
     """Offset in the ledger where the part ends, bytes."""
-    seal: Seal | None
-    """The seal of a finished segment; None: the current file."""
+    manifest: SegmentManifest | None
+    """The manifest of a finished segment; None: the current file."""
 
 
 class _View(NamedTuple):
     """The files at one moment; replaced as a whole, because a reader may use it at the same time."""
 
-    seals: tuple[Seal, ...]
+    manifests: tuple[SegmentManifest, ...]
     ends: tuple[int, ...]
     """End of each finished segment, bytes from the ledger's start."""
     fd: int
@@ -62,21 +70,21 @@ class Volume:
         path: the current file, which entries are appended to
         ops: the file system
         fd: descriptor of the current file; `close` closes it
-        seals: the seals of the finished segments
+        manifests: the manifests of the finished segments
     """
 
-    def __init__(self, path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> None:
+    def __init__(self, path: Path, ops: FileOps, fd: int, manifests: Sequence[SegmentManifest]) -> None:
         self.path = path
         """The current file, whose name is the ledger's."""
         self._ops = ops
-        self._view = _view(seals, fd)
+        self._view = _view(manifests, fd)
         self._open: OrderedDict[int, int] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
-    def seals(self) -> tuple[Seal, ...]:
-        """The seals of the finished segments, ascending."""
-        return self._view.seals
+    def manifests(self) -> tuple[SegmentManifest, ...]:
+        """The manifests of the finished segments, ascending."""
+        return self._view.manifests
 
     @property
     def base(self) -> int:
@@ -84,10 +92,10 @@ class Volume:
         return self._view.base
 
     @property
-    def sealed_seq(self) -> int:
+    def finished_seq(self) -> int:
         """Number of the last entry in the finished segments, all of which are on disk; 0: there is no segment."""
-        seals = self._view.seals
-        return seals[-1].last_seq if seals else 0
+        manifests = self._view.manifests
+        return manifests[-1].last_seq if manifests else 0
 
     def size(self) -> int:
         """Present length of the whole ledger, bytes."""
@@ -99,23 +107,25 @@ class Volume:
 
         Raises:
             LedgerPathError: the system cannot read the file
-            LedgerDamaged: the segment is missing, or its length differs from its seal
+            LedgerDamaged: the segment is missing, or its length differs from its manifest
         """
         view = self._view
         if offset >= view.base:
             return read_or_tell(self._ops, self.path, view.fd, size, offset - view.base)
         place = bisect_right(view.ends, offset)
-        seal, local = view.seals[place], offset - (view.ends[place - 1] if place else 0)
+        manifest, local = view.manifests[place], offset - (view.ends[place - 1] if place else 0)
         with self._lock:
-            fd = self._segment(seal)
-            return read_or_tell(self._ops, segment_path(self.path, seal.number), fd, min(size, seal.length - local), local)
+            fd = self._segment(manifest)
+            return read_or_tell(
+                self._ops, segment_path(self.path, manifest.number), fd, min(size, manifest.length - local), local
+            )
 
     def parts(self, start: int, end: int) -> Iterator[LedgerFile]:
         """The files that hold the bytes from `start` to `end`, in order; the last part ends at `end`."""
         view, base = self._view, 0
-        for seal, stop in zip(view.seals, view.ends, strict=True):
+        for manifest, stop in zip(view.manifests, view.ends, strict=True):
             if stop > start and base < end:
-                yield LedgerFile(segment_path(self.path, seal.number), base, min(stop, end), seal)
+                yield LedgerFile(segment_path(self.path, manifest.number), base, min(stop, end), manifest)
             base = stop
         if end > base:
             yield LedgerFile(self.path, base, end, None)
@@ -135,8 +145,8 @@ class Volume:
         """Converts an entry's number and offset in the ledger to its file, and the line and byte offset in that file."""
         view = self._view
         place = bisect_right(view.ends, offset)
-        before = view.seals[place - 1] if place else None
-        file = segment_path(self.path, view.seals[place].number) if place < len(view.seals) else self.path
+        before = view.manifests[place - 1] if place else None
+        file = segment_path(self.path, view.manifests[place].number) if place < len(view.manifests) else self.path
         return file, seq - (before.last_seq if before is not None else 0), offset - (view.ends[place - 1] if place else 0)
 
     def is_current(self) -> bool:
@@ -151,12 +161,12 @@ class Volume:
         """Returns when the current file is on disk; finished segments are on disk already."""
         self._ops.sync(self._view.fd)
 
-    def advance(self, seal: Seal, fd: int) -> None:
+    def advance(self, manifest: SegmentManifest, fd: int) -> None:
         """Continues with a new file; the old one is now a finished segment. Only the writer calls this."""
         old = self._view
         with self._lock:
-            self._open[seal.number] = old.fd
-            self._view = _view((*old.seals, seal), fd)
+            self._open[manifest.number] = old.fd
+            self._view = _view((*old.manifests, manifest), fd)
 
     def close(self) -> None:
         """Closes all open files."""
@@ -169,19 +179,19 @@ class Volume:
                 with suppress(OSError):  # the descriptor is closed in any case
                     self._ops.close(fd)
 
-    def _segment(self, seal: Seal) -> int:
-        fd = self._open.get(seal.number)
+    def _segment(self, manifest: SegmentManifest) -> int:
+        fd = self._open.get(manifest.number)
         if fd is None:
-            file = segment_path(self.path, seal.number)
-            check_file(self.path, seal, self._ops)
+            file = segment_path(self.path, manifest.number)
+            check_file(self.path, manifest, self._ops)
             try:
-                fd = self._open[seal.number] = self._ops.open(file, os.O_RDONLY)
+                fd = self._open[manifest.number] = self._ops.open(file, os.O_RDONLY)
             except OSError as error:
                 raise path_problem(file, error) from error
             if len(self._open) > _OPEN_FILES:
                 self._ops.close(self._open.popitem(last=False)[1])
         else:
-            self._open.move_to_end(seal.number)
+            self._open.move_to_end(manifest.number)
         return fd
 
     def __enter__(self) -> Self:
@@ -192,11 +202,11 @@ class Volume:
 
 
 def open_volume(path: Path, ops: FileOps) -> Volume:
-    """Opens a ledger for reading while another process may write it. Checks the seals, and that their segments exist.
+    """Opens a ledger for reading while another process may write it. Checks the manifests, and that their segments exist.
 
     Raises:
         LedgerPathError: the ledger cannot be read
-        LedgerDamaged: a seal or segment is missing, or differs from what was written
+        LedgerDamaged: a manifest or segment is missing, or differs from what was written
     """
     for _ in range(_TRIES):
         try:
@@ -207,46 +217,48 @@ def open_volume(path: Path, ops: FileOps) -> Volume:
         volume = Volume(path, ops, fd, ())
         try:
             check_ledger_file(ops, path, fd)
-            seals, problem = list[Seal](), None
+            manifests, problem = list[SegmentManifest](), None
             try:
-                seals = read_seals(path, ops)
+                manifests = read_manifests(path, ops)
             except LedgerDamaged as error:
                 problem = error
-            # If the name still refers to the file opened before the seals were read, these seals belong to that file.
+            # If the name still refers to the file opened before the manifests were read, these manifests belong to that file.
             if not volume.is_current():
                 volume.close()
                 continue
             if problem is not None:
                 raise problem
-            seals, _ = sorted_out(path, ops, fd, seals)
+            manifests, _ = sorted_out(path, ops, fd, manifests)
         except BaseException:
             volume.close()
             raise
-        return Volume(path, ops, fd, seals)
+        return Volume(path, ops, fd, manifests)
     raise LedgerPathError(str(path), "another file replaces it again and again; try again when no program moves it")
 
 
-def sorted_out(path: Path, ops: FileOps, fd: int, seals: Sequence[Seal]) -> tuple[list[Seal], Seal | None]:
-    """The seals of finished segments, and the draft seal of the current file; None: there is no draft.
+def sorted_out(
+    path: Path, ops: FileOps, fd: int, manifests: Sequence[SegmentManifest]
+) -> tuple[list[SegmentManifest], SegmentManifest | None]:
+    """The manifests of finished segments, and the draft manifest of the current file; None: there is no draft.
 
     A crash or a failure while a segment is being finished leaves a draft. Its entries are still in the current file.
 
     Raises:
         LedgerDamaged: the segments and the file do not belong together
     """
-    if not seals:
+    if not manifests:
         return [], None
     first = _first_seq(path, ops, fd)
-    finished, draft = [*seals], None
-    if first == seals[-1].first_seq:
+    finished, draft = [*manifests], None
+    if first == manifests[-1].first_seq:
         draft = finished.pop()
         size = ops.fstat(fd).st_size
         if size < draft.length:
-            wanted = f"at least {draft.length} bytes, as {seal_path(path, draft.number).name} says"
+            wanted = f"at least {draft.length} bytes, as {manifest_path(path, draft.number).name} says"
             raise fault_at(path, "length", wanted, f"{size} bytes, so an older copy was put in its place", offset=size)
-    for seal in finished:
-        check_file(path, seal, ops)
-        _check_begin(path, seal, ops)
+    for manifest in finished:
+        check_file(path, manifest, ops)
+        _check_begin(path, manifest, ops)
     due = finished[-1].last_seq + 1 if finished else 1
     if first not in (None, due):
         raise fault_at(path, "seq", f"{due}, after the segments in {folder_of(path).name}", str(first))
@@ -263,9 +275,9 @@ def _first_seq(path: Path, ops: FileOps, fd: int) -> int | None:
     return int(digits) if comma and digits.isdigit() and len(digits) < 20 else None
 
 
-def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
-    """Raises LedgerDamaged if a segment's first line does not have the number in its seal."""
-    file = segment_path(path, seal.number)
+def _check_begin(path: Path, manifest: SegmentManifest, ops: FileOps) -> None:
+    """Raises LedgerDamaged if a segment's first line does not have the number in its manifest."""
+    file = segment_path(path, manifest.number)
     try:
         fd = ops.open(file, os.O_RDONLY)
         try:
@@ -274,18 +286,18 @@ def _check_begin(path: Path, seal: Seal, ops: FileOps) -> None:
             ops.close(fd)
     except OSError as error:
         raise path_problem(file, error) from error
-    wanted = f'{{"ledger_id":"{seal.ledger_id}","seq":{seal.first_seq},'
+    wanted = f'{{"ledger_id":"{manifest.ledger_id}","seq":{manifest.first_seq},'
     if not begin.startswith(wanted.encode()):
-        raise fault_at(file, "seq", str(seal.first_seq), begin[: len(wanted) + 8].decode("ascii", "replace"))
+        raise fault_at(file, "seq", str(manifest.first_seq), begin[: len(wanted) + 8].decode("ascii", "replace"))
 
 
 def file_missing(path: Path, ops: FileOps) -> LedgerDamaged | None:
     """The error for a ledger that has finished segments but no current file; None: it has no segments either."""
-    seals = read_seals(path, ops)
-    if not seals:
+    manifests = read_manifests(path, ops)
+    if not manifests:
         return None
-    return fault_at(path, "file", f"the file that continues after entry {seals[-1].last_seq}", "nothing")
+    return fault_at(path, "file", f"the file that continues after entry {manifests[-1].last_seq}", "nothing")
 
 
-def _view(seals: Sequence[Seal], fd: int) -> _View:
-    return _View(tuple(seals), tuple(accumulate(seal.length for seal in seals)), fd)
+def _view(manifests: Sequence[SegmentManifest], fd: int) -> _View:
+    return _View(tuple(manifests), tuple(accumulate(manifest.length for manifest in manifests)), fd)

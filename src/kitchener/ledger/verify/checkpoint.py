@@ -15,8 +15,8 @@ import orjson
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import LedgerDamaged, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, path_problem, write_whole
+from kitchener.ledger.disk.manifests import fault_at
 from kitchener.ledger.disk.scan import find_line, ledger_id_of, verify_range
-from kitchener.ledger.disk.seals import fault_at
 from kitchener.ledger.disk.trees import extend, resumed, tree_of
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import Verifier

@@ -77,7 +77,7 @@ def check_is_crash(volume: Volume, verifier: Verifier, fault: BadLine, end: int,
         LedgerDamaged: durable data is damaged
     """
     whole, read = verifier.whole, volume.read
-    durable_seq = max(durable_seq, volume.sealed_seq)
+    durable_seq = max(durable_seq, volume.finished_seq)
     if whole.seq < durable_seq:
         # A file that ends at the fault is too short. Otherwise the bytes exist and are wrong.
         if verifier.offset == end:

@@ -84,7 +84,7 @@ class Head(NamedTuple):
 def verify_file(
     path: Path | str, *, progress: Callable[[int, int], None] | None = None, public_key: str | None = None
 ) -> VerifyReport:
-    """Verifies a whole ledger: its segments, their seals, the current file, and the signed head beside it, if there is one.
+    """Verifies a whole ledger: its segments, their manifests, the current file, and the signed head beside it, if there is one.
 
     Blocks: call it in a worker thread.
 
@@ -131,7 +131,7 @@ def verify_part(
     *,
     ended: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Verifies a ledger between two positions, and compares every segment between them with its seal.
+    """Verifies a ledger between two positions, and compares every segment between them with its manifest.
 
     Args:
         volume: the ledger's files

@@ -19,14 +19,14 @@ from kitchener.ledger.disk.file_ops import (
     write_all,
 )
 from kitchener.ledger.disk.fork_guard import watch
+from kitchener.ledger.disk.manifests import has_segments, read_manifests
 from kitchener.ledger.disk.scan import ReadBytes, find_line, verify_range
-from kitchener.ledger.disk.seals import has_segments, read_seals
 from kitchener.ledger.disk.volume import Volume, file_missing
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, render_batch, split_line
 from kitchener.ledger.index.index import IndexedState
 from kitchener.ledger.verify.recovery import Recovered, check_is_crash, cut, tail_missing
-from kitchener.ledger.write.segments import RunningHash, make_seal, protect, put_aside, settle_seals, swap
+from kitchener.ledger.write.segments import RunningHash, make_manifest, protect, put_aside, settle_manifests, swap
 from kitchener.logs import get_logger
 
 _log = get_logger(__name__)
@@ -118,17 +118,17 @@ class Journal:
 
     def _finish_segment(self) -> None:
         volume, ops = self.volume, self._ops
-        seal = make_seal(volume, self.ledger_id, self.tip, self._hash.finish(self.tip.offset))
-        following = put_aside(volume, ops, self._identity, seal)
+        manifest = make_manifest(volume, self.ledger_id, self.tip, self._hash.finish(self.tip.offset))
+        following = put_aside(volume, ops, self._identity, manifest)
         try:
             self._guarded(lambda: swap(self.path, ops))
         except BaseException:
             ops.close(following.fd)
             raise
-        volume.advance(seal, following.fd)
+        volume.advance(manifest, following.fd)
         self._fd, self._identity = following
         self._hash, self._not_before = RunningHash(volume), 0
-        protect(self.path, ops, seal.number)
+        protect(self.path, ops, manifest.number)
 
     def _write(self, data: bytes) -> None:
         found, size = self._ops.stat(self.path), self._ops.fstat(self._fd).st_size
@@ -187,7 +187,7 @@ class Journal:
 
     def _make_durable(self, durable_seq: int) -> None:
         """Syncs every entry that the file holds, so that readers see only durable entries."""
-        if self.tip.seq > max(durable_seq, self.volume.sealed_seq) and self._last_commit is not None:
+        if self.tip.seq > max(durable_seq, self.volume.finished_seq) and self._last_commit is not None:
             # After a failed fsync the kernel marks pages clean, and a new fsync skips them; so write the last commit again.
             self._rewrite(self._last_commit, self.tip.offset)
         self._ops.sync(self._fd)
@@ -255,8 +255,8 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
             try:
                 found = ops.stat(path)
                 if (found.st_dev, found.st_ino) == identity:
-                    seals = settle_seals(path, ops, fd, read_seals(path, ops))
-                    return Journal(Volume(path, ops, fd, seals), ops, fd, ledger_id, identity)
+                    manifests = settle_manifests(path, ops, fd, read_manifests(path, ops))
+                    return Journal(Volume(path, ops, fd, manifests), ops, fd, ledger_id, identity)
             except BaseException:
                 ops.close(fd)
                 raise

@@ -1,14 +1,14 @@
-"""Turns a full ledger file into a finished segment: seals it, links it into the segment folder, and starts a new file.
+"""Turns a full ledger file into a finished segment: writes its manifest, links it into the folder, and starts a new file.
 
 After a crash between two steps, the next opening ignores or undoes the steps done so far:
 
 1. create the next file, empty, and lock it, while the current file keeps the ledger's name;
-2. write the seal and sync it;
+2. write the manifest and sync it;
 3. link the current file under a second name, in the folder of segments;
 4. rename the next file to the ledger's name, atomically. Only now is the segment finished.
 
-Until step 4 the seal is a draft: it starts at the first entry of the current file, and readers see that. At every moment the
-ledger's name refers to a file, and some file holds every entry. Blocks, so it runs in a worker thread. Explained in
+Until step 4 the manifest is a draft: it starts at the first entry of the current file, and readers see that. At every moment
+the ledger's name refers to a file, and some file holds every entry. Blocks, so it runs in a worker thread. Explained in
 `docs/ledger.md`.
 """
 
@@ -19,8 +19,16 @@ from typing import NamedTuple
 
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, write_whole
+from kitchener.ledger.disk.manifests import (
+    FORMAT,
+    NO_MANIFEST,
+    SegmentManifest,
+    fault_at,
+    folder_of,
+    manifest_path,
+    segment_path,
+)
 from kitchener.ledger.disk.scan import find_line
-from kitchener.ledger.disk.seals import FORMAT, NO_SEAL, Seal, fault_at, folder_of, seal_path, segment_path
 from kitchener.ledger.disk.trees import root_of, segments_up_to
 from kitchener.ledger.disk.volume import Volume, sorted_out
 from kitchener.ledger.format.lines import START, Mark, split_line
@@ -38,7 +46,7 @@ class RunningHash:
     """The running SHA-256 of a volume's last file; each file has its own.
 
     Written bytes are hashed from memory when they are written. Finishing a file therefore needs no second read, and a change to
-    the file before it is sealed makes file and seal differ. Bytes that the file held when it was opened are read from it.
+    the file before it is finished makes file and manifest differ. Bytes that the file held when it was opened are read from it.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -78,10 +86,10 @@ class NextSegment(NamedTuple):
     """Device and inode of the file."""
 
 
-def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
-    """The seal of a volume's last file, which ends with `tip`."""
-    seals = volume.seals
-    first_seq = volume.sealed_seq + 1
+def make_manifest(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> SegmentManifest:
+    """The manifest of a volume's last file, which ends with `tip`."""
+    manifests = volume.manifests
+    first_seq = volume.finished_seq + 1
     found = find_line(volume.read, 1, START._replace(offset=volume.base))
     line = split_line(found[1]) if found is not None else None
     if line is None or line.seq != first_seq:
@@ -90,29 +98,29 @@ def make_seal(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seal:
         root = root_of(volume, ledger_id, segments_up_to(volume, tip.seq)[-1])
     except LedgerDamaged as fault:
         raise OSError(f"its lines are not what was written: {fault}") from fault
-    return Seal(
+    return SegmentManifest(
         FORMAT,
         ledger_id,
-        len(seals) + 1,
+        len(manifests) + 1,
         first_seq,
         tip.seq,
         f"sha256:{line.chain_hash}",
         f"sha256:{tip.chain}",
         tip.offset - volume.base,
         digest,
-        seals[-1].hash if seals else NO_SEAL,
+        manifests[-1].hash if manifests else NO_MANIFEST,
         hash_text(root),
     )
 
 
-def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Seal) -> NextSegment:
+def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], manifest: SegmentManifest) -> NextSegment:
     """Steps 1 to 3; returns the next file.
 
     Args:
         volume: the ledger's files, with every byte on disk
         ops: the file system
         identity: device and inode of the file to finish
-        seal: the seal of that file
+        manifest: the manifest of that file
 
     Raises:
         OSError: a step failed; the ledger is unchanged
@@ -122,8 +130,8 @@ def put_aside(volume: Volume, ops: FileOps, identity: tuple[int, int], seal: Sea
     fd = _make_next(ops, folder / _NEXT)
     try:
         found = ops.fstat(fd)
-        write_whole(ops, seal_path(path, seal.number), seal.text)
-        segment = segment_path(path, seal.number)
+        write_whole(ops, manifest_path(path, manifest.number), manifest.text)
+        segment = segment_path(path, manifest.number)
         ops.unlink(segment)  # left by an attempt that failed
         ops.link(path, segment)
         linked = ops.stat(segment)
@@ -151,30 +159,30 @@ def protect(path: Path, ops: FileOps, number: int) -> None:
         _log.warning("segment not made read-only", path=str(segment_path(path, number)), reason=str(error))
 
 
-def settle_seals(path: Path, ops: FileOps, fd: int, seals: list[Seal]) -> list[Seal]:
-    """The seals of finished segments. Removes an unfinished segment that a crash left; the ledger's file has its entries.
+def settle_manifests(path: Path, ops: FileOps, fd: int, manifests: list[SegmentManifest]) -> list[SegmentManifest]:
+    """The manifests of finished segments. Removes an unfinished segment that a crash left; the ledger's file has its entries.
 
     Raises:
         LedgerDamaged: the files do not belong together
         OSError: a file cannot be read or removed
     """
-    finished, draft = sorted_out(path, ops, fd, seals)
+    finished, draft = sorted_out(path, ops, fd, manifests)
     if draft is not None:
         segment = segment_path(path, draft.number)
         begin = _digest(ops, fd, draft.length)
         if begin != draft.sha256:
-            name = seal_path(path, draft.number).name
+            name = manifest_path(path, draft.number).name
             raise fault_at(path, "sha256", f"{draft.sha256} over {draft.length} bytes, as {name} says", begin)
         _check_copy(ops, segment, draft)
         ops.unlink(segment)
         ops.sync_directory(folder_of(path))
-        ops.unlink(seal_path(path, draft.number))
+        ops.unlink(manifest_path(path, draft.number))
         ops.sync_directory(folder_of(path))
         _log.warning("unfinished segment undone", path=str(path), number=draft.number)
     return finished
 
 
-def _check_copy(ops: FileOps, segment: Path, draft: Seal) -> None:
+def _check_copy(ops: FileOps, segment: Path, draft: SegmentManifest) -> None:
     """Raises LedgerDamaged if an unfinished segment's file differs from the beginning of the ledger's own file."""
     try:
         fd = ops.open(segment, os.O_RDONLY)

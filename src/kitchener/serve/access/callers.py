@@ -14,6 +14,7 @@ import anyio
 
 from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig, ServeRight, dotted_key
 from kitchener.errors import CallerError, ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.factory import read_secret
 from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
@@ -27,7 +28,6 @@ MIN_KEY_CHARS: Final = 16
 """Shortest key of a client, characters."""
 MIN_TOKEN_SECRET_BYTES: Final = 32
 """Shortest secret of signed subjects, bytes: as long as the hash of HS256."""
-_SOURCE: Final = "configuration"
 _LOCAL: Final = "local"
 
 
@@ -218,21 +218,24 @@ class Callers:
         if not serve.clients:
             if not is_loopback(serve.host):
                 raise ConfigError(
-                    _SOURCE, "serve.host", repr(serve.host), "needs [serve.clients.<name>]: without keys it must be 127.0.0.1"
+                    CONFIGURATION,
+                    "serve.host",
+                    repr(serve.host),
+                    "needs [serve.clients.<name>]: without keys it must be 127.0.0.1",
                 )
             try:
                 check_caller(serve.local_subject, None)
             except CallerError as error:
-                raise ConfigError(_SOURCE, "serve.local_subject", "", str(error)) from None
+                raise ConfigError(CONFIGURATION, "serve.local_subject", "", str(error)) from None
             return cls({}, _local_caller(serve), wrong_keys)
         found: dict[bytes, Caller] = {}
         for name, settings in serve.clients.items():
             at = dotted_key(("serve", "clients", name, "key"))
             secret = read_secret(settings.key, at) or ""
             if len(secret) < MIN_KEY_CHARS:
-                raise ConfigError(_SOURCE, at, "", f"leads to a key of fewer than {MIN_KEY_CHARS} characters")
+                raise ConfigError(CONFIGURATION, at, "", f"leads to a key of fewer than {MIN_KEY_CHARS} characters")
             if _digest(secret) in found:
-                raise ConfigError(_SOURCE, at, "", "leads to a key that another name has")
+                raise ConfigError(CONFIGURATION, at, "", "leads to a key that another name has")
             _check_settings(name, settings, config)
             token_secret = _token_secret(name, settings)
             found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute), token_secret=token_secret)
@@ -283,7 +286,7 @@ def _token_secret(name: str, settings: ServeClientConfig) -> str | None:
     at = dotted_key(("serve", "clients", name, "subject_secret"))
     secret = read_secret(settings.subject_secret, at) or ""
     if len(secret.encode("utf-8", "surrogatepass")) < MIN_TOKEN_SECRET_BYTES:
-        raise ConfigError(_SOURCE, at, "", f"leads to a secret of fewer than {MIN_TOKEN_SECRET_BYTES} bytes")
+        raise ConfigError(CONFIGURATION, at, "", f"leads to a secret of fewer than {MIN_TOKEN_SECRET_BYTES} bytes")
     return secret
 
 
@@ -317,13 +320,13 @@ def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfi
         try:
             check_caller(settings.subject, None)
         except CallerError as error:
-            raise ConfigError(_SOURCE, dotted_key(("serve", "clients", name, "subject")), "", str(error)) from None
+            raise ConfigError(CONFIGURATION, dotted_key(("serve", "clients", name, "subject")), "", str(error)) from None
     classes = config.classes or ("ADMIN",)
     for each in settings.agents:
         if each != "*" and each not in classes:
             known = ", ".join(sorted(classes))
             raise ConfigError(
-                _SOURCE,
+                CONFIGURATION,
                 dotted_key(("serve", "clients", name, "agents")),
                 repr(each),
                 f"no such agent class; there are: {known}",

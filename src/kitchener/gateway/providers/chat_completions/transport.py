@@ -14,6 +14,7 @@ import orjson
 
 from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
@@ -24,7 +25,6 @@ from kitchener.gateway.providers.retry_after import asked_pause_s
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
 
 CONNECT_TIMEOUT_S: Final = 10.0
-_SOURCE: Final = "configuration"
 
 
 class StatusError(Exception):
@@ -165,7 +165,7 @@ def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
     if secret is not None:
         if not secret.isascii() or not secret.isprintable():
             key = dotted_key(("router", "providers", provider_id, "api_key"))
-            raise ConfigError(_SOURCE, key, "", "leads to a key with characters that no HTTP header can carry")
+            raise ConfigError(CONFIGURATION, key, "", "leads to a key with characters that no HTTP header can carry")
         headers["authorization"] = f"Bearer {secret}"
     return headers
 

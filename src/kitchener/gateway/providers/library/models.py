@@ -22,6 +22,7 @@ from pydantic_ai.settings import ModelSettings
 
 from kitchener.config import ProviderConfig, described, dotted_key
 from kitchener.errors import ConfigError, ProviderError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
 from kitchener.gateway.providers.failures import hide
@@ -51,7 +52,6 @@ REMEMBERED_MODELS = 64
 Caching = Literal["marks", "key"]
 """How requests tell a provider's cache what to keep: by marks in the conversation, or by the session as a key."""
 
-_SOURCE = "configuration"
 _NOT_TAKEN = {
     "base_url": URL_NOT_TAKEN,
     "api_key": "the library takes no API key for {0!r}; leave `api_key` out and set what the vendor documents",
@@ -189,12 +189,12 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
         raise unbounded_vendor(vendor_name, config.model, at)
     if vendor_name in ASYNCIO_ONLY_VENDORS and anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         expected = f"the client library of {vendor_name!r} works on asyncio only, and this program runs on trio"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected)
+        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected)
     try:
         vendor_class = infer_provider_class(vendor_name)
     except ValueError:
         expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from None
+        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from None
     if "http_client" not in signature(vendor_class.__init__).parameters:
         raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
@@ -222,7 +222,9 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
         )
     except (UserError, ValueError, TypeError) as error:
         expected = f"the vendor's library refuses this model: {redaction.text(str(error)):.300}"
-        raise ConfigError(_SOURCE, dotted_key((*at, "model")), described(config.model), expected) from hide(error, redaction)
+        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from hide(
+            error, redaction
+        )
 
 
 def _caching(vendor_name: str, config: ProviderConfig) -> Caching | None:
@@ -242,15 +244,15 @@ def _vendor(
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in ("base_url", "api_key"):
         if name in given and name not in accepted:
-            raise ConfigError(_SOURCE, dotted_key((*at, name)), "", _NOT_TAKEN[name].format(config.model))
+            raise ConfigError(CONFIGURATION, dotted_key((*at, name)), "", _NOT_TAKEN[name].format(config.model))
     try:
         vendor = vendor_class(**{name: value for name, value in given.items() if name in accepted})
     except (UserError, ValueError, TypeError) as error:
         redaction = Redaction(wanted["api_key"])
         expected = f"the vendor's library asks for more: {redaction.text(str(error)):.300}"
-        raise ConfigError(_SOURCE, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
+        raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
     if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
-        raise ConfigError(_SOURCE, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
+        raise ConfigError(CONFIGURATION, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
     return vendor
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from kitchener.config import RouterConfig, SettingPath, described, dotted_key
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 
 ASYNCIO_ONLY_VENDORS: Final = frozenset(("bedrock-mantle", "cohere", "mistral"))
 """Vendors whose client needs asyncio. On trio, opening them fails."""
@@ -28,7 +29,7 @@ VENDORS_WITH_CONTENT: Final = frozenset(
 """Vendors of whose models is known that they take images and PDFs. The setting `media_types` says it of others."""
 
 
-def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: str = "configuration") -> None:
+def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: str = CONFIGURATION) -> None:
     """Checks that the answers of every configured vendor can be bounded.
 
     Args:
@@ -45,7 +46,7 @@ def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: 
             raise unbounded_vendor(vendor, provider.model, ("router", "providers", provider_id), source)
 
 
-def unbounded_vendor(vendor: str, model: str | None, at: SettingPath, source: str = "configuration") -> ConfigError:
+def unbounded_vendor(vendor: str, model: str | None, at: SettingPath, source: str = CONFIGURATION) -> ConfigError:
     """Returns the error for a vendor whose library brings its own HTTP client; `at` is the path of the provider's settings."""
     endpoint = OWN_CLIENT_VENDORS.get(vendor)
     remedy = "an OpenAI-compatible endpoint" if endpoint is None else f'`base_url = "{endpoint}"`'

@@ -1,9 +1,9 @@
-"""Reads and checks the seals of a ledger's finished segments, which never change again.
+"""Reads and checks the manifests of a ledger's finished segments, which never change again.
 
 A long ledger consists of segments of about `segment_bytes`. The current file keeps the ledger's name; finished segments lie in
-the folder `<file>.segments` beside it, each with a seal. A seal contains the hash of the seal before, so a single seal cannot
-be swapped, removed or replaced. `volume` reads across segments; `write.segments` makes them. Blocks, so it runs in a worker
-thread. Explained in `docs/ledger.md`.
+the folder `<file>.segments` beside it, each with a manifest in a file `.seal`. A manifest contains the hash of the manifest
+before, so a single one cannot be swapped, removed or replaced. `volume` reads across segments; `write.segments` makes them.
+Blocks, so it runs in a worker thread. Explained in `docs/ledger.md`.
 """
 
 import os
@@ -23,21 +23,24 @@ from kitchener.ledger.format.lines import is_ledger_id, other_bytes
 
 FORMAT: Final = "kitchener-seal/2"
 EARLIER_FORMAT: Final = "kitchener-seal/1"
-"""The format of a seal without `tree`."""
+"""The format of a manifest without `tree`."""
 FOLDER: Final = ".segments"
 """Suffix that turns a ledger's file name into the name of its segment folder."""
-NO_SEAL: Final = "sha256:" + "0" * 64
-"""The field `previous` of the first seal."""
+NO_MANIFEST: Final = "sha256:" + "0" * 64
+"""The field `previous` of the first manifest."""
+_MANIFEST: Final = "seal"
+_SEGMENT: Final = "segment"
+"""Suffixes of the files of a manifest and of its segment."""
 _MAX_BYTES: Final = 16_384
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_NAME = re.compile(r"([0-9]{6,})\.(seal|segment)")
+_NAME = re.compile(rf"([0-9]{{6,}})\.({_MANIFEST}|{_SEGMENT})")
 
 
-class Seal(NamedTuple):
-    """The facts about one segment, as its seal file states them."""
+class SegmentManifest(NamedTuple):
+    """The facts about one segment, as its manifest file states them."""
 
     format: str
-    """`kitchener-seal/2`, or `/1` of a seal without `tree`"""
+    """`kitchener-seal/2`, or `/1` of a manifest without `tree`"""
     ledger_id: str
     """Name of the ledger."""
     number: int
@@ -55,18 +58,18 @@ class Seal(NamedTuple):
     sha256: str
     """`sha256:` and 64 hex digits over the segment's file."""
     previous: str
-    """`sha256:` and 64 hex digits over the file of the seal before; 64 zeros in the first seal."""
+    """`sha256:` and 64 hex digits over the file of the manifest before; 64 zeros in the first manifest."""
     tree: str | None = None
-    """Root of the Merkle tree over the segment's lines (`format.tree`); None: an earlier version wrote the seal."""
+    """Root of the Merkle tree over the segment's lines (`format.tree`); None: an earlier version wrote the manifest."""
 
     @property
     def text(self) -> bytes:
-        """The content of the seal's file: canonical JSON and LF."""
+        """The content of the manifest's file: canonical JSON and LF."""
         return canonical_bytes({name: value for name, value in self._asdict().items() if value is not None}) + b"\n"
 
     @property
     def hash(self) -> str:
-        """`sha256:…` over the seal's file; the next seal's `previous`."""
+        """`sha256:…` over the manifest's file; the next manifest's `previous`."""
         return f"sha256:{sha256(self.text).hexdigest()}"
 
 
@@ -75,18 +78,18 @@ def folder_of(path: Path) -> Path:
     return path.with_name(path.name + FOLDER)
 
 
-def seal_path(path: Path, number: int) -> Path:
-    """The file of a ledger's n-th seal."""
-    return folder_of(path) / f"{number:06d}.seal"
+def manifest_path(path: Path, number: int) -> Path:
+    """The file of a ledger's n-th manifest."""
+    return folder_of(path) / f"{number:06d}.{_MANIFEST}"
 
 
 def segment_path(path: Path, number: int) -> Path:
     """The file of a ledger's n-th segment."""
-    return folder_of(path) / f"{number:06d}.segment"
+    return folder_of(path) / f"{number:06d}.{_SEGMENT}"
 
 
-def read_seals(path: Path, ops: FileOps) -> list[Seal]:
-    """The seals of a ledger, ascending. Checks that there is no gap and that each seal has the hash of the one before.
+def read_manifests(path: Path, ops: FileOps) -> list[SegmentManifest]:
+    """The manifests of a ledger, ascending. Checks that there is no gap and that each manifest has the hash of the one before.
 
     Does not read the segments.
 
@@ -95,10 +98,10 @@ def read_seals(path: Path, ops: FileOps) -> list[Seal]:
         ops: the file system
 
     Raises:
-        LedgerDamaged: a seal is missing, or differs from what was written
-        LedgerPathError: a seal cannot be read
+        LedgerDamaged: a manifest is missing, or differs from what was written
+        LedgerPathError: a manifest cannot be read
     """
-    tries = 3  # a writer may create or remove the last seal while the folder is listed
+    tries = 3  # a writer may create or remove the last manifest while the folder is listed
     while True:
         tries -= 1
         try:
@@ -113,19 +116,19 @@ def has_segments(path: Path, ops: FileOps) -> bool:
     return any(_numbers(path, ops).values())
 
 
-def _read_all(path: Path, ops: FileOps) -> list[Seal]:
+def _read_all(path: Path, ops: FileOps) -> list[SegmentManifest]:
     numbers = _numbers(path, ops)
-    seals: list[Seal] = []
-    for number in range(1, max(numbers["seal"] | numbers["segment"], default=0) + 1):
-        if number not in numbers["seal"]:
-            raise fault_at(seal_path(path, number), "file", f"the seal of segment {number}", "nothing")
-        seals.append(_read(path, number, seals, ops))
-    return seals
+    manifests: list[SegmentManifest] = []
+    for number in range(1, max(numbers[_MANIFEST] | numbers[_SEGMENT], default=0) + 1):
+        if number not in numbers[_MANIFEST]:
+            raise fault_at(manifest_path(path, number), "file", f"the manifest of segment {number}", "nothing")
+        manifests.append(_read(path, number, manifests, ops))
+    return manifests
 
 
 def _numbers(path: Path, ops: FileOps) -> dict[str, set[int]]:
-    """The numbers of the existing files: of seals under `seal`, of segments under `segment`."""
-    numbers: dict[str, set[int]] = {"seal": set(), "segment": set()}
+    """The numbers of the existing files by suffix: manifests under `seal`, segments under `segment`."""
+    numbers: dict[str, set[int]] = {_MANIFEST: set(), _SEGMENT: set()}
     try:
         names = ops.list_directory(folder_of(path))
     except FileNotFoundError:
@@ -139,25 +142,27 @@ def _numbers(path: Path, ops: FileOps) -> dict[str, set[int]]:
     return numbers
 
 
-def check_file(path: Path, seal: Seal, ops: FileOps) -> os.stat_result:
+def check_file(path: Path, manifest: SegmentManifest, ops: FileOps) -> os.stat_result:
     """The status of a segment's file, after a check of existence, type and length only.
 
     Raises:
         LedgerDamaged: the file is missing, is not a regular file, or has another length
         LedgerPathError: the system refuses to report its status
     """
-    file = segment_path(path, seal.number)
+    file = segment_path(path, manifest.number)
     try:
         found = ops.stat(file)
     except FileNotFoundError:
-        raise fault_at(file, "file", f"segment {seal.number} of {seal.ledger_id}, {seal.length} bytes", "nothing") from None
+        raise fault_at(
+            file, "file", f"segment {manifest.number} of {manifest.ledger_id}, {manifest.length} bytes", "nothing"
+        ) from None
     except OSError as error:
         raise path_problem(file, error) from error
     if not stat.S_ISREG(found.st_mode):
         raise fault_at(file, "file", "a regular file", "something else")
-    if found.st_size != seal.length:
-        shorter = min(found.st_size, seal.length)
-        raise fault_at(file, "length", f"{seal.length} bytes", f"{found.st_size} bytes", offset=shorter)
+    if found.st_size != manifest.length:
+        shorter = min(found.st_size, manifest.length)
+        raise fault_at(file, "length", f"{manifest.length} bytes", f"{found.st_size} bytes", offset=shorter)
     return found
 
 
@@ -166,8 +171,8 @@ def fault_at(path: Path, field: str, expected: str, found: str, *, line: int = 1
     return LedgerDamaged(str(path), line=line, offset=offset, field=field, expected=expected, found=found)
 
 
-def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal:
-    file = seal_path(path, number)
+def _read(path: Path, number: int, before: Sequence[SegmentManifest], ops: FileOps) -> SegmentManifest:
+    file = manifest_path(path, number)
     try:
         fd = ops.open(file, os.O_RDONLY)
         try:
@@ -177,40 +182,46 @@ def _read(path: Path, number: int, before: Sequence[Seal], ops: FileOps) -> Seal
         finally:
             ops.close(fd)
     except FileNotFoundError:
-        raise fault_at(file, "file", f"the seal of segment {number}", "nothing") from None
+        raise fault_at(file, "file", f"the manifest of segment {number}", "nothing") from None
     except OSError as error:
         raise path_problem(file, error) from error
-    seal = _parsed(data)
-    if seal is None or seal.text != data:
-        raise fault_at(file, "framing", "a seal as it was written", other_bytes(len(data)))
+    manifest = _parsed(data)
+    if manifest is None or manifest.text != data:
+        raise fault_at(file, "framing", "a manifest as it was written", other_bytes(len(data)))
     last = before[-1] if before else None
     for field, expected, found in (
-        ("number", number, seal.number),
-        ("ledger_id", last.ledger_id if last is not None else seal.ledger_id, seal.ledger_id),
-        ("previous", last.hash if last is not None else NO_SEAL, seal.previous),
-        ("first_seq", last.last_seq + 1 if last is not None else 1, seal.first_seq),
+        ("number", number, manifest.number),
+        ("ledger_id", last.ledger_id if last is not None else manifest.ledger_id, manifest.ledger_id),
+        ("previous", last.hash if last is not None else NO_MANIFEST, manifest.previous),
+        ("first_seq", last.last_seq + 1 if last is not None else 1, manifest.first_seq),
     ):
         if expected != found:
             raise fault_at(file, field, str(expected), str(found))
-    return seal
+    return manifest
 
 
-def _parsed(data: bytes) -> Seal | None:
+def _parsed(data: bytes) -> SegmentManifest | None:
     try:
         fields: object = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(fields, dict) or set(fields) | {"tree"} != set(Seal._fields):
+    if not isinstance(fields, dict) or set(fields) | {"tree"} != set(SegmentManifest._fields):
         return None
-    seal = Seal(**fields)
-    numbers = (seal.number, seal.first_seq, seal.last_seq, seal.length)
-    hashes = (seal.first_chain_hash, seal.last_chain_hash, seal.sha256, seal.previous, fields.get("tree", NO_SEAL))
+    manifest = SegmentManifest(**fields)
+    numbers = (manifest.number, manifest.first_seq, manifest.last_seq, manifest.length)
+    hashes = (
+        manifest.first_chain_hash,
+        manifest.last_chain_hash,
+        manifest.sha256,
+        manifest.previous,
+        fields.get("tree", NO_MANIFEST),
+    )
     is_one = (
-        seal.format == (FORMAT if "tree" in fields else EARLIER_FORMAT)
-        and isinstance(seal.ledger_id, str)
-        and is_ledger_id(seal.ledger_id)
+        manifest.format == (FORMAT if "tree" in fields else EARLIER_FORMAT)
+        and isinstance(manifest.ledger_id, str)
+        and is_ledger_id(manifest.ledger_id)
         and all(type(each) is int and each > 0 for each in numbers)
-        and seal.first_seq <= seal.last_seq
+        and manifest.first_seq <= manifest.last_seq
         and all(isinstance(each, str) and _HASH.fullmatch(each) for each in hashes)
     )
-    return seal if is_one else None
+    return manifest if is_one else None
