@@ -156,7 +156,7 @@ def _answers(items: Sequence[Mapping[str, object]]) -> list[SpokenAnswer]:
             continue
         approval_id, is_approved, reason = each.get("approval_request_id"), each.get("approve"), each.get("reason")
         if not isinstance(approval_id, str) or not isinstance(is_approved, bool) or not isinstance(reason, str | None):
-            raise RequestRefused(400, "invalid_request", f"{_ANSWER}: expected approval_request_id, approve, and optionally reason")
+            raise RequestRefused(400, "invalid_request", f"{_ANSWER}: expected approval_request_id, approve, optionally reason")
         found.append(SpokenAnswer(is_approved, approval_id, (reason or "").strip()))
     return found[::-1]
 
