@@ -49,7 +49,7 @@ from kitchener.schemas.compiled_schemas import stranger_schema
 
 
 class HasResult(Protocol):
-    """The outcome of running a turn."""
+    """An outcome with the result of a turn."""
 
     @property
     def result(self) -> TurnResult:

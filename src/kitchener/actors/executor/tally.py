@@ -101,7 +101,7 @@ class CostTally:
 
     @property
     def _tokens_left(self) -> int:
-        """The rest of the work order's budget, of which input from a cache takes nothing."""
+        """Tokens left of the work order's budget. Input from a cache does not count."""
         return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
 
     def within_budget(self, shown: ShownResult) -> ShownResult:

@@ -46,7 +46,7 @@ _RULES: Final[Mapping[str, str]] = {
     "after_untrusted": "the turn had read text of an untrusted source",
     "client": "nobody: the client that brought the tool runs it",
 }
-"""The origin of a request that is not a rule of the settings."""
+"""Texts for reasons to wait that are not rules of the settings."""
 
 
 @app.command(name="list")

@@ -112,7 +112,7 @@ class ChatContext:
         return state, resolve_active(state, ruleset_of(past.config))
 
     def _hint(self) -> str:
-        """The hint for a class that has none."""
+        """How to turn on the Context Authority, if the class has it off."""
         config = self.supervisor.config
         return "" if config.context_mode == "enforce" else f"; {how_to_turn_on(self.supervisor.agent_class)}"
 

@@ -121,7 +121,7 @@ def _kind(view: TurnView, entity_id: str) -> str:
 
 
 def _said(view: TurnView, found: Explanation) -> list[str]:
-    """Its text, shortened."""
+    """The text of the item, shortened."""
     placed = find_placed(view.projection, found.entity_id) if view.projection is not None else None
     state, name = view.state, found.entity_id
     if placed is not None:

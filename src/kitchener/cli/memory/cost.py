@@ -25,7 +25,7 @@ class Learning(NamedTuple):
 
     namespace: str
     signal_id: str
-    """The learned line as stored."""
+    """The signal's id, as stored."""
     gate_ts: str
 
 

@@ -188,7 +188,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
 
 
 class _WorkOrderRow(TypedDict):
-    """The state of a work order."""
+    """One work order of a turn, with its state."""
 
     wo_id: str
     wo_type: str | None

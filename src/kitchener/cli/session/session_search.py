@@ -56,7 +56,7 @@ class SessionRow(TypedDict):
     turns: int
     ended: bool
     found: NotRequired[list[FoundTurn]]
-    """A session with the turns that have the words, oldest first."""
+    """The turns that have the words, oldest first; absent: no words were given."""
 
 
 @dataclass(frozen=True, slots=True)

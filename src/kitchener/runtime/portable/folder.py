@@ -328,7 +328,7 @@ def _manifest(path: Path, data: bytes) -> Manifest:
 
 
 def _check_owner(file: Path, manifest: Manifest, entry: FolderEntry) -> None:
-    """Refuses a folder with entries of more than one subject."""
+    """Refuses an entry that belongs to another subject, session or namespace than the folder's."""
     if entry.entry_type == SIGNER_DECLARED:
         return
     where, payload = entry.line.entry_id, entry.payload

@@ -15,7 +15,7 @@ from kitchener.serve.access.guard import caller_of
 from kitchener.serve.access.request_subject import RequestSubjects
 
 _POLL_S: Final = 0.02
-"""Longest wait for an abort, which takes one commit."""
+"""Seconds between two checks whether an aborted turn has ended. An abort takes one commit."""
 
 
 class FoundSession(NamedTuple):
