@@ -1,4 +1,4 @@
-"""What a turn does when it may not ask the model, or when HO1 itself is broken: it says so, on record, and never raises."""
+"""A turn that may not call the model, or whose HO1 is broken, says so on record and never raises."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The shortest way to type each call works as it stands: docs/runtime.md, docs/memory.md."""
+"""The shortest form of each call works (docs/runtime.md, docs/memory.md)."""
 
 import copy
 import json

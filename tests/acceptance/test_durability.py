@@ -1,4 +1,4 @@
-"""The moment between a turn's last entry and the disk's answer: the reply waits for it, and nothing undoes the turn."""
+"""Between a turn's last entry and its commit, the reply waits for the disk, and nothing undoes the turn."""
 
 import threading
 from collections.abc import Iterator

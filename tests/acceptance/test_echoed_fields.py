@@ -1,4 +1,4 @@
-"""What an endpoint sends with tool requests and wants back: Google's signatures and the thoughts of DeepSeek and Moonshot."""
+"""Fields that an endpoint sends with tool calls and wants back: Google's signatures, the thoughts of DeepSeek and Moonshot."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

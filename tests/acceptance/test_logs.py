@@ -1,4 +1,4 @@
-"""What goes wrong in a turn is logged without a word of what was said (docs/runtime.md).
+"""Errors in a turn are logged without any text of the conversation (docs/runtime.md).
 
 A marker stands in the message, in a tool's arguments, in what the model answers, and in the words of every error that is raised
 on the way. Lines above DEBUG say what failed and where in the code, and name ids.

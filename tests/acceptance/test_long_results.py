@@ -1,4 +1,4 @@
-"""A long result of a tool is whole on record, and a model reads it page by page. The claims stand in docs/tools.md."""
+"""A long result of a tool is recorded whole, and a model reads it page by page (docs/tools.md)."""
 
 from pathlib import Path
 from typing import Any

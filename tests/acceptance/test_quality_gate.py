@@ -1,4 +1,4 @@
-"""Whether a reply may stand: the verdict itself, and what follows from it in a turn."""
+"""The verdict of the quality gate on a reply, and its consequences in a turn."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which provider and model each work order of a turn reaches: by the tag of its type, by the tags and models of its class.
+"""The provider and model of each work order of a turn: by the tag of its type, by the tags and models of its class.
 
 The rules are those of `docs/gateway.md`; everything here goes through `open_runtime`, and the ledgers say the same.
 """

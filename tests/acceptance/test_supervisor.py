@@ -1,4 +1,4 @@
-"""HO2 from outside: what a message becomes, in the result, in the work orders that HO1 is given, and on record."""
+"""HO2 from outside: the result of a message, the work orders that HO1 gets, and the record."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""Whatever tools or models do in the tool loop, the turn ends in a reply that the model has written, and replays the same."""
+"""Whatever tools or models do in the tool loop, the turn ends with a reply of the model, and its replay is identical."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path

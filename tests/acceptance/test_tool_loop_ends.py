@@ -1,4 +1,4 @@
-"""Every end of the tool loop is a reply: the model is told why it cannot go on, and answers. See docs/tools.md."""
+"""The tool loop always ends with a reply: the model reads why it cannot continue, and answers (docs/tools.md)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A running tool says how far it is, to those who watch the turn. The claims stand in docs/tools.md."""
+"""A running tool reports its progress to listeners of the turn (docs/tools.md)."""
 
 import threading
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""What a caller wants in place of text: a validated object, repaired, retried, streamed and replayed. See docs/turn.md."""
+"""An object in place of a reply's text: validated, repaired, retried, streamed and replayed (docs/turn.md)."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A disk that fails: the caller is told, nothing that was acknowledged is lost, and what is kept still verifies."""
+"""If a disk fails, the caller is told, no acknowledged turn is lost, and the remaining ledger still verifies."""
 
 import errno
 from pathlib import Path

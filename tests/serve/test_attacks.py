@@ -1,4 +1,4 @@
-"""The attacks of `make load`, with few connections: the statuses that they may get, and a client beside them that is served.
+"""The attacks of `make load`, with few connections: their statuses, and another client that is served meanwhile.
 
 Over real connections, on asyncio only: the server's own library runs nowhere else.
 """

@@ -1,4 +1,4 @@
-"""A root that was copied while turns ran is restored elsewhere: it verifies, replays and goes on (docs/operations.md).
+"""A root that was copied while turns ran is restored elsewhere: it verifies, replays and can be continued (docs/operations.md).
 
 One event loop: what is copied are files.
 """

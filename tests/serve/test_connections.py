@@ -1,4 +1,4 @@
-"""How many connections a server takes depends on the files that the system lets it open (docs/server.md)."""
+"""A server accepts as many connections as the system's limit of open files allows (docs/server.md)."""
 
 import resource
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Requests that are made from `/openapi.json`, right ones and wrong ones, get answers as it says (docs/server.md)."""
+"""Valid and invalid requests made from `/openapi.json` get the answers that it describes (docs/server.md)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A server that is told to stop answers those that it has, and loses nothing (docs/server.md)."""
+"""A server that is told to stop answers its running requests, and loses nothing (docs/server.md)."""
 
 import signal
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""The task that looks after all streams outlives each of them, however short it is: with it, the server would end.
+"""The task that checks all streams outlives even the shortest of them; if the task ended, the server would end.
 
 And a stream that has sent all its pieces ends, whatever else was to be written.
 """

@@ -1,4 +1,4 @@
-"""A server whose ledgers take no more entries says so, and refuses what it could not record (docs/server.md)."""
+"""A server whose ledgers take no more entries says so, and refuses requests that it could not record (docs/server.md)."""
 
 import errno
 from pathlib import Path

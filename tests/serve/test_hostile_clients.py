@@ -1,4 +1,4 @@
-"""Clients that send what no client should, over real connections: they get an error or nothing, and disturb nobody.
+"""Hostile clients over real connections: they get an error or nothing, and disturb no other client.
 
 The server's own library runs on asyncio only, and so do these tests.
 """

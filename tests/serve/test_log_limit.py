@@ -1,4 +1,4 @@
-"""Clients that send what is no request fill no log (docs/server.md)."""
+"""Clients that send invalid requests cannot fill the log (docs/server.md)."""
 
 import logging
 import re

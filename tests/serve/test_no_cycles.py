@@ -1,4 +1,4 @@
-"""A request's objects are freed when it is answered, with its body and what its turn was asked."""
+"""A request's objects, its body and its turn's arguments are freed when it is answered."""
 
 from collections import Counter
 from pathlib import Path

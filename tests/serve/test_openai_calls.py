@@ -1,4 +1,4 @@
-"""What programs do with the official Python client, on both event loops: objects, lists, streams, errors (docs/server.md)."""
+"""Calls of the official Python client, on both event loops: objects, lists, streams, errors (docs/server.md)."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Errors become the documented answers, and the page shows settings that work (docs/server.md)."""
+"""Errors become the documented answers, and the settings on the page are valid (docs/server.md)."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What existing chat clients send, captured or as in their sources, finds the right session and makes no turn of what is none.
+"""Requests of existing chat clients, captured or built from their sources, find the right session, and utility calls make no
+turn.
 
 Each step of `recorded/*.json` is a request; `headers` of the file are those of every step. `session` labels the session that
 must answer: the same label means the same one, and null means none. `reply` is what the model says. `calls` are the functions

@@ -1,4 +1,4 @@
-"""A request that is refused for what it brings leaves nothing: no session, no entry, no file and no key (docs/server.md)."""
+"""A request that is refused for its content leaves nothing: no session, no entry, no file and no key (docs/server.md)."""
 
 import base64
 from collections.abc import Callable, Mapping

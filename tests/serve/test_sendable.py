@@ -1,4 +1,4 @@
-"""What a model says can always be sent, in every form of an answer: the reply that replaces it comes to its end."""
+"""Every text of a model can be sent, in every form of an answer."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams write what has come at common beats, and at once where nothing waits (docs/server.md)."""
+"""Streams write the text that has arrived at common beats, and at once if nothing waits (docs/server.md)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

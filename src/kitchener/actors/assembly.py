@@ -56,7 +56,7 @@ def _text_only(provider_id: str | None, model_id: str | None, domain_tags: tuple
 
 @dataclass(frozen=True, slots=True)
 class ComponentKinds:
-    """The classes of the components of an agent class. Telemetry has its own, which also tell what they do."""
+    """The classes of the components of an agent class. Telemetry has its own classes, which also report what they do."""
 
     runner: Callable[..., TurnRunner] = TurnRunner
     turn_memory: Callable[..., TurnMemory] = TurnMemory
@@ -141,7 +141,7 @@ class GivenParts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What decides in an agent class, and what shapes its requests."""
+    """The policy of an agent class, and the sources of its requests."""
 
     ruleset_hash: str
     version: int
@@ -175,7 +175,7 @@ class Components:
     authority: ContextAuthority | None
     """Decides what a model sees; None if `context_mode` is "off"."""
     sources: RequestSources
-    """What shapes requests. Recorded before the first turn."""
+    """The sources of requests. Recorded before the first turn."""
     content: ContentIntake
     """Takes images and files of messages."""
     checks: RequestChecks

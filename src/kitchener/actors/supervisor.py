@@ -103,7 +103,7 @@ class HO2Supervisor:
         self._runner, self._consolidations, self._approvals = parts.runner, parts.consolidations, parts.approvals
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._checks, self.content = parts.checks, parts.content_checks
-        """`content` checks a message and what it brings before there is a session for it."""
+        """`content` checks a message and its content before its session exists."""
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
@@ -266,7 +266,7 @@ class HO2Supervisor:
         )
 
     async def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
-        """Refuses a tool call that waits, like `approve`. The model is told the reason and replies."""
+        """Denies a waiting tool call, like `approve`. The model reads the reason and replies."""
         return await self.answer_approval(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
 
     async def answer_approval(
@@ -281,13 +281,13 @@ class HO2Supervisor:
     async def answer_client_calls(
         self, outputs: Mapping[str, ClientOutput | Json], *, listener: UpdateListener | None = None
     ) -> TurnResult | None:
-        """Gives the outputs of calls that the caller has made, durably, and returns the result of the turn that goes on.
+        """Records the outputs of calls that the caller has made, and returns the result of the continued turn.
 
         None: others wait. The same outputs given again return the same result.
 
         Args:
             outputs: what the tools returned, or a `ClientOutput`, by ids of `TurnResult.client_calls` of one work order
-            listener: is awaited with each update of the turn that goes on; None: nobody wants them
+            listener: is awaited with each update of the continued turn; None: no updates
 
         Raises:
             UnknownApproval, ApprovalAnswered, CallerError: there is no such call, or it does not take this output
@@ -473,7 +473,7 @@ class HO2Supervisor:
             CALLING_CHAIN.reset(token)
 
     def _result_after(self, outcome: TurnOutcome | None) -> TurnResult | None:
-        """The result of a turn that went on, for the caller; None: it waits for further answers."""
+        """The result of a continued turn, for the caller; None: it waits for further answers."""
         if outcome is not None:
             self._consolidations.start(outcome.gates)
         return outcome.result if outcome is not None else None

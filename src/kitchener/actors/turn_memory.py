@@ -109,7 +109,7 @@ class OpenGates(NamedTuple):
     signal_ids: tuple[str, ...]
     """Signals whose gate is open, with ids in the form that ledgers store."""
     gate_ts: str | None
-    """As of when the gates were read, ISO time: that of the turn's last signal entry; None: the turn gave no signal."""
+    """The time at which the gates were read, ISO time: that of the turn's last signal entry; None: the turn gave no signal."""
     positions: Mapping[str, int]
     """Ledger positions up to which the gates were read."""
 

@@ -62,7 +62,7 @@ _EXIT_CODES: Final = (
 )
 
 _LINGER_S: Final = 1.0
-"""How long to wait for other threads to end after a command, seconds."""
+"""Longest wait for other threads to end after a command, seconds."""
 
 _HELP = """Run LLM agents and record every decision.
 

@@ -8,13 +8,13 @@ NEGATIVE: Final = 1
 USAGE: Final = 2
 """The command line, the input or the settings are wrong; nothing was started."""
 BLOCKED: Final = 3
-"""Several intents compete, so nothing can be shown before somebody chose."""
+"""Several intents compete, so nothing can be shown before one is chosen."""
 INVALID: Final = 4
 """An intent or a work order has an impossible life, on record or as it was asked for."""
 DIVERGED: Final = 5
 """A replay came out otherwise than it was recorded."""
 DAMAGED: Final = 6
-"""A ledger is not what was written."""
+"""A ledger does not verify."""
 LOCKED: Final = 7
 """Another process writes the ledger, and does not take the request."""
 INTERRUPTED: Final = 130

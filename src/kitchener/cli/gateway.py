@@ -132,7 +132,7 @@ def _cost_row(found: tuple[tuple[str, str], Spending]) -> dict[str, object]:
 
 
 async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -> dict[tuple[str, str], Spending]:
-    """What the answered calls used, by provider and model, the most input first; rules are no model.
+    """The tokens of answered calls, by provider and model, the most input first; rules are no model.
 
     Raises:
         NotOnRecord: there are none

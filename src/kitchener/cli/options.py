@@ -69,7 +69,7 @@ class Options:
             return load_config(self.config, root=self.root)
 
     def load_checked(self) -> LoadedConfig:
-        """As `load`, and what the settings refer to is there: for commands that are about to run an agent."""
+        """As `load`, and checks what the settings refer to: for commands that run an agent."""
         loaded = self.load()
         check_config(loaded.config, source=loaded.source)
         if str(loaded.base_dir) not in sys.path:
@@ -116,7 +116,8 @@ def listens(config: RuntimeConfig) -> bool:
 
 
 _PREFIXES: Final = {"session": ("SES-", "CONS-"), "turn": ("T-", "WO-")}
-"""How ids begin. In some commands the pseudo-session of a consolidation stands for a session, and its work order for a turn."""
+"""The prefixes of ids. Some commands accept the pseudo-session of a consolidation for a session, and its work order for a
+turn."""
 
 
 class MayBeLast(NamedTuple):

@@ -80,7 +80,7 @@ def replay(
 
 
 class _ReplayJob(NamedTuple, Generic[R]):
-    """What is to be done with the sessions of an agent class."""
+    """The replays of an agent class's sessions."""
 
     sessions: Callable[[], Awaitable[list[str]]]
     do: Callable[[str], Awaitable[R]]

@@ -1,4 +1,4 @@
-"""Turns a command line that cannot be understood into one line: what is wrong, what was likely meant, whose help says more.
+"""Turns a usage error into one line: the error, the likely correction, and the help text to read.
 
 `app.py` prints it. Values that a command refuses after it began are errors of that command.
 """

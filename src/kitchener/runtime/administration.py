@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 async def administer(config: RuntimeConfig, operation: Operation[R]) -> R:
-    """Carries an operation out, and returns what it returns.
+    """Runs an operation, in the process that has the root open or else here, and returns its result.
 
     Args:
         config: the whole configuration, with absolute paths

@@ -83,7 +83,7 @@ class RuntimeParts:
     injected: RuntimeArguments
     gateway: LLMGateway
     models: PromptGateway
-    """What executors ask: the gateway, or the gateway within the limits of `[spending]`."""
+    """The gateway of the executors, with the limits of `[spending]` if there are any."""
     limiter: TurnLimiter
     active_text: ActiveText
     sealer: Sealer | None
@@ -248,7 +248,7 @@ class Agent:
 def _resources_of(
     shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]], kinds: ComponentKinds
 ) -> SharedResources:
-    """What the supervisor of a class shares with the others of its runtime."""
+    """The objects that the supervisor of a class shares with the others of its runtime."""
     return SharedResources(
         limits=shared.config.limits,
         limiter=shared.limiter,

@@ -33,7 +33,7 @@ class ContentFault(NamedTuple):
 
 
 class ContentReport(NamedTuple):
-    """What the images and files of a root are like."""
+    """The state of the images and files of a root."""
 
     parts: int
     """Number of entries that name a part, without entries of erased subjects."""
@@ -81,7 +81,7 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
 
     Raises:
         LedgerLocked: a process has the ledgers open, and may be about to name such a file
-        LedgerPathError: the directory is a link, and what is behind it may be another root's
+        LedgerPathError: the directory is a link, so its files may belong to another root
     """
     directory = ContentStore(config.plane_root, None).directory
     if directory.is_symlink():
@@ -105,7 +105,7 @@ async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> t
 
     Args:
         config: the whole configuration
-        store: the only one that turns put content into; it keeps what an entry is about to name
+        store: the one store that turns use; it keeps files that an entry is about to name
 
     Raises:
         LedgerDamaged: a ledger cannot be read

@@ -1,6 +1,6 @@
 """Erases a subject: destroys the subject's key, deactivates what was learned, and records both in every ledger.
 
-The order makes it safe. First a note in the keyring marks the erasure as started; from then on the key counts as destroyed.
+The steps have a safe order. First a note in the keyring marks the erasure as started; from then on the key counts as destroyed.
 Then the key is destroyed, images, files and vectors of embeddings are removed, the ledgers record the erasure, and the note is
 removed. No ledger thus records an erasure while the data can still be read. The next start or the next call completes an
 interrupted erasure. Explained in `docs/erasure.md`.

@@ -153,7 +153,7 @@ def check_config(
         environ: where `env:NAME` references are looked up
 
     Raises:
-        ConfigError: the first reference that leads nowhere; a key's value is never shown
+        ConfigError: names the first reference that cannot be resolved, and never shows a key's value
     """
     for name, agent in config.agents.items():
         # Settings made by hand may leave `agent_class` at its default.
@@ -213,7 +213,7 @@ class _Layers:
     def add(
         self, tables: Mapping[str, object], base: Path, *, origin: str | None = None, at: SettingPath | None = None
     ) -> None:
-        """Lays `tables` over what is there, with their relative paths meant from `base`."""
+        """Merges `tables` into the given ones, which they override. Their relative paths are relative to `base`."""
         _merge(self.data, {key: _absolute(value, (key,), base) for key, value in tables.items()})
         if origin is not None:
             for place in [at] if at else _leaves(tables):
@@ -268,7 +268,7 @@ def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[t
 
 
 def _location(parts: list[str], data: Mapping[str, object]) -> SettingPath:
-    """Where a variable points. Keys are lower case; a table that is there already is found whatever its case is.
+    """The setting that a variable names. Keys are lower case; a table that is there already is found whatever its case is.
 
     `AGENTS__ADMIN__…` needs that exception, and so does a provider that the file calls `Local`.
     """
@@ -283,10 +283,10 @@ def _location(parts: list[str], data: Mapping[str, object]) -> SettingPath:
 
 
 def _typed(text: str, at: SettingPath, name: str) -> object:
-    """The text itself where text is wanted, else what it means as JSON (`5`, `true`, `["a", "b"]`)."""
+    """The text itself if the setting is text, else its JSON value (`5`, `true`, `["a", "b"]`)."""
     annotation = annotation_at(RuntimeConfig, at)
     if annotation is None:
-        # Raised from here, since a misspelt variable would otherwise appear as a table that nobody wrote.
+        # Raised here, because a misspelt variable would otherwise appear as a table that nobody wrote.
         known = replacement_of(RuntimeConfig, at) or (
             "is no setting; `kitchener config schema` lists them, with `__` between the keys"
         )
@@ -354,7 +354,7 @@ def _home(path: str | Path) -> Path:
 
 
 def _join(base: Path, path: str) -> str:
-    # Not `resolve`: a symlink stays what it is, and the ledger says what it thinks of it.
+    # Not `resolve`: a symlink is kept, and the ledger decides whether to accept it.
     return os.path.abspath(base / _home(path))
 
 

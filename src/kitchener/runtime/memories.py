@@ -31,7 +31,7 @@ async def open_memories(
     Args:
         config: the whole configuration, with absolute paths
         clock: the time of day
-        sealer: encrypts what was learned; None: it is stored in plain text
+        sealer: encrypts learned lines; None: they are stored in plain text
 
     Raises:
         LedgerError: a ledger is damaged, locked, or cannot be at its path

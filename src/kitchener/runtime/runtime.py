@@ -133,7 +133,8 @@ class Runtime:
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
 
     async def begin_from(self, earlier: SpokenConversation, *, subject_id: str, agent_class: str = "ADMIN") -> SessionId:
-        """Starts a session with what was said before elsewhere, and returns its id. The messages are recorded as imported.
+        """Starts a session with messages of an earlier conversation elsewhere, and returns its id. The messages are recorded as
+        imported.
 
         The same conversation of the same subject gives the same session; a `title` of its own makes it another one.
 
@@ -242,7 +243,7 @@ class Runtime:
                     agent.supervisor.erasure.bar(begun.subject_id)
 
     async def _spent_since(self, subject_id: str, since: datetime) -> Spent:
-        """What a subject has used since a time, in all agent classes."""
+        """The use of a subject since a time, in all agent classes."""
         total = NOTHING
         for agent_class in supervisors_ledgers(self.config):
             agent = self._agent(agent_class, is_on_record=True)
@@ -282,7 +283,7 @@ class Runtime:
         return agent
 
     def _check_room(self, agent_class: str) -> None:
-        """Refuses a class that nobody configured while as many of those are open as may be: callers may choose the names."""
+        """Refuses a class without settings once `max_agent_classes` of them are open, because callers may choose the names."""
         configured, limit = {"ADMIN", *self.config.classes}, self.config.limits.max_agent_classes
         if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
             raise CallerError(

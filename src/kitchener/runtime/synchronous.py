@@ -55,7 +55,7 @@ class SyncRuntime:
             deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
             idempotency_key: a message sent again with the same key runs one turn only
             parts: images and files of the message, see `ImagePart` and `FilePart`
-            speaker: the name of the person who says the message, where several talk; None: the subject
+            speaker: the name of the person who wrote the message, in a conversation of several; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
             client_tools: tools that the caller runs; `answer_client_calls` takes their outputs
@@ -102,18 +102,18 @@ class SyncRuntime:
         answered_by: str | None = None,
         message: str | None = None,
     ) -> TurnResult | None:
-        """Allows a tool call that waits, and returns the result of the turn that goes on, as `HO2Supervisor.approve`."""
+        """Approves a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.approve`."""
         supervisor = self.runtime.supervisor(self._agent_class)
         given = partial(supervisor.approve, arguments=arguments, answer=answer, scope=scope)
         return self.call(partial(given, answered_by=answered_by, message=message), approval_id)
 
     def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
-        """Refuses a tool call that waits, and returns the result of the turn that goes on, as `HO2Supervisor.deny`."""
+        """Denies a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.deny`."""
         supervisor = self.runtime.supervisor(self._agent_class)
         return self.call(partial(supervisor.deny, answered_by=answered_by), approval_id, reason)
 
     def answer_client_calls(self, outputs: Mapping[str, ClientOutput | Json]) -> TurnResult | None:
-        """Gives the outputs of a turn's `client_calls`, and returns the result of the turn that goes on, as
+        """Gives the outputs of a turn's `client_calls`, and returns the result of the continued turn, as
         `HO2Supervisor.answer_client_calls`."""
         return self.call(self.runtime.supervisor(self._agent_class).answer_client_calls, outputs)
 

@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 
 
 class KitchenerServer:
-    """A server that is ready to be asked. Made by `open_server`.
+    """A server that is ready for requests. Made by `open_server`.
 
     Args:
         runtime: runs the agents
@@ -64,7 +64,7 @@ class KitchenerServer:
         self.write_failure: LedgerWriteError | None = None
         """Why the ledgers take no more entries; None: they do."""
         self.unwritable: Final = anyio.Event()
-        """Set when the ledgers take no more entries: the server refuses all requests, and somebody has to end it."""
+        """Set when the ledgers take no more entries: the server then refuses all requests, and its owner must end it."""
         subjects = RequestSubjects(config, clock)
         sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, subjects)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
@@ -105,7 +105,7 @@ class KitchenerServer:
         """The ASGI application."""
 
     async def look_after(self) -> None:
-        """Looks after the open streams, and when they write, until `close`."""
+        """Paces and checks the open streams until `close`."""
         with self._open:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._turns.run)
@@ -119,15 +119,15 @@ class KitchenerServer:
         self.unwritable.set()
 
     def close(self) -> None:
-        """Cancels what still runs."""
+        """Cancels the turns and streams that still run."""
         self._turns.stop_all()
         self._open.cancel()
 
     async def drain(self) -> bool:
-        """Refuses new requests, and returns when those that run are answered and their turns are on record.
+        """Refuses new requests, and returns when the running ones are answered and their turns are recorded.
 
-        Turns that are not ready within `limits.shutdown_grace_s` are cancelled, which is recorded, and their clients are told.
-        Where nothing can be recorded any more, they are cancelled at once.
+        Turns that take longer than `limits.shutdown_grace_s` are cancelled on record, and their clients are told. If nothing
+        can be recorded any more, they are cancelled at once.
 
         Returns:
             whether all turns were ready in time
@@ -201,7 +201,7 @@ def open_listener(config: ServeConfig) -> socket.socket:
     """A socket that listens where the settings say; the caller closes it.
 
     Raises:
-        ConfigError: the address is none of this machine, or something listens there
+        ConfigError: the address does not belong to this machine, or is in use
     """
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]

@@ -1,4 +1,4 @@
-"""HTTP connections that need few writes, and that a client cannot hold open or keep busy without sending requests.
+"""Handles HTTP connections with few writes, so that no client can hold one open or keep it busy without sending requests.
 
 What is written within one step of the event loop becomes one write: a call of the system costs more than most of what is
 written. A connection whose request does not arrive in time is closed, and where too many are open, the one that has waited
@@ -16,13 +16,13 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _MOST_BYTES: Final = 65_536
-"""What may wait, bytes; more is written at once, so that the transport can hold the writer back."""
+"""Bytes that may wait; more is written at once, so that the transport can pause the writer."""
 _FEW_BYTES: Final = 16_384
 """Bytes of a request before its chunks are too small."""
 _LEAST_TAKEN: Final = 16_384
 """Bytes that a client takes within the time for it, if so many wait."""
 _BYTES_A_LINE: Final = 64
-"""Fewest bytes for each end of a line in a longer request that comes in chunks."""
+"""Fewest bytes for each line end in a longer request that comes in chunks."""
 _OTHER_FILES: Final = 512
 """Open files that are kept for ledgers, providers and MCP servers."""
 _FEWEST: Final = 16
@@ -62,12 +62,12 @@ class JoinedWrites:
             self.flush()
 
     def close(self) -> None:
-        """Writes what waits, and closes."""
+        """Writes the waiting bytes, and closes."""
         self.flush()
         self._transport.close()
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Writes the waiting bytes."""
         if self._waiting:
             data = b"".join(self._waiting)
             self._waiting, self._bytes = [], 0
@@ -114,7 +114,7 @@ def connections_within(wanted: int) -> int:
 
 
 def connection_class(most: int, head_timeout_s: float, write_timeout_s: float) -> type[asyncio.Protocol]:
-    """What handles the connections of one server.
+    """Handles the connections of one server.
 
     Args:
         most: connections at once
@@ -180,7 +180,7 @@ class _ClientConnection(H11Protocol):
         self._bytes = self._lines = 0
         if self.transport.is_closing():
             return
-        if self.conn.their_state is h11.SEND_BODY:  # the client goes on sending what nobody wants
+        if self.conn.their_state is h11.SEND_BODY:  # the client continues to send bytes that nobody reads
             self._await_head()
         elif self.conn.their_state is h11.IDLE:
             self._kept[self] = None  # uvicorn's own timer ends a connection on which nothing comes

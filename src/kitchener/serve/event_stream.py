@@ -1,6 +1,6 @@
 """Answers a request while its turn runs: whole, or as a stream of server-sent events, until the client goes away.
 
-It knows connections, not what is said on them. Explained in `docs/server.md`.
+It knows connections, but not the content of events. Explained in `docs/server.md`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 COMMENT: Final = b": keep-alive\n\n"
 OPEN_STREAMS: Final = "kitchener.open_streams"
-"""Where the scope of a request has the `OpenStreams` of its server."""
+"""The key of a request's scope under which it has the `OpenStreams` of its server."""
 _GRAIN: Final = 0.1
 """Shortest time between two looks at all streams, as a part of the shortest limit."""
 STREAM_HEADERS: Final = [
@@ -173,7 +173,7 @@ class OpenStreams:
 
     @contextmanager
     def holding(self, stream: EventStream) -> Iterator[None]:
-        """Looks after a stream until the block ends."""
+        """Checks a stream while the block runs."""
         self._open[stream] = None
         self._opened.set()
         try:

@@ -1,8 +1,8 @@
 """Bounds the warnings and errors that clients can cause, so that a client who causes one with each request cannot fill the
 disk.
 
-What is left out is counted, and told once the minute has ended, at the latest when the server stops. The first lines of each
-kind are logged whole. It knows loggers and records, not requests.
+Lines beyond the limit are counted, and the count is logged when the minute has ended, at the latest when the server stops. The
+first lines of each kind are logged whole. It knows loggers and records, not requests.
 """
 
 import logging
@@ -21,7 +21,7 @@ from kitchener.logs import RECORD_FILTERS
 _MINUTE_S: Final = 60.0
 _SERVER: Final = "kitchener.serve."
 _KIND_FIELDS: Final = ("error", "address")
-"""Fields of an event that tell what went wrong, and so make lines of one text different kinds."""
+"""Fields of an event with the cause of an error. Lines of one text with different causes are of different kinds."""
 MAX_KINDS: Final = 1_024
 """Kinds of lines in a minute that are told apart by their fields, too."""
 

@@ -1,4 +1,4 @@
-"""The operations of the server in one table, from which come its routes and its OpenAPI description."""
+"""Lists the operations of the server in one table, from which its routes and its OpenAPI description are made."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -24,7 +24,7 @@ _ALWAYS: Final = (400, 401, 403, 404, 408, 413, 415, 421, 429, 500, 503)
 
 
 Answering = Callable[[Request], Awaitable[ASGIApp]]
-"""Takes a request, and gives what answers it."""
+"""Takes a request and returns the application that answers it."""
 
 
 class Parameter(NamedTuple):
@@ -45,7 +45,7 @@ class Served(NamedTuple):
     summary: str
     answer: Answering
     right: ServeRight | None = None
-    """What the key must allow; None: any key will do."""
+    """The right that the key must have; None: any key will do."""
     body: type[BaseModel] | None = None
     parameters: tuple[Parameter, ...] = ()
     status: int = 200

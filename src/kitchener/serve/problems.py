@@ -103,7 +103,7 @@ class RequestRefused(KitchenerError):
 
 
 class Problem(NamedTuple):
-    """What a client is told of an error."""
+    """The answer of the server to an error."""
 
     status: int
     code: ProblemCode
@@ -153,7 +153,7 @@ _PASSING_CODES: Final[tuple[ProblemCode, ...]] = ("session_busy",)
 
 # The first class that fits decides, so subclasses stand before their bases. `docs/server.md` has this table.
 STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, ProblemCode], ...]] = (
-    # Whose session it is would say that it exists.
+    # Another answer would reveal that the session exists.
     ((UnknownSession, SessionMismatch), 404, "session_not_found"),
     ((UnknownApproval,), 404, "approval_not_found"),
     ((UnknownSubject, UnknownArtifact, NotOnRecord), 404, "not_found"),
@@ -174,7 +174,7 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, ProblemCo
 
 
 def problem_of(error: Exception, asked_for: str = "this") -> Problem:
-    """What a client is told of an error. A failure of the server is logged by its class and its place, without its text.
+    """The answer of the server to an error. A failure of the server is logged by its class and its place, without its text.
 
     Args:
         error: what ended the request

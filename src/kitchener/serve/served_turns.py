@@ -1,7 +1,7 @@
 """Runs the turns of requests in tasks of the server, so that a turn outlives its client's connection.
 
-A turn has one reader: its client's connection, or a task of the server that keeps what it reads. If the client goes, the turn
-goes on or is cancelled, as `serve.client_gone` says. This module knows nothing of HTTP. Explained in `docs/server.md`.
+A turn has one reader: its client's connection, or a task of the server that keeps the updates. If the client disconnects, the
+turn continues or is cancelled, as `serve.client_gone` says. This module knows nothing of HTTP. Explained in `docs/server.md`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -128,7 +128,7 @@ class ServedTurn:
         return self.done.is_set() and self._error is None and not self._results
 
     def leave(self) -> None:
-        """Says that the client has gone."""
+        """Notes that the client has disconnected."""
         self._has_client = False
         if not self._is_kept:
             self.stop_reading()
@@ -136,7 +136,7 @@ class ServedTurn:
             self._scope.cancel()
 
     def stop_reading(self) -> None:
-        """Says that nobody takes updates any more; the turn does not wait for room then."""
+        """Notes that nobody takes updates any more; the turn then no longer waits for room."""
         self._has_reader = False
         self._room.set()
 
@@ -182,7 +182,7 @@ class ServedTurn:
         self._results.append(await begin())
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs the turn to its end, and keeps what came of it."""
+        """Runs the turn to its end, and keeps its outcome."""
         try:
             with self._scope:
                 await work()
@@ -201,7 +201,7 @@ class ServedTurn:
 
     def _count(self) -> None:
         if isinstance(self._error, CallerError):
-            return  # the request was refused for what it says: there is no turn, and an operator has nothing to look after
+            return  # the request was refused for its content: there is no turn, and nothing for an operator to do
         self._counts.turn_s.add(anyio.current_time() - self._began)
         result = self._results[0] if self._results else None
         end: ServedEnd = "failed" if self._error is not None else "completed" if self._results else "stopped"
@@ -222,7 +222,7 @@ class ServedTurns:
     def __init__(self, tasks: TaskGroup, capacity: int, text_interval_s: float, *, cancels: bool, counts: ServerCounts) -> None:
         self._tasks, self._capacity, self._cancels = tasks, capacity, cancels
         self.counts = counts
-        """What came of the turns so far; the server counts its answers in it, too."""
+        """Counts of the turns so far; the server counts its answers in it, too."""
         self._running: dict[str, list[ServedTurn]] = {}
         self._pace = TextPace(text_interval_s, self._running.__len__)
 

@@ -19,12 +19,12 @@ from kitchener.serve.log_limit import limited
 _log = get_logger(__name__)
 
 SPARE_CONNECTIONS: Final = 256
-"""Connections beyond `serve.max_requests`, which may ask for health or be told to come again. Further ones get 503 unread."""
+"""Connections beyond `serve.max_requests`, for requests for health and for refusals. Further ones get 503 unread."""
 _HEADER_BYTES: Final = 65_536
 """Longest head of a request, bytes."""
 _IDLE_S: Final = 75
 _LAST_REQUESTS_S: Final = 0.5
-"""How long clients that are connected may still send a request, seconds: those that just do could not know better."""
+"""How long connected clients may still send a request, seconds: a client that is just sending cannot know of the shutdown."""
 
 OnSignal = Callable[[Callable[[signal.Signals], bool | None]], AbstractAsyncContextManager[None]]
 """Calls its argument at SIGINT and SIGTERM; a second one ends the process."""
@@ -39,7 +39,7 @@ class _QuietServer(uvicorn.Server):
 
 
 async def _leave_to_the_next(running: uvicorn.Server) -> None:
-    """Takes no connection any more, and closes each one that there is after its answer, or if it is idle."""
+    """Accepts no more connections, and closes each open one after its answer, or at once if it is idle."""
     for each in running.servers:
         each.close()
     # Every second uvicorn makes the headers that it adds to answers anew, out of those of its settings.

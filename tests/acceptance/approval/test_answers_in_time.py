@@ -1,4 +1,4 @@
-"""What ends a request besides an answer: time, a changed tool, a turn that was cut off (docs/approval.md)."""
+"""Ends of a request without an answer: expiry, a changed tool, a turn that was cut off (docs/approval.md)."""
 
 from pathlib import Path
 

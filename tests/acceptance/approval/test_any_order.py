@@ -1,4 +1,4 @@
-"""Whatever two people ask and answer, in whatever order, with restarts between: an effect happens once, if allowed."""
+"""Two people ask and answer in any order, with restarts between: an effect happens once, and only if it is allowed."""
 
 from collections import Counter
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""A tool call waits for a person: asked, answered, made once, replayed. The claims stand in docs/approval.md."""
+"""A tool call that waits for a person: asked, answered, made once, replayed (docs/approval.md)."""
 
 from collections.abc import Mapping
 from pathlib import Path

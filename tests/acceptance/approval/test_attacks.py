@@ -1,4 +1,4 @@
-"""What an attacker tries against approval and trust. The claims stand in docs/approval.md."""
+"""Attacks against approval and trust (docs/approval.md)."""
 
 from functools import partial
 from pathlib import Path

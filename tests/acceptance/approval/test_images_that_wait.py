@@ -1,4 +1,4 @@
-"""Images and files of a message whose tool calls wait for a person: the turn that goes on shows them again."""
+"""The turn that continues after an approval shows the message's images and files again."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who asks, by which rule, and what changes once a turn has read text of strangers. The claims stand in docs/approval.md."""
+"""Rules that make a call wait, and their change once a turn has read untrusted text (docs/approval.md)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A turn brings tools that its caller runs: offered, called, answered, gone on with, replayed. Claimed in docs/tools.md."""
+"""Tools that the caller of a turn runs: offered, called, answered, continued, replayed (docs/tools.md)."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What a turn is shown of its session's past: gathered within budgets, hashed, and failing open."""
+"""Attention gathers a session's past within budgets, hashes it, and fails open."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Histories that tempt a policy to guess: what is live, active and shown follows from explicit events alone."""
+"""Histories that tempt a policy to guess: liveness, activity and visibility follow from explicit events alone."""
 
 from typing import Any
 

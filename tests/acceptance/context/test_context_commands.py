@@ -1,4 +1,4 @@
-"""What stops `kitchener context project`: threads between which nobody decided, and a life that cannot have been."""
+"""Problems that stop `kitchener context project`: undecided conflicts between intents, and impossible lifecycles."""
 
 from pathlib import Path
 from typing import Any

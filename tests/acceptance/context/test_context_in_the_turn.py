@@ -1,4 +1,4 @@
-"""The Context Authority in running conversations: what the model is shown, what is on record, what a shadow leaves alone."""
+"""The Context Authority in running conversations: the context shown, the record, and shadows that change nothing."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the context shows as a stub can be read in full, by the built-in tool; explained in docs/context.md."""
+"""An item shown as a stub can be read in full by the built-in tool (docs/context.md)."""
 
 import re
 from collections.abc import Callable

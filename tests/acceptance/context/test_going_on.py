@@ -1,4 +1,5 @@
-"""A conversation goes on: replies close nothing, messages reopen what messages closed, and the newest turns stay in view."""
+"""A conversation continues: replies close nothing, messages reopen intents that messages closed, and the newest turns stay
+visible."""
 
 from collections.abc import Mapping
 from pathlib import Path

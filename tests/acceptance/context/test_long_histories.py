@@ -1,4 +1,4 @@
-"""What a turn costs does not depend on how much was said before it: the work is counted, not timed (`docs/context.md`)."""
+"""The cost of a turn does not depend on the length of its history: the work is counted, not timed (`docs/context.md`)."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the Context Authority decided is signed where a key is configured, and costs nothing where none is (docs/proof.md)."""
+"""Decisions of the Context Authority are signed if a key is configured, and cost nothing otherwise (docs/proof.md)."""
 
 from pathlib import Path
 

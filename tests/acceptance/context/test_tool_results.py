@@ -1,4 +1,4 @@
-"""A tool's result of an earlier turn that no reply repeated is there for later turns: bounded, explained, of one subject."""
+"""Later turns see a tool's result that no reply has repeated: bounded, explained, and within one subject."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""How long a signal waits after consolidations that failed: doubling, up to a bound, on the event loop's clock.
+"""The wait of a signal after failed consolidations: doubling, up to a bound, on the event loop's clock.
 
 Under a clock that moves only when told to, which is trio's; the turns before and after run as ever.
 """

@@ -1,4 +1,4 @@
-"""A turn with long-term memory: what it recalls before it answers, and what its subject teaches by it.
+"""A turn with long-term memory: the lines that it recalls before the reply, and the signals that it logs.
 
 Explained in docs/memory.md.
 """

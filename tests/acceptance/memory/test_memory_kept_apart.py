@@ -1,4 +1,4 @@
-"""What long-term memory never does: run where it is off, feed itself, cross subjects, become an instruction, or cost a reply.
+"""Long-term memory never runs where it is off, feeds itself, crosses subjects, becomes an instruction, or costs a reply.
 
 Explained in docs/memory.md.
 """

@@ -1,4 +1,4 @@
-"""Whatever a turn took from its memory stands in its record, and the record alone gives it again; see docs/memory.md."""
+"""A turn records all that it read from memory, and the record alone reproduces it (docs/memory.md)."""
 
 from pathlib import Path
 from typing import Any

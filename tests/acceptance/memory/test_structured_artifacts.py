@@ -1,4 +1,4 @@
-"""Artifacts: what an overlay says of itself, when it speaks, and what became of it, as of any moment (docs/memory.md)."""
+"""Artifacts: the fields of an overlay, when it is shown, and its state as of any moment (docs/memory.md)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Long-term memory is connected, not only built: what stands in the configuration file is all that a program has to say.
+"""Long-term memory needs nothing but the configuration file.
 
 Explained in docs/memory.md.
 """

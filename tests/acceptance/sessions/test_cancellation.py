@@ -1,4 +1,4 @@
-"""A turn may be cut off anywhere; afterwards nothing is open, nothing is doubled, and the session goes on."""
+"""A turn may be cut off anywhere; afterwards nothing is open, nothing is doubled, and the session can be continued."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

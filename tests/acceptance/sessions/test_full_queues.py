@@ -1,4 +1,4 @@
-"""A slow model fills the queue of its lane in the gateway; what has no room at its deadline is overloaded, on record."""
+"""A slow model fills the queue of its lane in the gateway; a turn without room at its deadline is overloaded, on record."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""A runtime that ends: running turns may finish, what cannot is aborted on record, and nobody waits for ever."""
+"""When a runtime closes, running turns may finish, the others are aborted on record, and no caller waits for ever."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A message may name the person who said it: on record, in what is shown, ranked and replayed (docs/sessions.md)."""
+"""A message may name its speaker, which is recorded, shown, ranked and replayed (docs/sessions.md)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A turn told as it happens: what a reader has been shown is in the end what stands in the ledger."""
+"""A turn is streamed as it happens, and the text shown at its end is the reply in the ledger."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who gets in, and what is refused before anything is started (docs/server.md)."""
+"""Requests that are admitted, and those that are refused before anything is started (docs/server.md)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What counts for `max_requests` and `schema_ms_per_minute` of a key (docs/server.md)."""
+"""The requests and turns that count for `max_requests` and `schema_ms_per_minute` of a key (docs/server.md)."""
 
 from collections.abc import Mapping
 from itertools import count

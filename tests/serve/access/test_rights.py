@@ -1,4 +1,4 @@
-"""What each right reaches: every operation with every right, and the table that says so (docs/server.md)."""
+"""The operations of each right: every operation with every right, compared with the table in docs/server.md."""
 
 import re
 from collections.abc import Mapping

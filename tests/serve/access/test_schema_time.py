@@ -1,4 +1,4 @@
-"""What checks against the schemas of requests count for the key that sent them (docs/server.md, `schema_ms_per_minute`)."""
+"""Checks against the schemas of requests count for the key that sent them (docs/server.md, `schema_ms_per_minute`)."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A front end that signs whom it acts for, as Open WebUI does (docs/server.md)."""
+"""A front end that signs the subject that it acts for, as Open WebUI does (docs/server.md)."""
 
 from pathlib import Path
 from typing import Any

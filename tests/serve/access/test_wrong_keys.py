@@ -1,4 +1,4 @@
-"""An address that tries keys is held back, and those with a good key are not (docs/server.md)."""
+"""An address that tries keys is slowed down, and clients with a good key are not (docs/server.md)."""
 
 from pathlib import Path
 from typing import Any

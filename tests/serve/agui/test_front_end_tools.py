@@ -1,4 +1,5 @@
-"""Tools that a front end runs: calls without a result, runs that go on with outputs, threads that stay one (docs/server.md)."""
+"""Tools that a front end runs: calls without a result, runs that continue with outputs, threads that keep one session
+(docs/server.md)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Inputs that forge, flood or break: each is refused by name, and nothing of another subject is told (docs/server.md)."""
+"""Forged, flooding and broken inputs: each is refused by name, and reveals nothing of another subject (docs/server.md)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever the updates of turns are, their events are a valid run that shows the reply (docs/server.md)."""
+"""Any updates of turns become events of a valid run that shows the reply (docs/server.md)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a client claims is compared with the turns in memory, or with the ledger; both say the same (docs/server.md)."""
+"""A claimed history is compared with the turns in memory or with the ledger, with the same result (docs/server.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path

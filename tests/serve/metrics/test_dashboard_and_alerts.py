@@ -1,4 +1,4 @@
-"""The dashboard and the alerts ask for metrics and labels that a server has (docs/operations.md).
+"""The dashboard and the alerts use metrics and labels that a server has (docs/operations.md).
 
 `promtool check rules operations/alerts.yaml` checks the same file with the real parser, by hand.
 """

@@ -1,4 +1,4 @@
-"""What an operator reads of a server (docs/server.md)."""
+"""The metrics that an operator reads of a server (docs/server.md)."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a key is told that it reaches and allows (docs/server.md)."""
+"""The subject, agents and rights that a key is shown (docs/server.md)."""
 
 from pathlib import Path
 

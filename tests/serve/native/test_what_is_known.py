@@ -1,4 +1,4 @@
-"""Why a turn was shown what it was, the memory of a subject, and erasure, over HTTP (docs/server.md)."""
+"""Explanations of a turn's context, the memory of a subject, and erasure, over HTTP (docs/server.md)."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The web chat as files: what a browser is sent, what it may load, that nothing in it makes markup of text (docs/server.md).
+"""The files of the web chat: what they contain, what they may load, and that no text becomes markup (docs/server.md).
 
 `make doors` drives it in a browser: `test_page_in_browser.py`.
 """

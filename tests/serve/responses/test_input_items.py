@@ -1,4 +1,4 @@
-"""What a response was made from, page by page, and why a response cannot be deleted (docs/server.md)."""
+"""The input items of a response, page by page, and why a response cannot be deleted (docs/server.md)."""
 
 from pathlib import Path
 from typing import Any

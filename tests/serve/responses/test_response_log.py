@@ -1,4 +1,4 @@
-"""What is kept of ended responses is bounded by its bytes, too: a reply in small pieces is many times as long as its text."""
+"""The logs of ended responses are also bounded in bytes: a reply in small pieces is many times as long as its text."""
 
 from kitchener.serve.responses.response_log import ResponseLog, ResponseLogs
 from kitchener.serve.responses.response_objects import ResponseHead

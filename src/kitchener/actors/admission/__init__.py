@@ -1,1 +1,1 @@
-"""What a message passes before its turn: checks, content, idempotency, the queue."""
+"""Handles a message before its turn: checks, content, idempotency, the queue."""

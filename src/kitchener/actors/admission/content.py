@@ -1,7 +1,7 @@
 """Reads, checks and stores the images and files of a message, and refuses those that the model does not accept.
 
 `supervisor.py` reads them before anything is started, `admission.py` refuses them on record, and `turn.py` stores and records
-them as its turn begins. A replay passes what is on record and reads no bytes. Explained in `docs/content.md`.
+them as its turn begins. A replay passes the recorded parts and reads no bytes. Explained in `docs/content.md`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Checks a message and what it brings, before there is a session for it: a message that is refused then leaves nothing behind.
+"""Checks a message and its content before its session exists, so that a refused message leaves nothing behind.
 
 A server asks this before it looks for the session of a request. `requests.py` has the rules, `content.py` reads images and
 files. Explained in `docs/turn.md`.
@@ -21,7 +21,7 @@ from kitchener.schemas.compiled_schemas import SchemaBudget
 
 
 class MessageContent(NamedTuple):
-    """What a message brings besides its text, checked. `handle_turn` and `stream_turn` take the fields as they are."""
+    """The checked content of a message besides its text. `handle_turn` and `stream_turn` take the fields as they are."""
 
     parts: tuple[ReadPart, ...] = ()
     output: OutputSchema | None = None

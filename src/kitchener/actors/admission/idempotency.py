@@ -21,7 +21,7 @@ from kitchener.records.turn import TurnCall, TurnResult
 
 
 class KeyOwner(NamedTuple):
-    """What an idempotency key belongs to. Equal keys of different owners are different keys."""
+    """The owner of an idempotency key. Equal keys of different owners are different keys."""
 
     kind: Literal["session", "subject"]
     """Recorded as `idempotency_scope`."""
@@ -30,7 +30,7 @@ class KeyOwner(NamedTuple):
 
 
 class KeyedMessage(NamedTuple):
-    """What the calls of one key must have in common."""
+    """The fields that must be equal in all calls of one key."""
 
     text: str
     speaker: str | None

@@ -1,1 +1,1 @@
-"""Tool calls that wait for a person: what is asked, who answers, and how the tool loop goes on afterwards."""
+"""Handles tool calls that wait for a person: requests, answers, and the continuation of the tool loop."""

@@ -1,4 +1,4 @@
-"""What approval has to do with one turn: which of its tools wait for a person, how it asks, and the loop that it goes on with.
+"""Applies approval to one turn: which of its tools wait for a person, its request, and the tool loop that it continues.
 
 `actors/turn/turn.py` calls it. The policy is in `actors/tools/approval_policy.py`. Explained in `docs/approval.md`.
 """
@@ -109,7 +109,7 @@ class ApprovalInTurn:
 
     @staticmethod
     def earlier_results(wo: WorkOrder) -> list[Mapping[str, object]]:
-        """The results of tools in the loop that a rejected work order went on with, for its retry, which calls none."""
+        """The results of tools in the loop that a rejected work order continued, for its retry, which calls no tools."""
         rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
@@ -166,12 +166,12 @@ def limits_in_session(
 
 
 class Deferral(NamedTuple):
-    """How a turn ends whose tool calls wait for a person, or for the client that runs them."""
+    """The end of a turn whose tool calls wait for a person, or for the client that runs them."""
 
     entries: list[tuple[str, str, Mapping[str, object]]]
     """For HO2m, written in one commit: type, entity and fields."""
     response: str | None
-    """The reply that asks a person; None: nobody has to be asked, and the reply is what the model wrote beside its calls."""
+    """The reply that asks a person; None: no person is asked, and the reply is the model's text beside its calls."""
     approval_ids: tuple[str, ...]
     client_calls: tuple[ClientCall, ...] = ()
 

@@ -49,7 +49,7 @@ from kitchener.schemas.compiled_schemas import stranger_schema
 
 
 class HasResult(Protocol):
-    """What running a turn gives."""
+    """An outcome with the result of a turn."""
 
     @property
     def result(self) -> TurnResult:
@@ -64,7 +64,7 @@ HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """What a person answered."""
+    """The answer of a person."""
 
     decision: Literal["approved", "denied", "returned", "failed"]
     arguments: Mapping[str, object] | None = None
@@ -144,7 +144,7 @@ class Approvals:
         self._tools, self._is_recording = tools, is_recording
 
     async def answer(self, approval_id: str, given: GivenAnswer, handle: HandleMessage[Ran]) -> Ran | None:
-        """Records an answer, and runs the turn that goes on if no request of the work order is open any more.
+        """Records an answer, and runs the continued turn if no request of the work order is still open.
 
         Args:
             approval_id: the request; or its work order, for all its open requests
@@ -311,7 +311,7 @@ class Approvals:
         chosen: list["Chosen"],
         handle: HandleMessage[Ran],
     ) -> Ran:
-        """Returns the result of the turn that went on, for answers that were given before."""
+        """Returns the result of the continued turn, for answers that were given before."""
         for each, given in chosen:
             _check_same(each, given)
         key = events.idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
@@ -410,7 +410,7 @@ def _ended(waiting: WaitingRequest, wo_id: str, decision: Literal["expired", "ca
 
 
 def _check_readable(request: ApprovalRequestedPayload) -> None:
-    """Raises CallerError if nobody can read what was asked: it could not be made, and the loop could not go on."""
+    """Raises CallerError if the request cannot be read: its call could not be made, and the loop could not continue."""
     if opened(request["arguments"]) is None:
         raise CallerError(
             f"approval {request['approval_id']!r}: what it asks for cannot be read, because the key of its subject is not here;"

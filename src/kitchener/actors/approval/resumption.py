@@ -1,7 +1,7 @@
 """Rebuilds the tool loop of a deferred work order from the ledgers, with the answers to its requests.
 
-HO1m has the model's answers and the outcomes of tools, HO2m the requests and their answers. A work order that went on with an
-earlier one and was deferred again continues its loop. Explained in `docs/approval.md`.
+HO1m has the model's answers and the outcomes of tools, HO2m the requests and their answers. If a deferred work order itself
+continued an earlier one, its loop begins with that one's. Explained in `docs/approval.md`.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -32,7 +32,7 @@ from kitchener.records.tools.tool_question import ToolAnswer
 
 
 class ReadResumption(NamedTuple):
-    """A deferred tool loop, and what it was read from."""
+    """A deferred tool loop, and the entries that it was read from."""
 
     resumption: Resumption
     refs: list[RefMapping]
@@ -120,7 +120,7 @@ class _Loop:
         self.rounds: list[tuple[str, tuple[ToolUse, ...], list[HeardOutcome | None]]] = []
         self.refs: list[RefMapping] = []
         self.states: dict[int, Json] = {}
-        """What tools want back with the answer to their question, by the places of their calls."""
+        """The state that tools get back with the answer to their question, by the positions of their calls."""
         self.open: list[int] = []
         """The places of the last round's calls without an outcome."""
         self.turns = set[str]()

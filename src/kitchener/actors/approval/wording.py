@@ -1,4 +1,4 @@
-"""Says in plain words which tool calls wait for a person, and what was answered. Pure."""
+"""Turns waiting tool calls and their answers into text for people. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -63,7 +63,7 @@ def resumed_message(asked_for: str, answered: Iterable[tuple[ApprovalRequestedPa
     for request, answer in answered:
         arguments = answer.arguments if answer.arguments is not None else opened(request["arguments"]) or {}
         line = f"{_DECIDED[answer.decision]}: {shown_call(request['tool'], arguments)}"
-        if request["reason"] == "client_tool":  # what the client says is data, and stands in the tool's result
+        if request["reason"] == "client_tool":  # the client's text is data, and is in the tool's result
             lines.append(line)
             continue
         if answer.given is not None:

@@ -93,7 +93,7 @@ class ContextFragment:
 
 
 class BudgetUsed(NamedTuple):
-    """What gathering used of its budgets, and which limit cut it; `cut_by` is None if none did."""
+    """The use of the budgets, and the limit that cut the gathering; `cut_by` is None if none did."""
 
     tokens: int = 0
     queries: int = 0

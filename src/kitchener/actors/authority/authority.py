@@ -287,7 +287,7 @@ class ContextAuthority:
 
         A runtime calls it before the first turn. In a supervisor that was assembled by hand, its first session does.
 
-        Without the entry nobody could check a signature who has no signed head, or notice that one was removed.
+        Without the entry, a reader without a signed head could not check a signature or notice that one was removed.
         """
         ho2m, signer = self._ledgers.ho2m, self._signer
         last = await ho2m.last(key=events.SIGNERS_KEY)
@@ -461,7 +461,7 @@ _NO_REF: Final = Ref("", "", "")
 _APPLIED_AT_ONCE: Final = 128
 """Entries that are applied before other turns go on."""
 _EVENT_CHARS: Final = 100
-"""What an event counts besides its texts, characters: its names, its references and its part of the tables."""
+"""Characters that an event counts besides its texts: its names, its references and its part of the tables."""
 
 
 def _part(ref: Ref, number: int) -> Ref:

@@ -153,7 +153,7 @@ class TurnWords:
         return max([ranked.scores.get(each, 0.0) for each in range(start, self._ends[number])], default=0.0)
 
     def said(self, number: int) -> str:
-        """What was said in a turn, a message or a reply, without the names of the speakers."""
+        """The words of a turn, a message or a reply, without the names of the speakers."""
         return "\n".join([text for _, text in _said(self.turns[number].text)])
 
     def matched(self, ranked: RankedTurns, similar: Similarity | None = None) -> Iterator[tuple[Item, bool]]:
@@ -227,7 +227,7 @@ class TurnRanking:
         self._taken = self._tokens = self._among = 0
         self._is_shared = False
         self.similar: Similarity | None = None
-        """How similar the turns are to the message of the running turn; None: their words alone count."""
+        """The similarity of the turns to the message of the running turn; None: only their words count."""
 
     def follow(self, state: ContextState, subject: tuple[TurnWords, int] | None = None) -> None:
         """Adds the session's new turns. Call it in each turn before any ranking.
@@ -325,7 +325,7 @@ class TurnRanking:
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:
-    """Splits the text of a turn, a message or a reply into what was said, each part with its speaker."""
+    """Splits the text of a turn, a message or a reply into parts, each with its speaker."""
     if text.startswith(ASSISTANT_LABEL):
         yield "assistant", text.removeprefix(ASSISTANT_LABEL)
         return

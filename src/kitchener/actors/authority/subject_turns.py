@@ -25,9 +25,9 @@ MAX_CHARS: Final = 16_777_216
 """Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted. One
 subject alone has no more either: its first turns up to here can be recalled, later ones cannot."""
 _SUBJECT_CHARS: Final = 500
-"""What a subject counts besides its turns, so that subjects with few turns or none are evicted too."""
+"""Characters that a subject counts besides its turns, so that subjects with few turns or none are evicted too."""
 _TURN_CHARS: Final = 250
-"""What a turn counts besides its text."""
+"""Characters that a turn counts besides its text."""
 _BATCH: Final = 256
 """Turns that are read at a time."""
 
@@ -43,7 +43,7 @@ class SubjectView(NamedTuple):
 
 
 class TurnLedgers(Protocol):
-    """Where the turns of subjects are read from."""
+    """The ledger from which the turns of subjects are read."""
 
     @property
     def ho2m(self) -> ReadableLedger:
@@ -64,7 +64,7 @@ class _IndexedTurns:
         self.is_followed = False
         """Whether all turns up to now are noted, so that the next one may be noted as it completes."""
         self.missed = 0
-        """How often turns were written that were not noted as they completed."""
+        """Number of times that turns were written without being noted on completion."""
         self.is_full = False
         self.ids: set[str] = set()
         self.places: list[int] = []
@@ -91,7 +91,7 @@ class SubjectTurns:
         self._max_chars = max_chars
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
         self._imports = Counter[str]()
-        """Imports that add turns to a subject now, which nobody hands over."""
+        """Running imports that add turns to a subject without noting them here."""
         self._held = 0
         """Characters of all subjects, with what each subject and each turn counts besides its text."""
 
@@ -147,7 +147,7 @@ class SubjectTurns:
         kept = self._subjects.get(subject_id)
         if kept is not None:
             kept.is_followed = False
-            kept.missed += 1  # also for who reads now, whose end may lie before what is written
+            kept.missed += 1  # also for a running read, whose end may lie before the written entries
 
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""

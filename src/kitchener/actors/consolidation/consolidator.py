@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 
 _MAX_FAILURES: Final = 10_000
 _MAX_BACKOFF_FACTOR: Final = 60
-"""How far the wait after failures grows beyond the first one: with the default, from a minute to an hour."""
+"""The factor by which the wait after failures may grow: with the default, from a minute to an hour."""
 
 
 class Consolidator:

@@ -116,7 +116,7 @@ class Execution:
     makes_reply: bool
     """Whether the work order's output is the reply to the user."""
     tally: CostTally
-    """What the work order has used so far."""
+    """The cost of the work order so far."""
     limits: Constraints
     """The limits of the work order."""
     tools: ToolRegistry

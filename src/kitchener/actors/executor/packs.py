@@ -120,8 +120,8 @@ def plain(value: object) -> str:
 class PromptPart:
     """One compiled part of a pack.
 
-    A part of literal text, values and simple conditions is compiled to one Python expression, which renders in a twentieth of
-    the template engine's time. The engine renders a part with loops, filters or arithmetic. Both give the same text.
+    A part of literal text, values and simple conditions is compiled to one Python expression. The engine renders a part with
+    loops, filters or arithmetic, which takes longer. Both give the same text.
     """
 
     __slots__ = ("_expression", "_template", "names")
@@ -178,7 +178,8 @@ class PackTemplate:
         return frozenset().union(*[part.names for part in parts if part is not None])
 
     def fence_seed(self, turn_id: str, session_id: str) -> str:
-        """What delimiters are derived from: with chat messages the session, so that equal data is equal text in every turn."""
+        """The id that delimiters are derived from: with chat messages the session's, so that equal data is equal text in every
+        turn."""
         return turn_id if self.stable is None else session_id
 
     def render_system(self, variables: Variables, emit: Emit) -> str:

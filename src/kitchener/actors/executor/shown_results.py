@@ -15,7 +15,7 @@ from kitchener.records.entries import Json
 
 @dataclass(frozen=True, slots=True)
 class ShownResult:
-    """What a model is shown of one outcome."""
+    """The part of an outcome that a model is shown."""
 
     text: str
     """The result, a page of it, or an error."""
@@ -30,7 +30,8 @@ class ShownResult:
         return len(self.text.encode()) + (len(self.note.encode()) + 1 if self.note is not None else 0)
 
     def cut(self, max_bytes: int) -> "ShownResult":
-        """The beginning of what is shown, with a note, in `max_bytes` bytes or, if that is less, the note alone."""
+        """The beginning of the shown text with a note, in `max_bytes` bytes; if they do not suffice for the note, the note
+        alone."""
         if self.is_escaped:
             return ShownResult(cut_text(self.text, max_bytes), is_escaped=True)
         note = f"[cut: the result had {self.size} bytes, the limit is {max_bytes}]"

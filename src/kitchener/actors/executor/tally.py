@@ -101,11 +101,11 @@ class CostTally:
 
     @property
     def _tokens_left(self) -> int:
-        """What is left of the work order's budget, where input from a cache does not count."""
+        """Tokens left of the work order's budget. Input from a cache does not count."""
         return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
 
     def within_budget(self, shown: ShownResult) -> ShownResult:
-        """Counts what the model is shown of a tool call, and returns it cut to what is left of `results_budget`."""
+        """Counts a result that the model is shown, and returns it cut to the rest of `results_budget`."""
         size, most = tokens_of_bytes(shown.size), self._limits.results_budget
         if most is not None and self._results_tokens + size > most:
             shown = shown.cut(max(0, most - self._results_tokens) * BYTES_PER_TOKEN)

@@ -494,5 +494,5 @@ async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:
 
 _PASSIVATE_AT_ONCE = 16
 _TURN_CHARS: Final = 200
-"""What a turn in the window counts besides its text, characters. Its objects take about 1,500 bytes, as much as 200 to 400
+"""Characters that a turn in the window counts besides its text. Its objects take about 1,500 bytes, as much as 200 to 400
 characters of ordinary text with their words."""

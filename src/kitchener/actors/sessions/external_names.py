@@ -1,7 +1,7 @@
-"""Finds the sessions that a client's own name stands for, and remembers them for the names that were used last.
+"""Finds the sessions of a client's own name for a conversation, and caches them for the names used last.
 
-Every request of a chat client names its conversation. Without what is remembered, each of them would wait for a worker thread
-that searches the index. Knows nothing of what the sessions hold. Explained in `docs/sessions.md`.
+Every request of a chat client names its conversation. Without the cache, each request would wait for a worker thread that
+searches the index. It does not know the content of the sessions. Explained in `docs/sessions.md`.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ OwnedName = tuple[str | None, str]
 
 
 class KnownSessions(NamedTuple):
-    """What is remembered of a name."""
+    """The cached sessions of a name."""
 
     sessions: tuple[SessionId, ...]
     """The newest sessions of the name, oldest first."""
@@ -36,8 +36,8 @@ class ExternalNames:
         self._ledgers, self._max_names = ledgers, max_names
         self._known: OrderedDict[OwnedName, KnownSessions] = OrderedDict()
         self._searches: dict[OwnedName, object] = {}
-        """The last look-up that runs for each name. A start of a session of this name removes it: what it finds is not
-        remembered. Starts of other names do not, or conversations that begin together would each be looked up twice."""
+        """The last running look-up of each name. A start of a session of this name removes it, so its result is not cached.
+        Starts of other names do not, or conversations that begin together would each be looked up twice."""
 
     async def sessions(self, external_id: str, subject_id: str | None, limit: int) -> tuple[SessionId, ...]:
         """The newest sessions with this name, at most `limit`, oldest first.

@@ -30,10 +30,10 @@ class Exchange(NamedTuple):
     is_imported: bool = False
     """Whether another program had the conversation. Then either text may be missing ("")."""
     is_resumed: bool = False
-    """Whether the turn went on after a person's answer about a tool, or with outputs of the caller's tools. Its message then
-    says what was answered."""
+    """Whether the turn continued after a person's answer about a tool, or with outputs of the caller's tools. Its message then
+    names the answer."""
     continues: str | None = None
-    """The turn whose calls of the caller's tools this one went on with; None: it did not."""
+    """The turn whose calls of the caller's tools this one continued; None: it continued none."""
 
 
 async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterator[Exchange]:

@@ -1,6 +1,6 @@
-"""Folds the requests for approval of a session, and their answers, into what still waits and what was allowed for the session.
+"""Folds the requests for approval of a session, and their answers, into the open requests and the approvals for the session.
 
-Pure. `state.py` applies these functions. What a request says is not kept here: `actors/approval` reads it from the ledger.
+Pure. `state.py` applies these functions. The content of a request is not kept here: `actors/approval` reads it from the ledger.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ class Grant:
 
 @dataclass(slots=True)
 class PendingApprovals:
-    """The requests of a session that wait, and what was allowed for the session."""
+    """The open requests of a session, and the approvals for the session."""
 
     deferred: dict[str, DeferredWork] = field(default_factory=dict)
     """The deferred work orders, by id, in the order in which they were deferred."""

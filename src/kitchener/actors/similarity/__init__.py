@@ -1,1 +1,1 @@
-"""Compares what was said with a message, by vectors."""
+"""Compares earlier turns with a message, by vectors."""

@@ -122,7 +122,7 @@ class VectorStore:
         return array("f", body)
 
     def _hash(self, subject_id: str, text: str) -> str:
-        # Keyed where content is sealed, since nobody may test guesses of what was said.
+        # Keyed if content is sealed, so that nobody can test guesses of a text by its hash.
         sealer, data = self._sealer, text.encode(errors="surrogatepass")
         return sealer.content_digest(subject_id, data) if sealer is not None and sealer.seals else digest(data)
 

@@ -21,16 +21,16 @@ AFTER_UNTRUSTED: Final = "after_untrusted"
 
 
 class Ruling(NamedTuple):
-    """What the policy says of a tool, and which rule says it."""
+    """The decision about a tool, and the rule behind it."""
 
     decision: Decision
     rule: str
-    """As it is written in the settings."""
+    """The rule as written in the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
-    """What the policy says of the tools of one agent class."""
+    """Decides about the tools of one agent class."""
 
     offered: tuple[str, ...] = ()
     """The tools that a model may be offered."""

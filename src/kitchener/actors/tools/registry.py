@@ -379,7 +379,7 @@ class ToolRegistry:
         return ToolIdentity.of(definition_of(found, built_in=tool_id not in self._listed)) if found is not None else None
 
     def untrusted_source(self, tool_id: str) -> str | None:
-        """Where the results of a tool come from, if that is not trusted; None: it is, or there is no such tool."""
+        """The source of a tool's results, if it is not trusted; None: it is trusted, or there is no such tool."""
         found = self._tools.get(tool_id)
         return found.source if found is not None and not found.traits.is_trusted else None
 
@@ -429,7 +429,7 @@ class ToolRegistry:
                     return job.with_cost(await job.run_async())
         finally:
             self._in_tasks.discard(job)
-            job.tool_run.has_ended = True  # what it has left behind is a caller of its own from now on
+            job.tool_run.has_ended = True  # a task or thread that it left behind is a caller of its own from now on
         waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
 
@@ -445,7 +445,7 @@ def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:
 
 
 def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:
-    """What a model is told of a call that ran out of time; `waited_for`: why it did not even start."""
+    """The error text for a call that ran out of time; `waited_for`: why it did not start."""
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
     if waited_for is not None:
         return refusal(found.tool_id, f"{waited_for} {within}")

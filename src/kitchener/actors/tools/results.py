@@ -41,15 +41,15 @@ class ToolOutcome:
     result: Any = None  # any JSON value
     """The tool's result as a JSON value; meaningless if there is an error."""
     error: str | None = None
-    """What went wrong, for the model and the ledger; None: no error."""
+    """The error text for the model and the ledger; None: no error."""
     untrusted_source: str | None = None
-    """Where the outcome comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
+    """The source of the outcome, such as `mcp:web`, if it is not trusted; None: it is trusted."""
     nested_cost: Cost | None = None
-    """What the turns used that the tool ran in other sessions; None: it ran none."""
+    """The cost of turns that the tool ran in other sessions; None: it ran none."""
     nested_turns: Sequence[NestedTurn] = ()
     """These turns."""
     question: ToolQuestion | None = None
-    """What the tool needs to know from a person before it goes on; None: it asks nothing. `error` says so to a model."""
+    """The tool's question to a person before it continues; None: it asks nothing. `error` tells the model of it."""
 
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""

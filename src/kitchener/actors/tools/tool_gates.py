@@ -79,11 +79,11 @@ class _Gate:
         start = now if len(self._starts) < rate else max(now, self._starts[0] + _MINUTE_S)
         if start >= deadline:
             return refusal(self._tool_id, f"it may start {rate} times a minute, next in {start - now:.0f} s")
-        self._starts.append(start)  # before the wait, so that nobody else takes it
+        self._starts.append(start)  # before the wait, so that no other call takes it
         await anyio.sleep_until(start)
         return None
 
 
 def refusal(tool_id: str, why: str) -> str:
-    """What a model is told of a call that had to wait too long."""
+    """The error text for a call that waited too long."""
     return f"tool {tool_id!r} was not started: {why}. Call it again later, or go on without it."

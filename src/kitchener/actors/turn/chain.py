@@ -92,7 +92,7 @@ class WorkOrderChain:
         self._scope: BudgetScope = (session.session_id, turn_id)
         self._wo_scope: BudgetScope = self._scope
         self.direct_cost: DirectCost = {}
-        """What a call of the gateway without HO1 used, for `TURN_COMPLETED`; empty: there was none."""
+        """The cost of a call of the gateway without HO1, for `TURN_COMPLETED`; empty: there was none."""
         self.message_ref: RefMapping | None = None
         """The reference of the turn's `TURN_STARTED`, which holds the message; None before it is written."""
         self.intent_id: str | None = None
@@ -110,7 +110,7 @@ class WorkOrderChain:
 
     @property
     def room(self) -> int:
-        """How many more work orders `max_wo_chain_length` allows."""
+        """Number of further work orders that `max_wo_chain_length` allows."""
         return self._services.config.max_wo_chain_length - len(self.work_orders)
 
     def open(self) -> None:
@@ -383,7 +383,7 @@ class WorkOrderChain:
 
 
 def _gathered(context: AttentionContext, context_hash: str) -> GatheredContext:
-    """What `WO_PLANNED` says of the context of a reply."""
+    """The fields of `WO_PLANNED` about the context of a reply."""
     shown: GatheredContext = {
         "template_id": context.template_id,
         "cut_by": context.budget_used.cut_by,

@@ -1,7 +1,7 @@
-"""Knows for whom the context of a turn is chosen, which takes processor time, so that a server can bound it.
+"""Books the processor time of choosing a turn's context to its caller, so that a server can bound it.
 
-What runs a turn for somebody sets `CONTEXT_TIME`; the turn books its time there. What is chosen never depends on what was
-booked, and a replay counts nothing.
+The caller's code sets `CONTEXT_TIME`, and the turn books its time there. The choice never depends on the booked time, and a
+replay books nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from time import thread_time
 
 CONTEXT_TIME: ContextVar[Callable[[float], None] | None] = ContextVar("CONTEXT_TIME", default=None)
-"""Where turns book seconds of processor time; None: nowhere."""
+"""Receives the seconds of processor time that turns book; None: they book none."""
 
 
 @contextmanager

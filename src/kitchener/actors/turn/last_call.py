@@ -15,7 +15,7 @@ from kitchener.records.work_order import WorkOrder
 
 
 class Room(NamedTuple):
-    """What a step needs, and what there is."""
+    """The tokens that a step needs, and those that are left."""
 
     step: TurnStep
     needed: int
@@ -23,7 +23,7 @@ class Room(NamedTuple):
     left: int | None
     """Tokens left in the turn and the session; None: without limit."""
     session: Callable[[], Budget]
-    """Gives the session's budget; asked where what is left does not cover the step."""
+    """Returns the session's budget; called if the rest does not cover the step."""
     turn_budget: int
     earlier: Sequence[WorkOrder]
     """The turn's earlier work orders."""
@@ -43,7 +43,7 @@ class Room(NamedTuple):
         return is_first and self.session().covers(self.needed)
 
     def limit(self, limits: ConstraintsMapping) -> Mapping[str, object]:
-        """The changes to the step's constraints that what is left of the budget asks for; `limits` gets them too."""
+        """The changes to the step's constraints that the rest of the budget requires; `limits` gets them too."""
         constraints = self.step.constraints
         if constraints.reply_reserve is None or self.left is None or self.left >= constraints.token_budget:
             return {}
@@ -56,7 +56,7 @@ class Room(NamedTuple):
         return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}
 
     def refusal(self, wo: WorkOrder, remaining: int | None, policy_version: int) -> Reply:
-        """What the user is told of a work order that is not executed, with the error that says what to do."""
+        """The reply about a work order that is not executed, with an error that names the remedy."""
         message = f"the {wo.wo_type} step needs about {self.needed} tokens and {max(0, remaining or 0)} are left"
         text = apology_for("BUDGET", policy_version)
         if policy_version == 1:

@@ -12,9 +12,9 @@ class Reply(NamedTuple):
     """The reply of a turn. A step that returns one instead of its own result ends the turn's chain of work orders."""
 
     response: str
-    """What the user is told."""
+    """The text for the user."""
     error: TurnError | None
-    """Why the turn could not do what was asked; None if it could."""
+    """The error of a turn that could not do what was asked; None if it could."""
     pending: tuple[str, ...] = ()
     """The requests for approval that the turn ends with."""
     client_calls: tuple[ClientCall, ...] = ()
@@ -46,7 +46,7 @@ _BUDGET_OF_VERSION_1: Final = "The token budget for this conversation does not c
 
 
 def apology_for(reason: FailureReason, policy_version: int) -> str:
-    """Returns what the user is told where a work order failed for this reason."""
+    """Returns the reply to the user for a work order that failed for this reason."""
     if reason == "BUDGET" and policy_version == 1:
         return _BUDGET_OF_VERSION_1
     return APOLOGIES.get(reason, APOLOGY)

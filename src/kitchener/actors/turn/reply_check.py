@@ -137,7 +137,7 @@ async def apology_after(
 
 
 def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int) -> list[Mapping[str, object]]:
-    """What the tools of a work order gave, for the replying model: what ran before the reply, or in an attempt that failed.
+    """The results of a work order's tools, for the replying model: of tools that ran before the reply, or in a failed attempt.
 
     The next attempt may call no tools, so it is shown no more of the results than the attempt before was.
 
@@ -163,13 +163,13 @@ def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int)
 
 
 def _source(call: StoredEntry) -> Mapping[str, object]:
-    """Where the result of a recorded call comes from, if that is not trusted."""
+    """The source of a recorded call's result, if it is not trusted."""
     payload = payload_as(ToolCallPayload, call.payload)
     return {"source": payload["source"]} if payload.get("untrusted") else {}
 
 
 def said_beside_calls(chain: WorkOrderChain, wo_id: str) -> str:
-    """What the model wrote in the last answer of a work order, beside the tools that it called.
+    """The model's text in the last answer of a work order, beside its tool calls.
 
     "": nothing, or more than the turn's record has room for.
     """

@@ -17,7 +17,7 @@ from kitchener.records.work_order import Constraints, WorkOrder
 
 
 class TurnStep(NamedTuple):
-    """What a turn asks of one work order. A retry is a changed copy."""
+    """The plan of one work order. A retry is a changed copy."""
 
     wo_type: WorkOrderType
     input_context: Mapping[str, object]
@@ -25,13 +25,13 @@ class TurnStep(NamedTuple):
     constraints: Constraints
     """The limits, but for those of the moment: the time and the tokens that the turn has left."""
     prior_results: Sequence[Mapping[str, object]] = ()
-    """What earlier steps gave, as JSON types."""
+    """The results of earlier steps, as JSON types."""
     parent: str | None = None
     """The work order that this one retries, verifies or goes on with; None: there is none."""
     input_refs: Sequence[RefMapping | None] = ()
     """The entries with what the input holds besides the turn's message."""
     context: AttentionContext | None = None
-    """What was gathered for the model; None: the step is no reply."""
+    """The context gathered for the model; None: the step is no reply."""
     acceptance: tuple[str, ...] = ()
     """The criteria that the output must meet."""
     output_schema: Mapping[str, object] | None = None
@@ -42,7 +42,7 @@ class TurnStep(NamedTuple):
     def retried(
         self, failed: WorkOrder, constraints: Constraints, prior_results: Sequence[Mapping[str, object]], instructions: str
     ) -> "TurnStep":
-        """The next attempt after one that failed: under these limits, with what its tools gave, told what was wrong."""
+        """The next attempt after a failed one: under these limits, with the results of its tools and with its problem."""
         return self._replace(
             input_context={**self.input_context, "instructions": instructions},
             constraints=constraints,

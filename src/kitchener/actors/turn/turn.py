@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class TurnOutcome(NamedTuple):
-    """What a turn gives to the supervisor."""
+    """The outcome of a turn for the supervisor."""
 
     result: TurnResult
     """The result for the caller."""
@@ -365,7 +365,7 @@ class Turn:
         results: list[Mapping[str, object]],
         plan: ChainPlan,
     ) -> TurnStep:
-        """The first attempt at a reply: what the model is given, and what it may use."""
+        """The first attempt at a reply: the model's input and its tools."""
         constants, call = self._services.constants, self._call
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.steps.synthesis(plan, offers_items=plan.offers_items and has_stubs)

@@ -1,4 +1,4 @@
-"""The entry that begins a turn: what it says, and how it becomes the session's next entry. Explained in `docs/turn.md`."""
+"""Builds the entry that begins a turn, and writes it as the session's next entry. Explained in `docs/turn.md`."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from kitchener.records.turn import TurnCall
 def start_fields(
     call: TurnCall, services: TurnServices, message: str, turn_ts: str, positions: Mapping[str, int]
 ) -> TurnStartedPayload:
-    """Returns what `TURN_STARTED` says of a call, without its files and its caller.
+    """Returns the fields of `TURN_STARTED` about a call, without its files and its caller.
 
     Args:
         call: what was asked for

@@ -58,7 +58,7 @@ class ChainPlan(NamedTuple):
     offers_items: bool = False
     """Whether the model may read stubs of its context in full."""
     tool_choice: str | None = None
-    """What the first answer must call: `required` or the id of a tool; None: the model chooses."""
+    """The tool that the first answer must call: `required` (any) or an id; None: the model chooses."""
 
     def choosing(self, choice: str | None) -> "ChainPlan":
         """The plan under the caller's choice: `none`, `required` or the id of a tool; None: this plan.
@@ -274,7 +274,7 @@ def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:
 
 
 def error_mapping(error: WorkOrderError) -> WorkOrderErrorMapping:
-    """An error as JSON types, without what is not set."""
+    """An error as JSON types, without the fields that are not set."""
     found: WorkOrderErrorMapping = {"reason": error.reason, "detail": error.detail}
     if error.provider_reason is not None:
         found["provider_reason"] = error.provider_reason

@@ -44,7 +44,7 @@ _RULES: Final[Mapping[str, str]] = {
     "after_untrusted": "the turn had read text of an untrusted source",
     "client": "nobody: the client that brought the tool runs it",
 }
-"""Who asks, where that is no rule of the settings."""
+"""Texts for reasons to wait that are not rules of the settings."""
 
 
 @app.command(name="list")
@@ -80,7 +80,7 @@ def list_(
 
 
 def _of_clients(calls: Sequence[ApprovalInfo]) -> str:
-    """Why calls that wait are not in the list."""
+    """Notes about waiting calls that are not in the list."""
     wait = counted(len(calls), "call waits for its client", "calls wait for their clients")
     return f"{wait}, which nobody approves: kitchener session show {calls[-1].session_id}"
 
@@ -139,7 +139,7 @@ def approve(
     by: ByOption = None,
     json: JsonFlag = False,
 ) -> int:
-    """Allow a tool call that waits. The turn goes on, and its reply is shown.
+    """Approve a waiting tool call. The turn continues, and its reply is shown.
 
     The same answer given again shows the same reply. Exits with 1 if the request is unknown or has another answer.
 
@@ -166,7 +166,7 @@ def deny(
     by: ByOption = None,
     json: JsonFlag = False,
 ) -> int:
-    """Refuse a tool call that waits. The model is told, and its reply is shown.
+    """Deny a waiting tool call. The model reads this, and its reply is shown.
 
     For example:
 

@@ -1,8 +1,7 @@
-"""`kitchener audit`: finds what belongs to one subject and stands in a projection, prompt, signal or lesson of another.
+"""`kitchener audit`: finds items of one subject in a projection, prompt, signal or lesson of another.
 
-Two passes over all ledgers: `owners.py` learns who owns what, then every reference and id is compared with the owner of the
-entry where it stands. Words and hashes are not compared: the report says so. Explained in `docs/commands.md` and
-`docs/security.md`.
+It reads all ledgers twice: `owners.py` finds the owner of each item, then every reference and id is compared with the owner of
+its entry. Words and hashes are not compared, and the report says so. Explained in `docs/commands.md` and `docs/security.md`.
 """
 
 from collections import Counter
@@ -39,7 +38,7 @@ _KINDS: Final[dict[tuple[str, str], LeakKind]] = {
 }
 _SHOWN_AT_MOST: Final = 20
 _RULES: Final = "RULESET"
-"""The ledger id in references to standing rules, which belong to nobody."""
+"""The ledger id in references to standing rules, which have no owner."""
 _WORDS: Final = "words: a message or a reply may quote anybody"
 _HASHES: Final = "hashes of inputs and prompts: `kitchener replay` computes them again from the references"
 
@@ -77,7 +76,7 @@ class Leak(NamedTuple):
     owner: str
     """Whose entry it is: a namespace."""
     names: str
-    """What the field names: an entry, an event, an artifact, an intent, a session or a turn."""
+    """The kind of the named item: an entry, an event, an artifact, an intent, a session or a turn."""
     belongs_to: str
     """Whose that is: a namespace, or several."""
 
@@ -89,14 +88,14 @@ class Leak(NamedTuple):
 
 @dataclass(slots=True)
 class LeakReport:
-    """What an audit found."""
+    """The findings of an audit."""
 
     ledgers: int = 0
     entries: int = 0
     subjects: int = 0
     """Subjects of an agent class; one that two classes know counts twice."""
     checked: Counter[str] = field(default_factory=Counter)
-    """How many references and ids were compared, by kind."""
+    """Number of compared references and ids, by kind."""
     leaks: list[Leak] = field(default_factory=list)
     unresolved: int = 0
     """References to entries that are not under this root."""
@@ -106,7 +105,7 @@ class LeakReport:
     """Entries that name no subject."""
 
     def not_checked(self) -> list[str]:
-        """What the audit cannot see."""
+        """The limits of the audit."""
         return [
             _WORDS,
             _HASHES,
@@ -179,7 +178,7 @@ async def _all(paths: LedgerPaths, owners: Owners, ends: dict[str, int], tally: 
 
 
 def _leaks_of(owned: Owned, owners: Owners, report: LeakReport) -> Iterator[Leak]:
-    """What an entry names and does not own."""
+    """The items that an entry names and does not own."""
     if owned.owner == NOBODY:
         return
     for kind, name, what, holders in _named(owned, owners, report):

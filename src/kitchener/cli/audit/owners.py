@@ -38,7 +38,7 @@ def _name_of(ref: Ref) -> str:
 
 
 class Owners:
-    """Who owns what. Owners are numbers here; `names` has their namespaces."""
+    """The owner of each item. Owners are numbers here; `names` has their namespaces."""
 
     def __init__(self) -> None:
         self.names = [""]
@@ -58,7 +58,7 @@ class Owners:
         payload = events.read_payload(entry.entry_type, entry.payload)
         told = innermost(entry).payload if entry.entry_type == events.CONTEXT_IMPORTED else payload
         namespace, subject_id = told.get("namespace"), payload.get("subject_id")
-        if subject_id == OPERATOR:  # what is configured, which every subject's turns may show
+        if subject_id == OPERATOR:  # configured items, which every subject's turns may show
             return Owned(entry, payload, "", NOBODY)
         if entry.ledger_id in _MEMORY and isinstance(namespace, str):
             return Owned(entry, payload, split_namespace(namespace)[0] or "", self._number(namespace))

@@ -55,7 +55,7 @@ class ApprovalPrompt:
 
     @property
     def overview(self) -> str:
-        """How many calls wait, and the question about the first."""
+        """The number of waiting calls, and the question about the first."""
         calls = counted(len(self._waiting), "tool call")
         return (
             f"{calls} of this session {'waits' if len(self._waiting) == 1 else 'wait'} for you\n{_question(self._waiting[0])}"
@@ -66,7 +66,7 @@ class ApprovalPrompt:
         return bool(self._waiting) and (self._is_editing or word.casefold() in _answers(self._waiting[0]))
 
     async def take(self, word: str) -> TurnResult | None:
-        """Takes an answer. Returns the result of the turn that goes on; None: there is more to answer.
+        """Takes an answer. Returns the result of the continued turn; None: there is more to answer.
 
         Raises:
             KitchenerError: the answer cannot be taken, as `HO2Supervisor.approve` says
@@ -99,7 +99,7 @@ class ApprovalPrompt:
         self._waiting, self._is_editing = self._waiting[1:], False
 
     def _edited(self, text: str) -> dict[str, Any] | None:
-        """What a typed line changes, as an argument of `approve`; None: nothing, and the person is told why."""
+        """The change in a typed line, as an argument of `approve`; None: there is none, and the person is told why."""
         if not text:
             return None
         request = self._waiting[0]
@@ -141,7 +141,7 @@ def _question(request: ApprovalInfo) -> str:
 
 
 def _cut(request: ApprovalInfo, text: str) -> str:
-    """A text on one line. Where it is cut, it says so, because what is harmful may stand at its end."""
+    """A text on one line. It says so if it is cut, because a harmful part may be at its end."""
     line = one_line(text, _WIDTH)
     if not line.endswith("…"):
         return line

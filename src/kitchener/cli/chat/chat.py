@@ -123,13 +123,13 @@ class _ChatLoop:
     resume: str
     """The command that comes back to the session, up to its id."""
     grace_s: float
-    """How long a termination lets the running turn go on, seconds."""
+    """Time that a termination leaves to the running turn, seconds."""
     context: ChatContext
     approvals: ApprovalPrompt
     answer_with: str
     """The command that answers a request, up to its id."""
     commit: Callable[[], Awaitable[None]]
-    """Makes what was recorded durable; the commands of the chat read it from the files."""
+    """Commits the record, because the commands of the chat read it from the files."""
     is_interactive: bool = field(default_factory=is_interactive)
     exit_code: int = OK
     turns: int = 0
@@ -140,7 +140,7 @@ class _ChatLoop:
     """When the chat began, ISO time as ledgers write it."""
     status: StatusLine = field(default_factory=StatusLine)
     attached: list[FilePart] = field(default_factory=list)
-    """What goes with the next message."""
+    """Files that are sent with the next message."""
     _everything: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _turn: anyio.CancelScope | None = None
     _was_cancelled: bool = False
@@ -198,7 +198,7 @@ class _ChatLoop:
             print_text(f"{counted(len(self.attached), 'file')} will go with the next message", style="pale")
 
     async def _answer(self, word: str) -> TurnResult | None:
-        """Takes the person's answer about a call that waits, and shows the turn that goes on."""
+        """Takes the person's answer about a waiting call, and shows the continued turn."""
         shown = ShownTurn(self.supervisor.agent_class, self.status)
         try:
             result = await self.approvals.take(word)
@@ -215,7 +215,7 @@ class _ChatLoop:
         return result
 
     async def _turned(self, run: Callable[[], Awaitable[TurnResult | None]]) -> None:
-        """One turn. Its failure is told; the chat goes on unless the session or the ledger takes no more."""
+        """Runs one turn and shows its failure. The chat continues unless the session or the ledger accepts no more."""
         began = anyio.current_time()
         try:
             if self.session_id is None:
@@ -248,7 +248,7 @@ class _ChatLoop:
             self.exit_code = self.exit_code or NEGATIVE
 
     async def _known(self) -> str:
-        """What is known of who is talking."""
+        """The subject's profile in memory, as text."""
         subject_id = self.subject_id
         if self.session_id is not None:
             subject_id = (await self.supervisor.session(self.session_id)).subject_id
@@ -283,7 +283,7 @@ class _ChatLoop:
         return result
 
     def _tell_error(self, result: TurnResult) -> None:
-        """Says why a turn could not do what was asked, if it could not."""
+        """Shows the error of a turn that could not do what was asked."""
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
             self.exit_code = self.exit_code or NEGATIVE
@@ -305,7 +305,7 @@ class _ChatLoop:
         agent_class = self.supervisor.agent_class
         used = Spending()
         if self.session_id is not None:
-            if self.cancelled:  # nobody has waited for the record of the last turn
+            if self.cancelled:  # the record of the last turn has not been awaited yet
                 await self.commit()
             spent = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
             used = in_all(spent.values())

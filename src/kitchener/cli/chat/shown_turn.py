@@ -1,4 +1,4 @@
-"""Shows a turn as it happens: what it is doing while the model is silent, then the reply under its speaker's name."""
+"""Shows a turn as it happens: its activity while the model is silent, then the reply under its speaker's name."""
 
 import shutil
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ class ShownTurn:
 
 
 def _progress(update: ToolProgress) -> str:
-    """How far a tool is, in one short line."""
+    """The progress of a tool in one short line."""
     done = "" if update.value is None else f" {update.value:g}"
     if update.value is not None and update.total:
         done = f" {max(0.0, min(1.0, update.value / update.total)):.0%}"

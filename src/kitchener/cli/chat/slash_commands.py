@@ -112,7 +112,7 @@ class ChatContext:
         return state, resolve_active(state, ruleset_of(past.config))
 
     def _hint(self) -> str:
-        """How to get some, where the class has none."""
+        """How to turn on the Context Authority, if the class has it off."""
         config = self.supervisor.config
         return "" if config.context_mode == "enforce" else f"; {how_to_turn_on(self.supervisor.agent_class)}"
 
@@ -161,7 +161,7 @@ class ChatMemory:
         return cls(place, runtime.memory(agent_class) if place.is_on else None)
 
     async def text(self, subject_id: str | None) -> str:
-        """What is known of a subject, in a few lines; None: nobody yet, for an anonymous session has not begun."""
+        """The memory of a subject in a few lines; None: there is no subject yet, because an anonymous session has not begun."""
         if self.memory is None:
             return self.place.how_to_turn_on()
         if subject_id is None:

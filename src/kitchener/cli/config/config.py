@@ -1,4 +1,4 @@
-"""`kitchener config`: is it right, what is in force, what is there to set."""
+"""`kitchener config`: checks the settings, shows those in force, and describes all of them."""
 
 from collections.abc import Iterator
 from types import UnionType
@@ -70,7 +70,7 @@ def show(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
         KITCHENER_LEDGER__DURABILITY=os kitchener config show --json
     """
     loaded = options.load()
-    # A key that stands in the file itself, or in an address, is refused here and not printed.
+    # A key in the file itself, or in an address, is refused here and not printed.
     check_router(loaded.config.router, source=loaded.source)
     settings = without_secrets(loaded.config)
     if json:

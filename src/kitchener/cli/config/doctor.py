@@ -205,7 +205,7 @@ def _sync_times_ms(descriptor: int) -> list[float]:
 
 
 def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
-    """Where calls go. Addresses, names of models and references are shown where all of them are right."""
+    """The providers of calls. Addresses, names of models and references are shown if all of them are valid."""
     router = config.router
     for provider_id, provider in sorted(router.providers.items()):
         facts: list[str | None] = [provider.kind]
@@ -222,7 +222,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
 
 
 async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None:
-    """Why a runtime could not open a provider, such as a library that is missing; None: it can. Asks nobody."""
+    """Why a runtime could not open a provider, such as a missing library; None: it can. Calls no provider."""
     try:
         async with build_providers(router, given={*router.providers, "offline"} - {provider_id}):
             return None
@@ -311,7 +311,7 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
 
 
 async def _load(places: LedgerPaths, agent_class: str) -> Finding:
-    """How many of an agent class's newest turns met a full queue, where they were refused or waited until their deadline."""
+    """The number of an agent class's newest turns that were refused by a full queue or waited in it until their deadline."""
     what, ends = f"load {agent_class}", Counter[str]()
     try:
         async with places.reader(agent_class, "ho2m") as reader:

@@ -62,7 +62,7 @@ async def _provider(config: RuntimeConfig, probe: bool) -> EmbeddingsFinding:
 
 
 async def _recent(config: RuntimeConfig) -> list[EmbeddingsFinding]:
-    """How many of the newest projections lacked vectors, and why."""
+    """The number of the newest projections that lacked vectors, and why."""
     places, seen, problems = LedgerPaths(config), 0, Counter[str]()
     for agent_class in ("ADMIN", *(each for each in places.agent_classes() if each != "ADMIN")):
         try:

@@ -82,7 +82,7 @@ async def _check(options: Options, *, is_json: bool) -> int:
 
 
 def content_lines(report: ContentReport) -> list[str]:
-    """What was found, a line for each fault and one for the rest."""
+    """The report as text: a line for each fault and one for the rest."""
     lines = [f"damaged  {each.path}: {each.part_id}: {each.problem}" for each in report.faults]
     fine = report.parts - len(report.faults)
     if fine or not lines:

@@ -262,7 +262,7 @@ def _lines(projected: ProjectionPreview) -> list[str]:
 
 
 async def _recorded(paths: LedgerPaths, projected: ProjectionPreview, *, is_given: bool) -> str:
-    """Puts the decision on record if nobody else is writing, and says what became of that."""
+    """Records the decision if no other process writes, and returns what came of it."""
     if is_given:
         return "dry run: nothing was recorded, since a ledger was given"
     try:

@@ -47,7 +47,7 @@ from kitchener.signing import load_signer
 
 @dataclass(frozen=True, slots=True)
 class ProjectOptions:
-    """What of the configured policy is to be different, and for which message."""
+    """The changes to the configured policy, and the message."""
 
     intent_id: str | None = None
     budget: int | None = None
@@ -55,7 +55,7 @@ class ProjectOptions:
     message: str | None = None
 
     def settings(self, configured: HO2Config) -> HO2Config:
-        """The settings to project under. Nothing is guessed away when somebody looks, so impossible events always block."""
+        """The settings to project under. A read must not repair anything, so impossible events always block."""
         changed: dict[str, object] = {"invalid_lifecycle_policy": "block"}
         if self.budget is not None:
             changed["context_budget"] = self.budget
@@ -68,18 +68,18 @@ class ProjectOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionPreview:
-    """What came of it."""
+    """The result of `context project`."""
 
     past: RecordedSession
     state: ContextState
     ruleset: Ruleset
     resolution: Resolution
     projection: Projection | None
-    """None: something stands in the way."""
+    """None: a problem prevents it."""
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """What somebody should look at."""
+        """Warnings for the reader."""
         return self.projection.flags if self.projection is not None else self.resolution.flags
 
     def as_json(self) -> dict[str, object]:
@@ -132,7 +132,7 @@ async def project_session(
     Args:
         paths: where ledgers are
         past: the session
-        chosen: what is to be different from the settings
+        chosen: the changes to the settings
         as_of: ISO time of the turn, for learned lines and dates; None: now
 
     Raises:
@@ -188,7 +188,7 @@ async def _learned(paths: LedgerPaths, past: RecordedSession, as_of_ts: str) -> 
 async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None:
     """Appends the flags and, where there is one, `PROJECTION_COMPUTED` to the ledger of decisions.
 
-    Returns the projection's entry, or None where something stands in the way of one.
+    Returns the projection's entry, or None if a problem prevents one.
 
     Raises:
         LedgerLocked: a process is writing it

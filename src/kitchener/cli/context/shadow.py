@@ -50,7 +50,7 @@ class ShadowTurn(NamedTuple):
     session_id: str
     message: str
     actions: list[str]
-    """What the shadow made of the message and of the reply; without `CONTINUE`, unless that is all."""
+    """The shadow's decisions about the message and the reply; without `CONTINUE`, unless there is no other."""
     intent_id: str | None
     objective: str | None
     """Of that intent; None where it is not on the shadow's record."""
@@ -63,7 +63,7 @@ class ShadowTurn(NamedTuple):
 
     @property
     def difference(self) -> int:
-        """How many things only one of the two shows."""
+        """The number of items that only one of the two shows."""
         return len(self.only_shadow) + len(self.only_attention)
 
 
@@ -81,7 +81,7 @@ class ShadowSummary(TypedDict):
     mean_only_attention: float | None
     mean_shadow_tokens: float | None
     intents: dict[str, int]
-    """How often the shadow declared, switched and closed intents."""
+    """Number of times that the shadow declared, switched and closed intents."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class ShadowReport:
         }
 
     def as_json(self) -> dict[str, object]:
-        """What `context shadow --json` prints."""
+        """The output of `context shadow --json`."""
         head = {"agent_class": self.agent_class, "session_id": self.session_id, "summary": self.summary()}
         return {**head, "turns": [each._asdict() for each in self.told], "note": NOTE}
 
@@ -225,7 +225,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     for entry, lists in _projections(decided):
         turn_id, intent_id = entry.payload["turn_id"], entry.payload["intent_id"]
         if turn_id is None or payload_as(ProjectionPayload, entry.payload)["mode"] != "shadow":
-            continue  # somebody only looked, or it was no shadow
+            continue  # it was a command's projection, or no shadow
         visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in _reasons(ref, lists)]
         ours = [await _name(readers, names, ref, lists) for ref in visible]
         attention = shown.get(turn_id)
@@ -251,7 +251,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
 
 
 def _attention(entries: Sequence[StoredEntry]) -> dict[str, GatheredContext]:
-    """What attention showed, by turn: for the reply that was accepted, or else for the last that was tried."""
+    """The context that attention showed, by turn: for the accepted reply, or else for the last attempt."""
     found, gates = dict[str, GatheredContext](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
     accepted = {gate.entity_id for gate in gates if payload_as(QualityGatePayload, gate.payload)["decision"] == "accept"}
     planned = [
@@ -288,7 +288,7 @@ def _reasons(ref: Ref, lists: ProjectionLists) -> tuple[str, ...]:
 
 
 async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
-    """What an entry is about: a turn, a work order, a learned line. A standing rule, or what is gone, goes by its own id."""
+    """The item of an entry: a turn, a work order, a learned line. A standing rule, or an erased item, has its own id."""
     if ref not in names:
         others = {each.ledger_id: each for each in (readers.ho2m, readers.ho1m) if each is not None}
         reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else others.get(ref.ledger_id)

@@ -1,4 +1,4 @@
-"""Shows what models were asked in a turn: each request word for word, what it consists of, and what the providers counted."""
+"""Shows the requests of a turn to models: each word for word, with its parts and the providers' token counts."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from kitchener.replaying import RecordedPrompt, TurnPrompts
 
 
 def totals_line(spent: Spending, turn_id: str) -> str:
-    """What the models of a turn read and wrote in all, for a reader. Rules are no model."""
+    """The total tokens of a turn's model calls, for a reader. Rules are no model."""
     if not spent.llm_calls:
         return "  no model answered in it"
     return f"  {spent.text()}; word for word: kitchener context explain {turn_id} --prompt"
@@ -37,7 +37,7 @@ def chosen_calls(prompts: TurnPrompts, number: int | None) -> list[tuple[int, Re
 
 
 def prompts_json(prompts: TurnPrompts, number: int | None) -> dict[str, object]:
-    """What `context explain --prompt --json` prints."""
+    """The output of `context explain --prompt --json`."""
     return {
         "turn_id": prompts.turn_id,
         "agent_class": prompts.agent_class,
@@ -119,7 +119,7 @@ def asked_words(prompt: RecordedPrompt) -> str:
 
 
 def request_lines(request: PromptRequest) -> Iterator[str]:
-    """What a model read, word for word: messages, tools and the schema of the answer, each below a line that names it."""
+    """The request of a model word for word: messages, tools and the schema of the answer, each below a line that names it."""
     for message in request.messages:
         yield f"--- {message_title(message)}"
         yield from message_lines(message)
@@ -159,7 +159,7 @@ def hash_verdict(prompt: RecordedPrompt) -> str:
 
 
 def usage_words(usage: UsageMapping | None) -> str:
-    """What the provider counted, to follow an estimate."""
+    """The provider's count, to follow an estimate."""
     if usage is None:
         return ""
     cached = f" ({usage['cached_tokens']:,} of them from its cache)" if usage.get("cached_tokens") else ""

@@ -37,14 +37,14 @@ def intent_words(state: ContextState, intent_id: str | None) -> str:
 
 
 def how_to_turn_on(agent_class: str) -> str:
-    """What to write where, so that the Context Authority decides."""
+    """The setting that turns on the Context Authority."""
     table = toml_key(("agents", agent_class))
     setting = f'`context_mode = "enforce"` below [{table}] of kitchener.toml'
     return f"{setting} turns the Context Authority on, as `kitchener init` writes it"
 
 
 def shown_lines(projection: Projection) -> Iterator[str]:
-    """What is visible and what is not, each with tokens and reason."""
+    """Visible and other items, each with tokens and reason."""
     visible, suppressed = projection.visible, list(projection.suppressed())
     used = f"{projection.tokens_used:,} of {projection.token_budget:,} tokens"
     yield f"visible: {counted(len(visible), 'item')}, {used}"
@@ -59,13 +59,13 @@ def shown_lines(projection: Projection) -> Iterator[str]:
 
 
 def flag_lines(flags: Iterable[Flag]) -> Iterator[str]:
-    """What somebody should look at."""
+    """Warnings for the reader."""
     for flag in flags:
         yield f"flag {flag.kind}: {flag.detail}"
 
 
 def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
-    """The whole answer of `context project`, where nothing stands in the way."""
+    """The whole answer of `context project`, if no problem prevents it."""
     past, state, projection = projected.past, projected.state, projected.projection
     assert projection is not None
     yield f"{past.name} ({past.agent_class}): {counted(count_turns(state.turns.values()), 'turn')} on record"
@@ -117,7 +117,8 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> Iter
 
 
 def _most_missed(suppressed: Sequence[PlacedItem]) -> list[PlacedItem]:
-    """Those that somebody is likely to ask about: what nearly fitted goes before what was not admitted, the newest of each."""
+    """The most interesting ones: items that nearly fitted come before items that were not admitted, the newest of each
+    first."""
     nearly = [each for each in suppressed if each.reason != "LOW_URGENCY"][-MOST:]
     others = [each for each in suppressed if each.reason == "LOW_URGENCY"]
     return [*nearly, *others[max(0, len(others) + len(nearly) - MOST) :]]

@@ -38,7 +38,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
 
 
 def doubts(view: TurnView) -> Iterator[str]:
-    """What is not as it was when the turn ran: texts that cannot be read any more, and sizes."""
+    """Differences from the time of the turn: texts that cannot be read any more, and sizes."""
     if view.past.unreadable:
         yield f"shown as erased below: {view.past.unreadable}"
     if not view.is_exact:
@@ -55,7 +55,7 @@ def _closings(view: TurnView) -> Iterator[str]:
 
 
 def nothing_lines(view: TurnView) -> Iterator[str]:
-    """Why there is no projection, and what there is instead."""
+    """Why there is no projection, and the entry in its place."""
     yield f"  nothing was projected: {view.why_nothing}"
     if view.gathered:
         yield f"  attention showed {', '.join(view.gathered)}"
@@ -121,7 +121,7 @@ def _kind(view: TurnView, entity_id: str) -> str:
 
 
 def _said(view: TurnView, found: Explanation) -> list[str]:
-    """What it says, cut short."""
+    """The text of the item, shortened."""
     placed = find_placed(view.projection, found.entity_id) if view.projection is not None else None
     state, name = view.state, found.entity_id
     if placed is not None:
@@ -139,7 +139,7 @@ def _said(view: TurnView, found: Explanation) -> list[str]:
 
 
 def _help(view: TurnView, found: Explanation) -> Iterator[str]:
-    """What would have changed the verdict."""
+    """The change that would have altered the verdict."""
     session_id, projection = view.past.session_id, view.projection
     if found.suppressed_by == "BUDGET_EVICTION" and projection is not None:
         enough = projection.token_budget + found.short_by

@@ -277,7 +277,7 @@ class SessionThreads:
             }
 
     def notes(self) -> Iterator[str]:
-        """What stands in the way of the session, where something does."""
+        """The conflict that blocks the session, if there is one."""
         resolution = resolve_active(self.state, ruleset_of(self.config))
         if resolution.competing:
             yield from conflict_lines(self.state, resolution.competing, self.session_id)

@@ -179,7 +179,7 @@ def accept_head(
             faults.append(fault)
         except LedgerLocked as error:
             if anyio.run(read_queues, config)[0] is None:
-                raise  # not a runtime: nobody knows whether the holder looked at the ledger's end
+                raise  # not a runtime: it is unknown whether the holder checked the ledger's end
             open_elsewhere.append(error)
     _print_accepted(found, faults, open_elsewhere, is_json=json)
     if faults:

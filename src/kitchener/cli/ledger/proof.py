@@ -161,7 +161,7 @@ def public_key_of(text: str | None) -> str | None:
 
 
 def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
-    """Verifies a bundle, prints what was found and returns the exit code."""
+    """Verifies a bundle, prints the findings and returns the exit code."""
     report = verify_bundle(path, public_key=public_key)
     if is_json:
         print_json(_proof_as_json(report))
@@ -320,9 +320,9 @@ class _TurnSelection:
         self._namespace = ""
         self._overlays_position: int | None = None
         self._brought: list[str] = []
-        """What its caller brought along, by hash: the schema of an object, and tools."""
+        """The sources of its caller, by hash: the schema of an object, and tools."""
         self._loop: frozenset[str] = frozenset()
-        """The work orders of the tool loop that the turn goes on with."""
+        """The work orders of the tool loop that the turn continues."""
 
     def selections(self) -> tuple[tuple[LedgerName, _Select], ...]:
         """The selection of each ledger, in the order in which they must run."""
@@ -355,7 +355,7 @@ class _TurnSelection:
                 wanted.update(resumes.get("approval_ids", ()))
                 self._loop = frozenset(resumes.get("loop", ()))
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
-            if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # what it asked, or goes on with
+            if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # its request or its loop
                 approvals.setdefault(entry.entity_id, set()).add(entry.seq)
                 wanted.update([entry.entity_id] if is_mine else ())
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
@@ -378,7 +378,7 @@ class _TurnSelection:
         return {entry.seq async for entry in read if entry.payload.get("turn_id") == self.turn_id or self._is_of_loop(entry)}
 
     def _is_of_loop(self, entry: StoredEntry) -> bool:
-        """Whether an entry belongs to the tool loop that the turn goes on with."""
+        """Whether an entry belongs to the tool loop that the turn continues."""
         return entry.entity_id in self._loop and entry.entry_type in (events.LLM_CALL, events.TOOL_CALL)
 
     async def _of_context(self, reader: LedgerReader) -> set[int]:

@@ -122,7 +122,7 @@ async def _recorded(paths: LedgerPaths) -> list[ToolIdentity]:
 
 
 def _changes(recorded: Iterable[ToolIdentity], report: ServerReport) -> dict[str, list[str]]:
-    """How a server's tools differ from the recorded ones; nothing where none are on record."""
+    """The differences of a server's tools from the recorded ones; empty if none are recorded."""
     before = {each.tool_id: each.definition_hash for each in recorded if each.source == source_of(report.label)}
     now = {each.tool_id: each.definition_hash for each in report.tools}
     if not before or report.state != "connected":

@@ -20,7 +20,7 @@ from kitchener.records import events
 
 @dataclass(slots=True)
 class SubjectCounts:
-    """How much the ledgers hold about one subject."""
+    """The number of entries about one subject."""
 
     subject_id: str
     signal_ids: set[str] = field(default_factory=set)
@@ -66,10 +66,10 @@ class AgentMemory:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[MemoryReader | None]:
-        """Reads the memory; None where nothing was ever written. It takes no lock.
+        """Reads the memory; None: nothing was ever written. It takes no lock.
 
         Raises:
-            LedgerDamaged: what was written once does not verify
+            LedgerDamaged: an entry does not verify
         """
         if not any(self.paths.ledger(self.agent_class, name).exists() for name in ("signals", "overlays")):
             yield None
@@ -157,7 +157,7 @@ class AgentMemory:
         raise CallerError(f"{target!r} came from {_named(holders)}; choose one with --subject")
 
     def how_to_turn_on(self) -> str:
-        """What to write where, so that the class learns."""
+        """The setting that turns on learning for the class."""
         table = toml_key(("agents", self.agent_class))
         return (
             f"long-term memory of {self.agent_class} is off; `ho3_enabled = true` below [{table}] of kitchener.toml turns it"

@@ -90,7 +90,7 @@ async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...
 
 
 async def _read_turns(paths: LedgerPaths, agent_class: str, report: BisectReport) -> dict[str, TurnText]:
-    """What was said in the turns behind the changes."""
+    """The texts of the turns behind the changes."""
     wanted = [turn for change in report.changes for turn in _turns_of(change)[:_AT_MOST]]
     async with paths.reader(agent_class) as ho2m:
         return {turn_id: await read_turn(ho2m, turn_id) for turn_id in dict.fromkeys(wanted)}

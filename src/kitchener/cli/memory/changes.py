@@ -47,7 +47,7 @@ class WithdrawnLine:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDecision:
-    """What a decision did."""
+    """The effect of a decision."""
 
     agent_class: str
     subject_id: str
@@ -55,7 +55,7 @@ class OperatorDecision:
     is_written: bool
     """False: it was so already."""
     note: str
-    """What was done or why not, for a reader."""
+    """The effect, or the reason why there is none, for a reader."""
     withdrawn: list[WithdrawnLine] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -78,7 +78,7 @@ class OperatorDecision:
 async def deactivated(
     place: AgentMemory, artifact_id: str, subject_id: str | None, *, reason: str, block: bool
 ) -> OperatorDecision:
-    """Takes an artifact out of use.
+    """Deactivates an artifact.
 
     Args:
         place: whose memory
@@ -111,7 +111,7 @@ async def deactivated(
 
 
 async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *, reason: str) -> OperatorDecision:
-    """Keeps a signal or an event from counting, and takes out of use what loses its support by that.
+    """Stops a signal or an event from counting, and deactivates the learned lines that lose their support.
 
     Args:
         place: whose memory

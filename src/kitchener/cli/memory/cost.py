@@ -21,17 +21,17 @@ _COLUMNS: Final = ("artifact", "subject", "state", "line_tokens", "turns", "call
 
 
 class Learning(NamedTuple):
-    """What an overlay was learned from: the same three facts stand in its consolidation's plan."""
+    """The sources of an overlay: its consolidation's plan has the same three facts."""
 
     namespace: str
     signal_id: str
-    """As it is stored."""
+    """The signal's id, as stored."""
     gate_ts: str
 
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """What one learned line cost."""
+    """The cost of one learned line."""
 
     line_tokens: int
     """Tokens of the line, estimated by the agent class's `token_estimator`."""
@@ -65,7 +65,7 @@ class LineCost:
 
 
 class WorkOrderCosts:
-    """What the work orders that were shown a line, or that learned one, cost. Plans are taken in before the ends."""
+    """The cost of the work orders that were shown a line, or that learned one. Plans are read before the ends."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], list[tuple[str, object]]] = defaultdict(list)
@@ -125,7 +125,7 @@ class WorkOrderCosts:
 
 
 def learning_of(entry: StoredEntry) -> Learning:
-    """What an overlay on record was learned from."""
+    """The sources of a recorded overlay."""
     payload = entry.payload
     return Learning(str(payload["namespace"]), str(payload["signal_id"]), str(payload.get("window_end")))
 
@@ -173,13 +173,13 @@ class CostRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """What all learned lines cost, the most expensive first."""
+    """The cost of all learned lines, the most expensive first."""
 
     agent_class: str
     rows: list[CostRow]
 
     def totals(self) -> dict[str, int]:
-        """The sums of what was spent."""
+        """The sums of the costs."""
         names = ("tokens_shown", "consolidation_input_tokens", "consolidation_output_tokens")
         return {name: sum(getattr(row.cost, name) for row in self.rows) for name in names}
 
@@ -222,7 +222,7 @@ async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
 
 
 async def _learned(reader: MemoryReader) -> Mapping[tuple[str, str], list[Learning]]:
-    """What each artifact was learned from, by namespace and key."""
+    """The sources of each artifact, by namespace and key."""
     found = defaultdict[tuple[str, str], list[Learning]](list)
     async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
         key = entry.payload.get("artifact_id") or entry.payload["overlay_id"]

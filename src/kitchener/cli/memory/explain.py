@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class TurnText:
-    """What was said in one turn."""
+    """The message and the reply of one turn."""
 
     turn_id: str
     session_id: str | None = None
@@ -117,9 +117,9 @@ class ArtifactExplanation:
     records: list[StoredEntry]
     """Its own entries, oldest first."""
     quarantines: list[StoredEntry]
-    """What was put in quarantine among its sources."""
+    """Its quarantined sources."""
     cost: LineCost
-    """What it cost to learn and to show it."""
+    """The cost of learning and showing it."""
 
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""

@@ -1,4 +1,4 @@
-"""Exports what was learned as JSON lines, and imports it.
+"""Exports learned lines as JSON lines, and imports them.
 
 An exported line has the overlay, its subject, the events it was learned from, and its history. An imported line is in the older
 flat format or is converted to it, without its sources. Everything is checked before anything is written.
@@ -41,7 +41,7 @@ _EXPORTED: Final = ("reason", "superseded_by", "target", "block_signal", "event_
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What one file brought."""
+    """The result of importing one file."""
 
     taken: dict[str, list[str]]
     """Overlay ids that were written, by subject, in alphabetical order of the subjects."""
@@ -74,7 +74,7 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
 
     Args:
         path: a file of JSON lines
-        place: whose memory they shall enter
+        place: the memory that receives them
         subject_id: whose they are; None: as each line says
 
     Raises:
@@ -136,7 +136,7 @@ def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: st
         raise _bad(path, number, "names no subject_id; say with --subject whose it is")
     owner = subject_id if named is None else named
     try:
-        check_subject_id(owner)  # an export may hold what was learned in anonymous sessions
+        check_subject_id(owner)  # an export may have lines learned in anonymous sessions
     except CallerError as error:
         raise _bad(path, number, str(error)) from error
     if subject_id is not None and owner != subject_id:
@@ -145,7 +145,7 @@ def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: st
 
 
 def _check(record: Mapping[str, object], place: AgentMemory) -> None:
-    """What the memory would refuse, before anything is written: either all lines come in or none does."""
+    """Refuses the lines that the memory would refuse, before anything is written: either all lines are imported or none."""
     overlay: Overlay = parse_older(record, place.config.max_line_chars)
     normalise(overlay.signal_id, signal_kinds(place.config))
     if not overlay.source_event_ids:

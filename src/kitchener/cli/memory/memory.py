@@ -1,4 +1,4 @@
-"""`kitchener memory`: shows what recurs and what was learned, and withdraws it. Explained in `docs/memory.md`."""
+"""`kitchener memory`: shows signals and learned lines, and withdraws them. Explained in `docs/memory.md`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -213,7 +213,7 @@ def import_(
     options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
-    """Import what was learned elsewhere: all lines of a file, or none.
+    """Import lines that were learned elsewhere: all lines of a file, or none.
 
     Skips known lines. Marks events that are in no ledger here as unverified.
 
@@ -248,7 +248,7 @@ def export(
     options: Options = NO_OPTIONS,
     output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: standard output.")] = None,
 ) -> int:
-    """Write what was learned as JSON lines, with its sources and history. Works while a server runs.
+    """Write learned lines as JSON lines, with their sources and history. Works while a server runs.
 
     `kitchener memory import` reads these lines.
 

@@ -167,7 +167,7 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
 
 @dataclass(frozen=True)
 class NotRun:
-    """Why a message got no turn."""
+    """The reason why a message got no turn."""
 
     kind: str
     """The class of the error, or `NOT_RUN` after an earlier message of the conversation failed."""

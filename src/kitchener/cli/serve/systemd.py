@@ -1,4 +1,4 @@
-"""What the server and systemd tell each other: the listening socket that is handed over, and whether the server is ready.
+"""Talks to systemd: takes over a listening socket, and reports whether the server is ready.
 
 By the protocols of `sd_listen_fds` and `sd_notify`. Clients that connect while no server runs wait in the system's queue until
 the next server takes them.

@@ -186,7 +186,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
 
 
 class _WorkOrderRow(TypedDict):
-    """How far a work order came."""
+    """One work order of a turn, with its state."""
 
     wo_id: str
     wo_type: str | None
@@ -220,11 +220,11 @@ class _TurnRow:
     parts: dict[str, StoredPart] = field(default_factory=dict)
     """The images and files of the message, by their ids."""
     spent: Spending = field(default_factory=Spending)
-    """What its model and tool calls used."""
+    """The cost of its model and tool calls."""
     breaks: tuple[BreakCause, ...] | None = None
     """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
     approvals: TurnApprovals = field(default=TurnApprovals())
-    """What it asked a person, or went on with."""
+    """Its requests to a person, or the work order that it continued."""
     is_reply: bool = False
     """Whether an assistant said the message, in an imported conversation."""
 
@@ -274,7 +274,7 @@ class _History:
     turns: dict[str, _TurnRow] = field(default_factory=dict)
     rejected: list[_Rejected] = field(default_factory=list)
     spent: Spending = field(default_factory=Spending)
-    """What the calls of all turns used."""
+    """The cost of the calls of all turns."""
     entries: list[StoredEntry] = field(default_factory=list)
     """All of the session, in order."""
 
@@ -309,7 +309,7 @@ class _History:
 
     def _take_work_order(self, turn: _TurnRow, wo_id: str, kind: str, payload: Mapping[str, object]) -> None:
         state = _WORK_ORDER_STATES[kind]
-        # A turn that goes on after an approval ends the work order of the turn that asked.
+        # A turn that continues after an approval ends the work order of the turn that asked.
         turn = turn if kind == events.WO_PLANNED else next((t for t in self.turns.values() if wo_id in t.work_orders), turn)
         known = turn.work_orders.setdefault(
             wo_id, {"wo_id": wo_id, "wo_type": None, "state": state, "reason": None, "cost": None}

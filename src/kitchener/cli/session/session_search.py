@@ -56,7 +56,7 @@ class SessionRow(TypedDict):
     turns: int
     ended: bool
     found: NotRequired[list[FoundTurn]]
-    """Where words were looked for: the turns that have them, oldest first."""
+    """The turns that have the words, oldest first; absent: no words were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def found_lines(rows: list[SessionRow], words: str) -> Iterator[str]:
 
     Args:
         rows: the sessions
-        words: what was looked for, folded
+        words: the search words, folded
     """
     newest = ""
     for row in rows:

@@ -69,7 +69,7 @@ def _is_wanted(subject_id: str) -> bool:
     """Whether the person at the terminal says yes.
 
     Raises:
-        CallerError: there is nobody to ask
+        CallerError: there is no terminal to ask at
     """
     if not is_interactive():
         raise CallerError("erasure cannot be undone: run this on a terminal, or pass --yes")

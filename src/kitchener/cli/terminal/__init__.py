@@ -1,1 +1,1 @@
-"""How commands speak and listen: output, progress, typed lines, interrupts."""
+"""Connects commands with the terminal: output, progress, typed lines, interrupts."""

@@ -23,7 +23,7 @@ from kitchener.inspection.shown_text import INVISIBLE, harmless, one_line
 _NONE = re.compile(r"\bNone\b")
 _HARMFUL_IN_JSON = re.compile(f"[{INVISIBLE}]")
 Style = Literal["plain", "pale", "user", "agent"]
-"""How text is shown: as it is, paler, or in the colour of a speaker."""
+"""The style of text: plain, paler, or in the colour of a speaker."""
 _STYLES: Final[Mapping[Style, str]] = {"pale": "2", "user": "1;36", "agent": "1;32"}
 _STATUS_CHARS: Final = 200
 _NO_VALUE: Final = "–"
@@ -89,7 +89,7 @@ class StandardError:
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing, because nothing is held back."""
+        """Does nothing, because nothing is buffered."""
 
 
 def print_json(value: object) -> None:
@@ -175,7 +175,7 @@ def _cell(value: object) -> str:
 
 
 class CommandOutput(Protocol):
-    """What a command found."""
+    """One finding of a command."""
 
     def as_json(self) -> Mapping[str, object]:
         """Everything, as JSON types."""

@@ -58,7 +58,7 @@ class TypedLines:
         return line
 
     def close(self) -> None:
-        """Nothing more will be asked for; the thread ends, unless it stands in a read."""
+        """No more lines will be asked for; the thread ends, unless it waits in a read."""
         self._wanted.put(False)
         self._send.close()
         self._receive.close()

@@ -65,7 +65,7 @@ class AdminListener:
             self._ended.set()
 
     async def close(self) -> None:
-        """Takes no more connections, lets the requests that run end within the grace period, and removes the socket."""
+        """Accepts no more connections, lets running requests end within the grace period, and removes the socket."""
         self._accepting.cancel()
         with anyio.move_on_after(self._grace_s):
             await self._ended.wait()

@@ -1,6 +1,6 @@
-"""What an operation is, and what it sees of a root: the same with and without a running process.
+"""Defines operations and the root that they change: the same with and without a running process.
 
-`operations.py` has the operations, `listener.py` and `administration.py` what carries them out.
+`operations.py` has the operations; `listener.py` and `administration.py` run them.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class Operation(BaseModel, Generic[R]):
     op: ClassVar[str]
     """Its name in a request."""
     result: ClassVar[TypeAdapter[Any]]
-    """The type of what it returns."""
+    """The type of its result."""
     is_read_only: ClassVar[bool] = False
     """Whether it may run beside others, because it changes nothing."""
     is_turn: ClassVar[bool] = False
@@ -111,10 +111,10 @@ class Operation(BaseModel, Generic[R]):
         raise AssertionError(f"{type(self).__name__} has no run")
 
     def encoded(self, result: R) -> object:
-        """What `run` returned, as JSON types."""
+        """The result of `run` as JSON types."""
         return self.result.dump_python(result, mode="json")
 
     def decoded(self, value: object) -> R:
-        """What `run` returned, from JSON types."""
+        """The result of `run`, read from JSON types."""
         found: R = self.result.validate_python(value)
         return found

@@ -39,11 +39,11 @@ def _is_absolute(path: Path) -> Path:
 AbsolutePath = Annotated[Path, AfterValidator(_is_absolute)]
 
 IntentChange = Literal["close", "abandon", "reopen"]
-"""What can be done to an intent that there is."""
+"""The changes of an existing intent."""
 
 
 class IntentOutcome(BaseModel):
-    """What a call did to an intent."""
+    """The change of an intent by a call."""
 
     model_config = ConfigDict(frozen=True)
     intent_id: str
@@ -134,19 +134,19 @@ class ChangeIntent(IntentOperation):
 
 
 class ApprovalOutcome(BaseModel):
-    """What an answer to a waiting tool call led to."""
+    """The outcome of an answer to a waiting tool call."""
 
     model_config = ConfigDict(frozen=True)
     approval_id: str
     decision: Literal["approved", "denied"]
     turn_id: str | None = None
-    """The turn that went on; None: other calls beside this one still wait."""
+    """The continued turn; None: other calls still wait."""
     response: str | None = None
     """Its reply."""
     pending_approval: tuple[str, ...] = ()
-    """What it asks for in turn."""
+    """The further requests for approval of that turn."""
     error: str | None = None
-    """Why it could not do what was asked."""
+    """The error of a turn that could not do what was asked."""
 
 
 class AnswerApproval(Operation[ApprovalOutcome]):
@@ -281,7 +281,7 @@ class EraseSubject(Operation[ErasureReport]):
 
 
 class SubjectMemoryChange(BaseModel):
-    """What a change did to the memory of a subject."""
+    """The effect of a change on the memory of a subject."""
 
     model_config = ConfigDict(frozen=True)
     is_written: bool
@@ -347,7 +347,7 @@ class QuarantineTarget(Operation[SubjectMemoryChange]):
 
 
 class ImportOverlays(Operation[dict[str, list[str]]]):
-    """Adds what was learned elsewhere. Returns the ids of the new overlays by subject."""
+    """Adds lines that were learned elsewhere. Returns the ids of the new overlays by subject."""
 
     op = "memory.import"
     result = TypeAdapter(dict[str, list[str]])

@@ -96,7 +96,7 @@ class RunningRoot:
         return await self._erase(subject_id)
 
     async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:
-        """Adds an exported session; turns of other sessions go on."""
+        """Adds an exported session while turns of other sessions continue."""
         found = await anyio.to_thread.run_sync(partial(read_folder, folder, public_key=public_key))
         agent_class, subject_id = found.manifest.agent_class, found.manifest.subject_id
         agent = self._agent(agent_class, True)
@@ -118,13 +118,13 @@ class RunningRoot:
                 await memory.read_again(memory_namespace(agent_class, subject_id))
 
     async def clean_content(self) -> tuple[Path, ...]:
-        """Removes the stored files that no entry names; what a turn has just stored stays."""
+        """Removes the stored files that no entry names, except those that a turn has just stored."""
         return await remove_orphans_beside(self._parts.config, self._parts.content)
 
     async def import_conversations(
         self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
     ) -> ConversationsImport:
-        """Adds conversations of other programs; turns go on."""
+        """Adds conversations of other programs while turns continue."""
         config, sealer = self._parts.config, self._parts.sealer
         check_target(config, subject_id, agent_class)
         agent = self._agent(agent_class, False)
@@ -144,6 +144,6 @@ class RunningRoot:
 
 
 async def add_while_serving(found: ConversationsToAdd, agent: Agent, subject_id: str) -> ConversationsImport:
-    """Adds conversations of a subject to an agent class whose turns go on."""
+    """Adds conversations of a subject to an agent class while its turns continue."""
     with agent.supervisor.outside.importing(subject_id):
         return await found.add(agent.ledgers.ho2m)

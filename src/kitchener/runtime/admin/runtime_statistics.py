@@ -1,4 +1,4 @@
-"""What a running process says of its queues, workers, providers and MCP servers, in memory and as JSON.
+"""The state of a process's queues, workers, providers and MCP servers, in memory and as JSON.
 
 `Runtime.statistics` makes it. Monitoring, `kitchener doctor` and the server's metrics read it.
 """
@@ -27,9 +27,9 @@ class RuntimeStatistics(TypedDict):
     mailboxes: dict[str, dict[str, LaneStatistics]]
     """The lanes of the gateway (`gateway`) and of each agent class, by name."""
     usage: dict[str, ProviderUsage]
-    """What the calls of each provider used so far."""
+    """The tokens and calls of each provider so far."""
     usage_by_model: dict[str, dict[str, ProviderUsage]]
-    """What the calls used, by provider and model."""
+    """The tokens and calls by provider and model."""
     failures_by_model: dict[str, dict[str, dict[ProviderReason, FailureCounts]]]
     """Model calls that failed, and attempts that were retried, by provider, model and reason."""
     open_circuits: dict[str, bool]

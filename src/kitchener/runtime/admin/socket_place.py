@@ -46,7 +46,7 @@ class Claim:
     """Descriptor of the locked file; closing it gives the place to another process."""
 
     def poison(self, problem: str) -> None:
-        """Gives up what a forked child inherited: nobody there answers, and it must not keep the place."""
+        """Closes the socket in a forked child, which would not answer and must not keep the place."""
         self.sock.close()
         os.close(self.lock)
 
@@ -101,10 +101,10 @@ def release(root: Path, claimed: Claim) -> None:
 
 
 def find(root: Path) -> Path | None:
-    """The socket of the process that has a root open; None: no process listens, or none that had time to say where.
+    """The socket of the process that has a root open; None: no process listens, or it has not written its address yet.
 
     Raises:
-        AdminUnavailable: what is there is no socket, or others could have put it there
+        AdminUnavailable: the file is no socket, or others could have put it there
     """
     directory = root / DIRECTORY
     if not has_unix_sockets() or not os.path.lexists(directory):
@@ -171,7 +171,7 @@ def _check_socket(path: Path) -> None:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Anyone but the superuser may use only what is their own."""
+    """Only the superuser may use sockets of others."""
     if os.geteuid() not in (found.st_uid, 0):
         raise _unsafe(path, f"belongs to user {found.st_uid}, not to {os.geteuid()}")
 

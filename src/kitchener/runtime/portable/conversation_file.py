@@ -42,7 +42,7 @@ class SpokenMessage(NamedTuple):
     role: SpokenRole
     text: str
     speaker: str | None
-    """Who said it; None: not named."""
+    """The speaker; None: not named."""
     said_at: str
     """ISO time, UTC; "": not known."""
 

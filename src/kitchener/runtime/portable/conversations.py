@@ -1,4 +1,4 @@
-"""Adds the conversations of a file as sessions of one subject: each in one commit, so that it is there whole or not at all.
+"""Adds the conversations of a file as sessions of one subject, each in one commit: whole or not at all.
 
 A session gets its id from its content, so a conversation that is here already is not added again. No turn ran for it, so the
 entries claim no model calls, work orders or prompts. Explained in `docs/sessions.md`.
@@ -180,7 +180,7 @@ class ConversationsToAdd:
         self._conversations = iter((conversation,))
 
     async def look_up(self, reader: ReadableLedger | None, on_step: Callable[[], object] = int) -> ConversationsImport:
-        """What an import would do. Makes no key, and writes nothing. None: there is no ledger yet."""
+        """The result that an import would have. Makes no key, and writes nothing. None: there is no ledger yet."""
         keyring = self._sealer.keyring if self._sealer is not None else None
         has_key = keyring is not None and await anyio.to_thread.run_sync(keyring.kid_of, self._subject_id) is not None
         found = list[ImportedConversation]()

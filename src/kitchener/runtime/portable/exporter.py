@@ -158,7 +158,7 @@ def _key(config: RuntimeConfig, chosen: "_Selection") -> bytes:
 
 
 async def _sources(config: RuntimeConfig, chosen: "_Selection", *, with_key: bool) -> bytes | None:
-    """What shaped the requests, as plain text: sealed sources only together with the key to what they shaped."""
+    """The sources of the requests as plain text. Sealed sources are included only together with the subject's key."""
     sealer = sealer_of(config) if with_key else None
     async with open_reader(config, chosen.agent_class, "ho2m", sealer=sealer) as ho2m:
         return await sources_to_export(ho2m, chosen.named)
@@ -201,7 +201,7 @@ class _Selection:
             on_step()
 
     def selections(self) -> dict[LedgerName, BundleSelection]:
-        """What to write of each ledger; those without selected entries are left out."""
+        """The entries to write, by ledger; ledgers without selected entries are left out."""
         return {
             name: BundleSelection(reader.path, reader.ledger_id, tuple(sorted(seqs)), self._heads[name])
             for name, reader in self._readers.items()
@@ -246,7 +246,7 @@ class _Selection:
         await self._add_memory("signals", reader, self._read_to.get(SIGNALS, 0))
 
     async def _of_overlays(self, reader: LedgerReader) -> None:
-        """Everything about the learned lines, also what was withdrawn since."""
+        """All entries about the learned lines, including those that were withdrawn later."""
         await self._add_memory("overlays", reader, self._heads["overlays"][0] if OVERLAYS in self._read_to else 0)
 
     async def _add_memory(self, name: LedgerName, reader: LedgerReader, up_to: int) -> None:
@@ -279,4 +279,4 @@ _OTHERS: Final = {
     "signals": _Selection._of_signals,
     "overlays": _Selection._of_overlays,
 }
-"""Ledger to the method that adds what is not the session's own."""
+"""Ledger to the method that adds entries outside the session."""

@@ -49,7 +49,7 @@ _MAX_SMALL_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a folder says about itself."""
+    """The manifest of a folder."""
 
     session_id: str
     subject_id: str
@@ -74,7 +74,7 @@ class FolderEntry(NamedTuple):
     """One entry of a folder."""
 
     line: Line
-    """As it stood in its ledger."""
+    """The entry as it is in its ledger."""
     body: Mapping[str, Any]
     """The decoded body: entity, type, payload and time."""
     entry_type: str
@@ -99,7 +99,7 @@ class FolderContent(NamedTuple):
     """Hash of the file."""
 
     def read(self) -> bytes:
-        """The file. Raises FolderDamaged: it is not what was written."""
+        """The file. Raises FolderDamaged if it differs from what was written."""
         data = _read(self.path, MAX_STORED_BYTES)
         _same(self.path, "stored_hash", self.stored_hash, digest(data))
         return data
@@ -117,7 +117,7 @@ class SessionFolder:
     key_file: bytes | None
     """The subject's key, a secret; None: the folder has none."""
     sources: tuple[Source, ...]
-    """What shaped the requests of its turns, with each configuration all that it names; empty: the folder has none."""
+    """The sources of its turns' requests, each configuration with all sources that it names; empty: the folder has none."""
     content: tuple[FolderContent, ...] = ()
     """The images and files of its messages."""
 
@@ -328,7 +328,7 @@ def _manifest(path: Path, data: bytes) -> Manifest:
 
 
 def _check_owner(file: Path, manifest: Manifest, entry: FolderEntry) -> None:
-    """A folder brings what one subject said, and nobody else's entries."""
+    """Refuses an entry that belongs to another subject, session or namespace than the folder's."""
     if entry.entry_type == SIGNER_DECLARED:
         return
     where, payload = entry.line.entry_id, entry.payload

@@ -1,7 +1,7 @@
-"""Adds an exported session to a root: each entry whole, with the place where it stood, so that every chain stays true.
+"""Adds an exported session to a root: each entry whole, with its original position, so that every chain still verifies.
 
-An imported entry is one entry more of this root's ledger, and holds the entry of the other root. Readers give the held one.
-HO2m is written last, in one commit: before it, the session is not there, and the next import goes on. Explained in
+Each import entry of this root's ledger contains the entry of the other root. Readers return the contained entry.
+HO2m is written last, in one commit: before it, the session does not exist here, and the next import continues. Explained in
 `docs/sessions.md`.
 """
 
@@ -69,7 +69,7 @@ async def import_session(
 ) -> SessionImport:
     """Adds an exported session to a root that no runtime uses. Verifies all of the folder before it writes anything.
 
-    The session goes on with its id, subject, intents and turn numbers. A second call completes an interrupted import.
+    The session keeps its id, subject, intents and turn numbers. A second call completes an interrupted import.
 
     Args:
         folder: as `export_session` wrote it
@@ -244,7 +244,7 @@ class _Target:
         await record_sealing(self._ledgers["ho2m"], sealer)
 
     async def record_sources(self) -> None:
-        """Records what shaped the requests of the folder's turns, without what is on record here."""
+        """Records the sources of the folder's turns that this root lacks."""
         await record_sources(self._ledgers["ho2m"], self._folder.sources)
         await self._ledgers["ho2m"].commit()
 

@@ -1,1 +1,1 @@
-"""What a program asks of the ledgers: sessions, approvals, and what was spent."""
+"""Answers a program's queries to the ledgers: sessions, approvals and spending."""

@@ -1,4 +1,4 @@
-"""Reads from a ledger which tool calls wait for a person, and what was answered to others."""
+"""Reads the tool calls that wait for a person, and the answers to earlier ones, from a ledger."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class ApprovalInfo:
 
     @property
     def message(self) -> str | None:
-        """What the tool asks, in its own words; None: it says nothing, or that cannot be read."""
+        """The tool's own question; None: it has none, or it cannot be read."""
         return opened(self.request.get("message"))
 
     @property
@@ -100,12 +100,12 @@ class ApprovalInfo:
 
     @property
     def is_pending(self) -> bool:
-        """Whether an answer makes its turn go on: the first one, or after a crash the same one given again."""
+        """Whether an answer continues the turn: the first answer, or after a crash the same answer again."""
         return self.status in ("waiting", "answered")
 
     @property
     def status(self) -> ApprovalStatus:
-        """`waiting`; `answered`, until the turn that goes on has ended (after a crash, answer again); or how it ended."""
+        """`waiting`; `answered`, until the continued turn has ended (after a crash, answer again); or its end."""
         decision = self.resolved["decision"] if self.resolved is not None else None
         if self.abandoned is None:
             if self.is_over:

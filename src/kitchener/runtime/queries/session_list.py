@@ -45,7 +45,7 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
 
 
 async def session_info(ledger: ReadableLedger, start: StoredEntry, *, is_ended: bool) -> SessionInfo:
-    """What the ledger says of the session that an entry started."""
+    """The summary of the session that an entry started."""
     payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
     (newest,) = await ledger.last(session_id=start.entity_id)
     return SessionInfo(
@@ -60,7 +60,7 @@ async def session_info(ledger: ReadableLedger, start: StoredEntry, *, is_ended: 
 
 
 async def _count_turns(ledger: ReadableLedger, newest: StoredEntry) -> int:
-    """How many turns a session has begun, from its newest entry where that says so."""
+    """The number of turns that a session has begun, from its newest entry if possible."""
     if newest.entry_type == events.SESSION_START:
         return 0
     payload = payload_as(CommonPayload, newest.payload)

@@ -1,4 +1,4 @@
-"""Reads from the ledgers what a subject has used today, for limits that hold across restarts.
+"""Reads the use of a subject since a time from the ledgers, for limits that hold across restarts.
 
 Calls of turns that were completed count, and those of aborted turns in the same sessions. Explained in `docs/gateway.md`.
 """
@@ -19,7 +19,7 @@ _FIRST_LOOK: Final = 64
 
 
 async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices: Mapping[str, ModelPrice]) -> Spent:
-    """What the model calls of a subject have used since a time, in one agent class.
+    """The tokens, calls and cost of a subject's model calls since a time, in one agent class.
 
     Args:
         ledgers: of the agent class

@@ -21,7 +21,7 @@ AGENT_PREFIX: Final = "agent:"
 """In the setting `tools`: what follows is an agent class."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_S: Final = 86_400.0
-"""As the tool's own limit: the deadlines of the two turns bound a call."""
+"""The tool's own limit, which is long: the deadlines of the two turns bound a call."""
 
 SupervisorOf = Callable[[str], HO2Supervisor]
 
@@ -76,7 +76,7 @@ class AgentTool(Tool[..., object]):
 
 
 async def _told(updates: AsyncIterator[TurnUpdate], context: ToolContext) -> TurnResult:
-    """The result of a turn. Who watches the calling turn is told which tools it runs, and how far they are."""
+    """The result of a turn. The listener of the calling turn gets the tools that it runs, and their progress."""
     result = None
     async for update in updates:
         if isinstance(update, ToolStarted):

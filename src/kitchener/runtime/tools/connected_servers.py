@@ -51,7 +51,7 @@ class McpServers:
         await _settle_all(each for each in self.servers.values() if each.settings.start == "runtime")
 
     def reports(self) -> dict[str, ServerReport]:
-        """What is known of each server now, by label."""
+        """The present state of each server, by label."""
         return {label: each.report() for label, each in self.servers.items()}
 
     def statistics(self) -> dict[str, ServerStatistics]:
@@ -95,7 +95,7 @@ async def _settle_all(servers: Iterable[McpServer]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Attachment:
-    """Where the tools of a server stand in a registry."""
+    """The position of a server's tools in a registry."""
 
     tools: ToolRegistry
     source: ToolSource
@@ -156,7 +156,7 @@ async def open_servers(settings: Mapping[str, McpServerConfig], tasks: TaskGroup
 
 
 async def look_at_servers(servers: Mapping[str, McpServerConfig]) -> list[ServerReport]:
-    """Starts or reaches each server once, and returns what is known of it. Calls no tool.
+    """Starts or reaches each server once, and returns its state. Calls no tool.
 
     Raises:
         ConfigError: the extra `mcp` is missing, or a reference points to nothing

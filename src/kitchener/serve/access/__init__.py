@@ -1,1 +1,1 @@
-"""Who asks, and what they may: keys, subjects, and the limits of each."""
+"""Identifies callers and limits them: keys, subjects, rates."""

@@ -1,4 +1,4 @@
-"""Turns the bearer key of a request into a caller: whose sessions it reaches, with which agent classes and rights.
+"""Turns the bearer key of a request into a caller, with its subject, its agent classes and its rights.
 
 Keys are kept as hashes only, and compared in constant time. Explained in `docs/server.md`.
 """
@@ -33,22 +33,22 @@ _LOCAL: Final = "local"
 
 @dataclass(slots=True)
 class Caller:
-    """Who sends requests by one key, with what these requests use now."""
+    """The sender of requests with one key, and the use of its limits."""
 
     name: str
     """The name of the key in the settings."""
     settings: ServeClientConfig
     rate: Rate
     running: int = 0
-    """Requests of this key that run now."""
+    """Number of running requests of this key."""
     left_behind: int = 0
-    """Requests that have ended before the turn that they began: in the background, or because the client went away."""
+    """Turns that run on after their request ended: in the background, or because the client disconnected."""
     schema_time: SchemaTime = field(init=False, repr=False)
-    """What the schemas of its requests take."""
+    """Processor time for the schemas of its requests."""
     token_secret: str | None = field(default=None, kw_only=True, repr=False)
-    """With what tokens are signed that name the subject; None: a header names it."""
+    """The secret that signs the tokens that name the subject; None: a header names it."""
     is_local: bool = field(default=False, kw_only=True)
-    """Whether there are no keys, so that everybody on this machine is this caller."""
+    """Whether the server has no keys, so that everybody on this machine is this caller."""
 
     def __post_init__(self) -> None:
         self.schema_time = SchemaTime(self.settings.schema_ms_per_minute)
@@ -65,7 +65,7 @@ class Caller:
 
     @staticmethod
     def unknown_agent(agent_class: str) -> RequestRefused:
-        """The error about an agent class that there is not, or not for this key."""
+        """The error for an agent class that does not exist, or not for this key."""
         return RequestRefused(
             404, "model_not_found", f"there is no agent {quoted(agent_class)} for this key; GET /v1/me lists them"
         )
@@ -81,7 +81,7 @@ class Caller:
             named: what its headers say; None: nothing
 
         Raises:
-            RequestRefused: the headers name nobody or nobody that can be a subject, or the key reaches no subject
+            RequestRefused: the headers name no valid subject, or the key reaches none
         """
         if self.settings.subject is not None:
             return self.settings.subject
@@ -95,7 +95,7 @@ class Caller:
         return named
 
     def enter(self) -> "RequestPlace":
-        """Counts a request that begins, until its place is left.
+        """Counts a request as running until its place is left.
 
         Raises:
             RequestRefused: the key's requests come too fast, or too many run
@@ -115,7 +115,7 @@ class Caller:
         return RequestPlace(self)
 
     def count_more(self, further: int) -> None:
-        """Counts a request that costs much as further ones, before its work is done: that takes time of everybody.
+        """Counts a costly request as several, before its work is done, because the work takes time from everybody.
 
         Args:
             further: how many; 0: it is an ordinary one
@@ -138,7 +138,7 @@ class Caller:
         self.rate.take(further, now)
 
     def book_more(self, further: int) -> None:
-        """Counts work of a request as further ones when it is done; later requests wait for it."""
+        """Counts work of a request as further requests after it was done; later requests wait for it."""
         self.rate.take(further, anyio.current_time())
 
     def book_context(self, seconds: float) -> None:
@@ -158,7 +158,7 @@ class RequestPlace:
         caller.running += 1
 
     def check_turn(self) -> None:
-        """Raises RequestRefused if turns that go on without their request leave no room for another turn."""
+        """Raises RequestRefused if turns that run on after their request ended leave no room for another turn."""
         caller = self.caller
         if caller.running + caller.left_behind > caller.settings.max_requests:
             raise RequestRefused(
@@ -169,9 +169,9 @@ class RequestPlace:
             )
 
     def check_going_on(self) -> None:
-        """Raises RequestRefused if no turn may go on for this key, since its checks against schemas have taken too long.
+        """Raises RequestRefused if no turn of this key may be continued, because its schema checks have taken too long.
 
-        A turn that goes on checks against the schemas that it began with, which are no part of the request.
+        A continued turn checks against the schemas of its first request, which are not part of this one.
         """
         self.caller.schema_time.check(anyio.current_time(), is_new=False)
 
@@ -235,7 +235,7 @@ class Callers:
             if len(secret) < MIN_KEY_CHARS:
                 raise ConfigError(CONFIGURATION, at, "", f"leads to a key of fewer than {MIN_KEY_CHARS} characters")
             if _digest(secret) in found:
-                raise ConfigError(CONFIGURATION, at, "", "leads to a key that another name has")
+                raise ConfigError(CONFIGURATION, at, "", "leads to the key of another name")
             _check_settings(name, settings, config)
             token_secret = _token_secret(name, settings)
             found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute), token_secret=token_secret)
@@ -302,7 +302,7 @@ def _local_caller(serve: ServeConfig) -> Caller:
 
 
 def anybody(serve: ServeConfig) -> Caller:
-    """Who asks for what needs no key. It has no right, reaches no agent, and leaves most places to those who have a key."""
+    """The caller of paths that need no key. It has no right, reaches no agent, and leaves most places to callers with a key."""
     most = max(1, serve.max_requests // _PART_OF_ANYBODY)
     settings = ServeClientConfig(key="env:none", subject="none", agents=(), rights=(), max_requests=most)
     return Caller("", settings, Rate(_UNLIMITED))
@@ -310,12 +310,12 @@ def anybody(serve: ServeConfig) -> Caller:
 
 _UNLIMITED: Final = 1_000_000_000
 _ALL_MS: Final = 60_000
-"""All of one processor's time, milliseconds a minute: who is alone on the machine holds nobody up."""
+"""All of one processor's time, milliseconds a minute: a caller who is alone on the machine delays nobody."""
 _PART_OF_ANYBODY: Final = 4
 
 
 def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfig) -> None:
-    """Raises ConfigError unless the subject and the agent classes of a key can be."""
+    """Raises ConfigError unless the subject and the agent classes of a key are valid."""
     if settings.subject is not None:
         try:
             check_caller(settings.subject, None)

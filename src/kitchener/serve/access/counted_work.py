@@ -1,4 +1,4 @@
-"""How much work of a request counts as one more request of its key, so that a small request cannot ask for a lot of it.
+"""The amounts of work that count as one more request of a key, so that a small request cannot ask for a lot of work.
 
 Each constant stands for about as much time of the processor, 10 to 40 ms. Explained in `docs/server.md`.
 """
@@ -16,12 +16,12 @@ READ_TURNS: Final = 100
 READ_EVENTS: Final = 250
 """Events of a session that are read back from the ledger."""
 EXPLAINED_TURNS: Final = 10
-"""Turns of a session whose context is computed again, to tell why a turn was shown what it was."""
+"""Turns of a session whose context is computed again, to explain what a turn was shown."""
 IMPORTED_MESSAGES: Final = 25
-"""Messages of another conversation with which a session begins: each is recorded, sealed and indexed."""
+"""Messages of another conversation that a session begins with: each is recorded, sealed and indexed."""
 CONTEXT_S: Final = 0.02
-"""Seconds of the processor that choosing the context of a turn takes, where long messages match. Most turns take less, and
-count nothing. Known only when it is done."""
+"""Seconds of the processor that choosing the context of a turn takes, where long messages match. Most turns take less and do
+not count. The time is known only afterwards."""
 
 
 def length_of(session: SessionManager) -> int:

@@ -1,7 +1,7 @@
 """Checks every request before anything reads it: host, key, rate, size, and whether the server still admits requests.
 
-It turns errors into answers, and hands the rest of the server a request whose body is there. A slow or endless body therefore
-ends here. Explained in `docs/server.md`.
+It turns errors into answers, and passes a request on with its body read. A slow or endless body therefore ends here. Explained
+in `docs/server.md`.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
 
 
 class Draining:
-    """Whether the server shuts down, and who has to know."""
+    """Whether the server shuts down, and the calls that tell of it."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -47,7 +47,7 @@ class Draining:
 
     @contextmanager
     def telling(self, tell: Callable[[], object]) -> Iterator[None]:
-        """Calls `tell` when it begins, until the block ends."""
+        """While the block runs, calls `tell` when the shutdown begins."""
         self._told[tell] = None
         try:
             yield
@@ -92,7 +92,7 @@ class Guard:
             await self._idle.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answers one request, or refuses it before anything is read."""
         if scope["type"] != "http":
             raise RuntimeError(f"this server has no {scope['type']}")
         answer = _Answer(send, self._counts)
@@ -125,7 +125,7 @@ class Guard:
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", place: RequestPlace) -> None:
         caller = place.caller
         try:
-            # Files for everybody need no body, and a slow one must not take a place from those who have a key.
+            # Public files need no body, and a slow body must not take a place from callers with a key.
             body = b"" if caller is self._anybody else await self._body(scope, receive, caller.settings.max_request_bytes)
             caller.count_more(len(body) // BODY_BYTES)
             scope[_PLACE], scope[OPEN_STREAMS] = place, self.streams
@@ -141,14 +141,14 @@ class Guard:
                 problem_of(error)
 
     def _check(self, scope: Scope) -> None:
-        """Raises RequestRefused for a request that no key could make good."""
+        """Raises RequestRefused for a request that is refused whatever its key."""
         headers = Headers(scope=scope)
         if self._draining.has_begun:
             raise RequestRefused(503, "shutting_down", "the server is shutting down; send this again", retry_after_s=1.0)
         if self.running >= self._config.max_requests:
             raise RequestRefused(503, "overloaded", f"{self.running} requests run (serve.max_requests)", retry_after_s=1.0)
         self._once.check(scope)
-        # A page of another origin may send requests to this machine, and its name may be made to lead here.
+        # A page of another origin may send requests to this machine, and its host name may be made to resolve to it.
         host = _name_of(headers.get("host", ""))
         if host.casefold() not in self._hosts and not is_loopback(host):
             raise RequestRefused(
@@ -186,7 +186,7 @@ class Guard:
 
 
 class _ClientGone(Exception):
-    """The client has closed the connection before its request was there."""
+    """The client closed the connection before its request was complete."""
 
 
 class _Answer:
@@ -203,7 +203,7 @@ class _Answer:
 
 
 class _Body:
-    """Gives a body that was read, and after it what the connection gives."""
+    """Receives a body that was read before, and then the messages of the connection."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

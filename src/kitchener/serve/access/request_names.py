@@ -1,4 +1,4 @@
-"""Reads from the headers of a request which session and which subject it names."""
+"""Reads the session and the subject that the headers of a request name."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from kitchener.config import ServeConfig
 from kitchener.serve.problems import RequestRefused
 
 SESSION_HEADER = "X-Kitchener-Session"
-"""Names the session by its id, or the conversation by any name of the client."""
+"""The header with a session id, or with the client's own name of the conversation."""
 
 
 _ONCE: Final = ("authorization", "content-type", "host", "idempotency-key", "last-event-id", "origin", SESSION_HEADER)
@@ -17,9 +17,9 @@ _ONCE: Final = ("authorization", "content-type", "host", "idempotency-key", "las
 
 
 class HeadersOnce:
-    """Refuses requests that have a header twice of which one value would count, and the other one not.
+    """Refuses requests with a repeated header of which only one value would count.
 
-    A proxy in front may have checked, or added, the one that would not count here.
+    A proxy in front may have checked or added the other value.
 
     Args:
         config: names further headers that say who sends a request, and to which session
@@ -30,7 +30,7 @@ class HeadersOnce:
         self._names = frozenset(each.lower().encode() for each in names)
 
     def check(self, scope: Scope) -> None:
-        """Raises RequestRefused if such a header is there twice."""
+        """Raises RequestRefused if such a header occurs twice."""
         seen = set[bytes]()
         for name, _ in scope["headers"]:
             if name in seen and name in self._names:

@@ -1,6 +1,6 @@
-"""Bounds the processor time that the schemas of a key's requests take: to be compiled, and to check replies and arguments.
+"""Bounds the processor time for the schemas of a key's requests: for compiling them, and for checking replies and arguments.
 
-A turn that runs is never refused for it: its checks are booked, and later requests wait for them. Explained in
+A running turn is never refused: its checks are booked, and later requests wait for them. Explained in
 `docs/server.md`.
 """
 
@@ -14,12 +14,12 @@ from kitchener.serve.problems import RequestRefused
 
 _US: Final = 1_000_000
 _LEAST_COMPILING_US: Final = 1_000
-"""What compiling counts at least, microseconds: it also takes memory. A request with new schemas waits until there is room
-for it."""
+"""Least time that compiling a schema counts, microseconds, because it also takes memory. A request with new schemas waits until
+there is room for it."""
 
 
 class SchemaTime:
-    """What the schemas of one key took, against its `schema_ms_per_minute`. Safe to use from several threads.
+    """The time that the schemas of one key took, measured against its `schema_ms_per_minute`. Safe to use from several threads.
 
     Args:
         ms_per_minute: processor time that they may take, milliseconds a minute
@@ -32,7 +32,7 @@ class SchemaTime:
     def check(self, now: float, *, is_new: bool) -> None:
         """Raises RequestRefused if the schemas of this key have taken too long.
 
-        What compiling took holds back new schemas only, so that a client with many functions goes on with them.
+        The time of compiling delays only new schemas, so that a client with many functions can continue to use them.
 
         Args:
             now: on the event loop's clock, seconds

@@ -1,4 +1,4 @@
-"""Limits how often an address may try keys that are none, so that nobody finds one by trying.
+"""Limits how often an address may send wrong keys, so that nobody finds a key by guessing.
 
 A key that was good from an address before stays good there while the address is held back: behind a proxy, all clients have one
 address. Explained in `docs/server.md`.
@@ -19,7 +19,7 @@ from kitchener.serve.problems import RequestRefused
 _log = get_logger(__name__)
 
 _NETWORK_BITS: Final = 64
-"""Of an IPv6 address, what counts: one user has all the rest."""
+"""The part of an IPv6 address that counts: one user has all addresses below it."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Address:
     left: float
     """Wrong keys that it may still try."""
     at: float
-    """When that was so, on the event loop's clock."""
+    """When `left` was computed, on the event loop's clock."""
     good: set[str] = field(default_factory=set)
     """The names of the keys that were good from here."""
     is_held: bool = False
@@ -58,7 +58,7 @@ class WrongKeys:
             now: on the event loop's clock
 
         Raises:
-            RequestRefused: too many wrong keys came from there, so that this one does not count even if it is good
+            RequestRefused: too many wrong keys came from there, so even a good key is refused
         """
         found = self._addresses.get(address)
         if found is None:

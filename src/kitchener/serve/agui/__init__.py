@@ -1,1 +1,1 @@
-"""The AG-UI door: agents for web front ends."""
+"""Serves agents to web front ends that speak AG-UI."""

@@ -36,7 +36,7 @@ from kitchener.serve.problems import RequestRefused, problem_of
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
 MAX_TOLD: Final = 500
-"""Most turns of a thread that a client without messages is told, the newest."""
+"""Most turns of a thread, the newest ones, that a client without messages gets."""
 _STOPPED: Final = "turn_stopped"
 
 
@@ -64,7 +64,7 @@ class AguiDoor:
         return [Served("POST", path, summary, self.run, "chat", RunInput, (agent,), errors=(409, 410, 504), streams=True)]
 
     async def run(self, request: Request) -> ASGIApp:
-        """The events of a run: a reply to the last message, what follows from answers, or what was said in the thread."""
+        """The events of a run: a reply to the last message, the turn after answers, or the messages of the thread."""
         asked, caller = read_run(await request.body()), caller_of(request)
         supervisor = self._access.supervisor(caller, request.path_params["agent"])
         subject_id = self._access.subject(request)
@@ -118,12 +118,13 @@ class AguiDoor:
     async def _continued(
         self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun, content: MessageContent
     ) -> ASGIApp | None:
-        """The run that goes on with outputs of the front end's tools; None: they were given, and there is a message."""
+        """The run that continues with outputs of the front end's tools; None: the outputs were given before, and there is a
+        message."""
         assert asked.outputs is not None
         try:
             session = await session_of_outputs(supervisor, subject_id, asked.outputs, asked.body.thread_id)
         except RequestRefused:
-            if asked.message:  # then they are just what was said before
+            if asked.message:  # then the outputs are only part of the history
                 return None
             raise
         then = None
@@ -144,7 +145,7 @@ class AguiDoor:
         return bool(await ho2m.last(key=events.idempotency_index_key("session", session_id, run_id)))
 
     async def _resumed(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
-        """The run that goes on after answers, all of which are checked first; None: there is only a message to reply to."""
+        """The run that continues after answers, all of which are checked first; None: there is only a message to reply to."""
         answers = asked.body.resume or []
         session = await self._asking(supervisor, subject_id, asked)
         requested = await read_requested(self._access.runtime.ledgers(supervisor.agent_class).ho2m, session)
@@ -178,7 +179,7 @@ class AguiDoor:
         return session
 
     async def _told(self, caller: Caller, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
-        """What was said in a thread and what waits in it, for a client that has no messages. No turn runs."""
+        """The messages and the waiting calls of a thread, for a client that has no messages. No turn runs."""
         thread_id = asked.body.thread_id
         if is_session_id(thread_id):
             session = await supervisor.session(thread_id)
@@ -252,9 +253,9 @@ class AguiDoor:
 async def _answer_all(
     supervisor: HO2Supervisor, given: Sequence[tuple[str, GivenAnswer]], tell: UpdateListener
 ) -> TurnResult | None:
-    """Gives the answers one after the other, and streams the turns that go on, except for the end of the last one.
+    """Gives the answers one after the other, and streams the turns that they continue, except for the end of the last one.
 
-    Returns the result of the last one; None: none went on.
+    Returns the result of the last one; None: no turn was continued.
     """
     last: TurnResult | None = None
     for approval_id, answer in given:
@@ -267,7 +268,7 @@ async def _answer_all(
 
 
 def _told(result: TurnResult | None, asked: AskedRun, position: int) -> dict[str, object] | None:
-    """What this server says of a run beside its events; None: no turn has run."""
+    """The fields that this server adds to a run; None: no turn has run."""
     if result is None:
         return None
     told = told_of(result)

@@ -1,4 +1,4 @@
-"""Tells tool calls that wait for a person as interrupts of AG-UI, and reads the answers to them.
+"""Turns tool calls that wait for a person into interrupts of AG-UI, and reads the answers to them.
 
 Calls of the front end's own tools wait, too, but are no interrupts.
 
@@ -22,7 +22,7 @@ from kitchener.serve.agui.run_input import ResumeAnswer
 from kitchener.serve.operations_table import checked_body
 
 CANCELLED: Final = "the person left the question unanswered"
-"""What the model reads about an interrupt that was cancelled."""
+"""The model reads this about an interrupt that was cancelled."""
 
 
 class CallAnswer(BaseModel):
@@ -31,11 +31,11 @@ class CallAnswer(BaseModel):
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
 
     approved: StrictBool
-    """Whether the call is made."""
+    """Whether the call is approved."""
     edited_args: Annotated[dict[str, object] | None, Field(alias="editedArgs")] = None
     """The arguments to use in place of the model's."""
     message: str | None = None
-    """What to tell the model about it."""
+    """A note for the model."""
     scope: Literal["once", "session"] = "once"
     """`session`: also later calls of the tool in this session."""
 
@@ -53,7 +53,7 @@ _ANSWER_SCHEMA: Final[Mapping[str, object]] = {
 
 
 async def read_requested(ledger: ReadableLedger, session: SessionManager) -> list[ApprovalInfo]:
-    """All requests for approval of a session, oldest first; []: it never had one, which costs no reading."""
+    """All requests for approval of a session, oldest first. A session that never had one is not read."""
     if session.state.approvals is None:
         return []
     found = ledger.read(session_id=session.session_id, entry_type=_ABOUT)
@@ -83,7 +83,7 @@ def waiting_calls(requested: Iterable[ApprovalInfo]) -> list[RequestedCall]:
 def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalInfo], by: str) -> list[tuple[str, GivenAnswer]]:
     """The answers that a run brings, each with its request.
 
-    Left out are interrupts that the client cancels and that are over: it must name them to go on with its thread.
+    Interrupts that are over and that the client cancels are left out; a client must name them to continue its thread.
 
     Args:
         answers: of the run

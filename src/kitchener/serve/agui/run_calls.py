@@ -11,7 +11,7 @@ from kitchener.serve.event_stream import event
 from kitchener.serve.sendable import as_json, plain
 
 PROGRESS: Final = "kitchener:tool_progress"
-"""The type of an activity that says how far a tool is."""
+"""The type of an activity that shows the progress of a tool."""
 _NO_OUTCOME: Final = "the call has no outcome on record"
 
 
@@ -41,7 +41,7 @@ class RunCalls:
         self._begun: dict[str, bool] = {}
         """Whether each call has a result."""
         self._unsure: list[str] = []
-        """Calls with the result null. A tool that asks a person something has it, too; its request follows."""
+        """Calls with the result null. A tool that asks a person something has this result, too; its request follows."""
         self._answered: dict[str, deque[str]] = {}
         for call_id, tool_id in answered:
             self._answered.setdefault(tool_id, deque()).append(call_id)
@@ -65,7 +65,7 @@ class RunCalls:
         return told + event({"type": "TOOL_CALL_END", "toolCallId": call_id})
 
     def progress(self, update: ToolProgress) -> bytes:
-        """A tool says how far it is."""
+        """A tool reports its progress."""
         call_id = self._id(update)
         content: dict[str, object] = {"toolCallId": call_id, "value": update.value, "total": update.total}
         content["message"] = plain(update.message) if update.message is not None else None
@@ -94,7 +94,7 @@ class RunCalls:
         return b"".join(self._answer(each, "null") for each in held if each not in waiting)
 
     def close(self, waiting: Sequence[RequestedCall]) -> bytes:
-        """The run ends: every call has a result or waits, and those that wait are told."""
+        """The run ends: every call has a result or waits, and the client gets those that wait."""
         asks = {each.call_id for each in waiting}
         told = self.flush(asks)
         for call_id, has_result in list(self._begun.items()):

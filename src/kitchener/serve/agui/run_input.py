@@ -1,6 +1,6 @@
 """Turns the input of an AG-UI run into a message for an agent, the history that the client claims, and answers to interrupts.
 
-Knows no session and no runtime. `docs/server.md` lists which fields count, are ignored or are refused.
+It knows no session and no runtime. `docs/server.md` lists the fields that are used, ignored or refused.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class RunMessage(BaseModel):
     id: str
     """Names the message within the conversation."""
     role: Literal["developer", "system", "user", "assistant", "tool", "activity", "reasoning"]
-    """Who said it."""
+    """The role of the author."""
     content: str | AnyParts | dict[str, object] | None = None  # narrowed where it is read
     """Text, or parts; of an activity an object."""
     tool_calls: list[dict[str, object]] | None = Field(None, alias="toolCalls")  # only their ids and names are read
@@ -39,7 +39,7 @@ class RunMessage(BaseModel):
     tool_call_id: str | None = Field(None, alias="toolCallId")
     """The call whose result this is."""
     error: str | None = None
-    """How the front end's tool failed."""
+    """The error of the front end's tool."""
 
     @property
     def is_output(self) -> bool:
@@ -62,7 +62,8 @@ class ResumeAnswer(BaseModel):
     status: Literal["resolved", "cancelled"]
     """`cancelled`: the call is denied."""
     payload: Any = None  # any JSON value, checked against the request
-    """About a tool call: `approved`, and maybe `editedArgs`, `message`, `scope`. About a question of a tool: the answer."""
+    """About a tool call: `approved`, and optionally `editedArgs`, `message`, `scope`. About a question of a tool: the
+    answer."""
 
 
 class RunInput(BaseModel):
@@ -75,7 +76,7 @@ class RunInput(BaseModel):
     run_id: str = Field(alias="runId", min_length=1, max_length=MAX_NAME)
     """The run. The same run sent again gets the reply of its one turn."""
     parent_run_id: str | None = Field(None, alias="parentRunId", max_length=MAX_NAME)
-    """Told back, otherwise ignored."""
+    """Returned to the client, otherwise ignored."""
     messages: list[RunMessage] = Field(max_length=MAX_MESSAGES)
     """The conversation. The last message of the user is the one to reply to. Without messages the answer tells the thread's."""
     resume: list[ResumeAnswer] | None = Field(None, max_length=1_000)
@@ -92,17 +93,18 @@ class AskedRun(NamedTuple):
     """"" if there is none: it only brings answers, or asks for what was said."""
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
-    """What the client says was said before, oldest first. Messages without a reply are left out."""
+    """The history that the client claims, oldest first. Messages without a reply are left out."""
     shown: Sequence[Mapping[str, object]]
-    """The messages that the client shows, as it sent them, without what an earlier try at this run left."""
+    """The messages that the client shows, as it sent them, without those of an earlier attempt at this run."""
     is_tried_again: bool
-    """Whether there were messages of an earlier try, which have to go."""
+    """Whether there were messages of an earlier attempt, which have to be removed."""
     calls: frozenset[str]
     """The ids of the tool calls that the client shows."""
     skipped: tuple[int, ...]
     """The numbers of parts of the message that this server cannot use, from 1."""
     outputs: GivenOutputs | None = None
-    """Outputs of the front end's tools. Before a message they count unless they were given. None: there are none."""
+    """Outputs of the front end's tools. If a message follows, outputs that were given before are ignored. None: there are
+    none."""
 
 
 def message_id(of: str, number: int, goes_on: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The text messages of one AG-UI run, and how text is taken back. Explained in `docs/server.md`."""
+"""Makes the text messages of one AG-UI run, and withdraws text. Explained in `docs/server.md`."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -59,7 +59,7 @@ class RunTexts:
         return event({"type": "TEXT_MESSAGE_END", "messageId": closed.message_id})
 
     def withdraw(self, wo_id: str | None = None) -> bytes:
-        """Takes the messages of a work order back; None: all of the present turn."""
+        """Withdraws the messages of a work order; None: all of the present turn."""
         gone = {each.message_id for each in self._texts if wo_id in (None, each.wo_id)}
         if not gone:
             return b""
@@ -69,7 +69,7 @@ class RunTexts:
         return told + self.snapshot()
 
     def complete(self, reply: str) -> bytes:
-        """The rest of the turn's reply, or all of it if what was told is not its beginning."""
+        """The rest of the turn's reply, or all of it if the text sent so far is not its beginning."""
         told, sent = b"", "".join(piece for each in self._texts for piece in each.pieces)
         if not reply.startswith(sent):
             told, sent = self.withdraw(), ""
@@ -79,7 +79,7 @@ class RunTexts:
         return told
 
     def snapshot(self) -> bytes:
-        """All messages that the client is to show. Nothing else takes text back."""
+        """All messages that the client is to show. AG-UI has no other way to withdraw text."""
         # Activities and reasoning are the client's own: a snapshot without any leaves them as they are.
         shown = [each for each in self._shown if each.get("role") not in ("activity", "reasoning")]
         open_one = [self._open.message()] if self._open is not None else []

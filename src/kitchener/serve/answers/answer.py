@@ -17,16 +17,16 @@ JsonObject = dict[str, object]
 
 
 class ProblemDetail(DescribedAnswer):
-    """What went wrong."""
+    """The error of a failed request."""
 
     message: str
-    """For people."""
+    """A text for people."""
     type: str
     """The family of the error, such as `invalid_request_error`."""
     param: None
     """Always null."""
     code: str
-    """For programs; `docs/server.md` lists the codes."""
+    """A code for programs; `docs/server.md` lists the codes."""
 
 
 class ProblemAnswer(DescribedAnswer):

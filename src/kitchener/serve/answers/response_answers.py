@@ -66,7 +66,7 @@ class ApprovalRequestItemAnswer(DescribedAnswer):
     name: str
     """The tool."""
     server_label: str
-    """Its MCP server; `kitchener`: it is no server's."""
+    """The label of its MCP server; `kitchener` for any other tool."""
     arguments: str
     """JSON."""
 
@@ -95,7 +95,7 @@ class FunctionCallItemAnswer(DescribedAnswer):
 
 
 class FunctionOutputItemAnswer(DescribedAnswer):
-    """The output of a function that the client ran, or how it failed."""
+    """The output of a function that the client ran, or its error."""
 
     id: str
     type: Literal["function_call_output"]

@@ -8,7 +8,7 @@ from kitchener.serve.answers.turn_answers import CostAnswer
 
 
 class SessionAnswer(DescribedAnswer):
-    """A session, and what waits in it."""
+    """A session, and the calls that wait in it."""
 
     session_id: str
     agent: str
@@ -34,7 +34,7 @@ class ListedSessionAnswer(DescribedAnswer):
     started_at: str
     last_at: str
     turns: int
-    """Turns that it began, and messages that were imported."""
+    """Number of turns begun and messages imported."""
     is_ended: bool
     title: str | None
     """The beginning of its first message; null: there is none, or it cannot be read."""
@@ -47,7 +47,7 @@ class SessionListAnswer(DescribedAnswer):
 
 
 class SpokenTurnAnswer(DescribedAnswer):
-    """What was said in a turn, or an imported message with its reply."""
+    """The message and the reply of a turn, or an imported message with its reply."""
 
     turn_id: str
     started_at: str
@@ -55,24 +55,24 @@ class SpokenTurnAnswer(DescribedAnswer):
     user_message: str
     response: str
     speaker: str | None
-    """Who said the message; null: the subject."""
+    """The speaker of the message; null: the subject."""
     replied_by: str | None
-    """Who replied in an imported conversation; null: the assistant."""
+    """The speaker of the reply in an imported conversation; null: the assistant."""
     is_imported: bool
     is_resumed: bool
-    """Whether the turn went on after a person's answer about a tool, or with the output of a client's function."""
+    """Whether the turn continued after a person's answer about a tool, or with the output of a client's function."""
     continues: str | None
     """The turn whose calls of the client's functions this one went on with; null: it did not."""
 
 
 class SpokenTurnsAnswer(DescribedAnswer):
-    """What was said in a session, oldest first."""
+    """The turns of a session, oldest first."""
 
     turns: list[SpokenTurnAnswer]
 
 
 class StoppedAnswer(DescribedAnswer):
-    """How many turns were aborted."""
+    """Number of aborted turns."""
 
     session_id: str
     stopped: int

@@ -1,11 +1,11 @@
-"""Describes answers about what is known of a subject, and about erasing it."""
+"""Describes answers about a subject's rights and memory, and about its erasure."""
 
 from kitchener.config import ServeRight
 from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 
 
 class OwnRightsAnswer(DescribedAnswer):
-    """What the key of the request reaches and allows."""
+    """The subject, agents and rights of a key."""
 
     subject_id: str
     agents: list[str]
@@ -43,7 +43,7 @@ class LearnedLineAnswer(DescribedAnswer):
 
 
 class GateAnswer(DescribedAnswer):
-    """How near a signal is to being learned from."""
+    """The progress of a signal towards a learned line."""
 
     state: str
     crossed: bool
@@ -80,7 +80,7 @@ class MemoryAnswer(DescribedAnswer):
 
 
 class WithdrawnLineAnswer(DescribedAnswer):
-    """A learned line that is not in use any more."""
+    """A learned line that is no longer used."""
 
     artifact_id: str | None
     signal_id: str

@@ -1,4 +1,4 @@
-"""Describes answers about turns: results, requests for approval, and why a turn was shown what it was."""
+"""Describes answers about turns: results, requests for approval, and explanations of their context."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 
 
 class NestedCostAnswer(DescribedAnswer):
-    """What turns used that tools ran in other sessions."""
+    """The cost of turns that tools ran in other sessions."""
 
     input_tokens: int
     output_tokens: int
@@ -18,7 +18,7 @@ class NestedCostAnswer(DescribedAnswer):
 
 
 class CostAnswer(NestedCostAnswer):
-    """What a turn or a session used."""
+    """The cost of a turn or a session."""
 
     cached_tokens: int = 0
     tool_ids_used: list[str] | None = None
@@ -36,7 +36,7 @@ class WorkOrderAnswer(DescribedAnswer):
 
 
 class TurnErrorAnswer(DescribedAnswer):
-    """Why a turn could not do what it was asked."""
+    """The error of a turn that could not do what was asked."""
 
     kind: TurnErrorKind
     message: str
@@ -79,10 +79,10 @@ class TurnAnswer(DescribedAnswer):
 
 
 class ResumedTurnAnswer(DescribedAnswer):
-    """What became of the turn after an answer about a tool call."""
+    """The outcome of an answer about a tool call."""
 
     result: TurnAnswer | None
-    """The result of the turn that goes on; null: other calls still wait."""
+    """The result of the continued turn; null: other calls still wait."""
 
 
 class WaitingCallAnswer(DescribedAnswer):
@@ -94,12 +94,12 @@ class WaitingCallAnswer(DescribedAnswer):
     wo_id: str
     tool_id: str
     arguments: JsonObject | None
-    """As the model gave them; null: they were erased."""
+    """The arguments as the model gave them; null: they were erased."""
     reason: ApprovalReason
     rule: str
     """The rule that asks."""
     message: str | None
-    """What the tool asks, in its own words."""
+    """The tool's own question."""
     response_schema: JsonObject | None
     """JSON schema of the answer that the tool wants; null: none."""
     requested_at: str
@@ -131,14 +131,14 @@ class ExplanationAnswer(DescribedAnswer):
 
 
 class TurnFlagAnswer(DescribedAnswer):
-    """Something that was noted about a turn."""
+    """A note about a turn."""
 
     kind: str | None
     detail: object
 
 
 class TurnReasonsAnswer(DescribedAnswer):
-    """What a turn was shown, and why, as `kitchener context explain --json` tells it."""
+    """What a turn was shown, and why, as in `kitchener context explain --json`."""
 
     turn_id: str
     session_id: str

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible door: models and chat completions."""
+"""Serves agents to clients of the OpenAI API: models and chat completions."""

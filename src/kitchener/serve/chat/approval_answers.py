@@ -1,4 +1,4 @@
-"""Turns a client's answer about a tool call that waits into the turn that goes on after it."""
+"""Turns a client's answer about a waiting tool call into the turn that continues after it."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from kitchener.serve.served_turns import Going
 
 
 async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, Going]:
-    """The session of a call that waits, and what gives the answer and runs the turn.
+    """The session of a waiting call, and a function that gives the answer and runs the turn.
 
     Args:
         supervisor: the agent

@@ -1,4 +1,4 @@
-"""Checks what a message of a request brings, before the session of the request is looked for or begun.
+"""Checks the content of a request's message before the session of the request is looked for or begun.
 
 A request that is refused for it leaves no session behind. Explained in `docs/server.md`.
 """

@@ -15,7 +15,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Heading(NamedTuple):
-    """What all parts of an answer begin with."""
+    """The fields that all parts of an answer begin with."""
 
     answer_id: str
     created: int
@@ -68,7 +68,7 @@ class Heading(NamedTuple):
 
 
 def _finish(calls: Sequence[ClientCall]) -> str:
-    """Why a reply ends."""
+    """The `finish_reason` of a reply."""
     return "tool_calls" if calls else "stop"
 
 
@@ -89,7 +89,7 @@ def usage_of(used: TokenUsage) -> dict[str, object]:
 
 
 def told_of(result: TurnResult) -> dict[str, object]:
-    """What this server says of a turn beside its reply."""
+    """The fields about a turn that this server adds to its reply."""
     return {
         "session_id": result.session_id,
         "turn_id": result.turn_id,
@@ -120,7 +120,7 @@ async def chunks(
                         sent, said, is_withdrawn = "", said + WITHDRAWN, False
                     sent, said = sent + update.text, said + update.text
                 elif isinstance(update, TextRetracted):
-                    # Not told before other text comes: what is written beside calls of functions is the reply after all.
+                    # Not sent before other text arrives: text beside calls of functions is part of the reply.
                     is_withdrawn = bool(sent)
                 elif isinstance(update, TurnCompleted):
                     reply, calls = update.result.response, update.result.client_calls
@@ -143,7 +143,7 @@ async def chunks(
 async def whole_as_chunks(
     heading: Heading, text: str, used: TokenUsage, *, includes_usage: bool, calls: Sequence[ClientCall] = ()
 ) -> AsyncGenerator[bytes, None]:
-    """The stream of a reply that is there as a whole."""
+    """The stream of a reply that is complete."""
     usage = None if includes_usage else ...
     yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
     if calls:

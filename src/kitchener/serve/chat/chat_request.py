@@ -1,6 +1,6 @@
 """Turns the body of a chat completions request into a message for an agent and the history that the client claims.
 
-Knows no session and no runtime. `docs/server.md` lists which fields count, are ignored or are refused.
+It knows no session and no runtime. `docs/server.md` lists the fields that are used, ignored or refused.
 """
 
 import base64
@@ -19,11 +19,11 @@ from kitchener.serve.problems import RequestRefused
 UTILITY: Final = "-utility"
 """Ends the model that stands for an agent's plain model calls: titles, tags, suggestions."""
 CONTINUE: Final = "Go on with your last reply from where it ends."
-"""The message where a client sends no new one, but the last reply, to be continued."""
+"""The message of a turn if the client sends no new one, but the last reply to be continued."""
 ATTACHED: Final = "(attached)"
-"""The message where a client sends a file without a word."""
+"""The message of a turn if the client sends a file without text."""
 WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
-"""Stands in a stream before a reply that replaces text which was sent before. This API cannot take text back."""
+"""Precedes a reply that replaces streamed text. This API cannot withdraw text."""
 STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
 """The reply to an answer about a tool call after which others are still missing."""
 
@@ -79,11 +79,11 @@ class SaidPair(NamedTuple):
     message: str
     reply: str
     has_calls: bool = False
-    """Whether the reply called functions of the client. Then it is all text of the rounds together, maybe none."""
+    """Whether the reply called functions of the client. Then it is the text of all rounds together, which may be empty."""
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the client shows no reply, maybe because it stopped reading before one began."""
+        """Whether the client shows no reply, for instance because it stopped reading before one began."""
         return not self.reply and not self.has_calls
 
 
@@ -95,11 +95,12 @@ class ChatRequest(NamedTuple):
     """"" if it brings outputs only."""
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
-    """What the client says was said before, oldest first."""
+    """The history that the client claims, oldest first."""
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on. Before a message they count unless they were given. None: none."""
+    """Outputs of functions, after which a turn goes on. If a message follows, outputs that were given before are ignored. None:
+    none."""
 
 
 def read_body(data: bytes) -> ChatBody:
@@ -122,10 +123,10 @@ def _messages_of(items: object) -> object:
 
 
 def read_request(body: ChatBody) -> ChatRequest:
-    """What a body asks for.
+    """The request in a body.
 
     Raises:
-        RequestRefused: it asks for what this server does not do
+        RequestRefused: it asks for something that this server does not do
     """
     if body.n not in (None, 1):
         raise RequestRefused(400, "unsupported", "n: this server gives one reply")

@@ -1,7 +1,7 @@
 """Reads the functions that a client of an OpenAI API runs itself: their definitions, the choice among them, and their outputs.
 
-Both APIs write a function in a form of their own, and some clients mix them up, so either form is read on either path. What a
-name, a schema and a set of functions must be is checked with the turn. Knows no session. Explained in `docs/server.md`.
+Both APIs write a function in a form of their own, and some clients mix them up, so either form is read on either path. The turn
+checks names, schemas and the set of functions. This module knows no session. Explained in `docs/server.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ def read_outputs(found: Iterable[tuple[object, object]]) -> GivenOutputs:
 
 
 def late_outputs(found: Sequence[tuple[object, object]]) -> GivenOutputs | None:
-    """Outputs that stand before a message, as `read_outputs`; None: there are none that this server has asked for."""
+    """Outputs that precede a message, as `read_outputs`; None: there are none that this server has asked for."""
     try:
         return read_outputs(found) if found else None
     except RequestRefused:
@@ -96,7 +96,7 @@ def late_outputs(found: Sequence[tuple[object, object]]) -> GivenOutputs | None:
 
 
 def unknown_call(call_id: object) -> RequestRefused:
-    """The error about a call that there is not, or not for this key."""
+    """The error for a call that does not exist, or not for this key."""
     return RequestRefused(404, "call_not_found", f"there is no call {str(call_id)[:80]!r} of a function for this key")
 
 
@@ -112,7 +112,7 @@ def _function(number: int, tool: Mapping[str, object]) -> ClientTool:
         raise RequestRefused(
             400,
             "invalid_request",
-            f"tool {number}: a function has a `name`, and maybe `description` and `parameters`, a schema",
+            f"tool {number}: a function has a `name`, and optionally a `description`, and a schema as `parameters`",
         )
     return ClientTool(name, description or "", parameters or _NO_PARAMETERS)
 

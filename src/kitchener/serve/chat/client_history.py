@@ -1,7 +1,7 @@
-"""Compares what a client says was said with what a session has on record, by hashes.
+"""Compares the history that a client claims with the record of a session, by hashes.
 
-Clients of the chat completions API keep the conversation themselves and send all of it each time. If it is the session's own,
-the session goes on; if it was edited, another session begins. Explained in `docs/server.md`.
+Clients of the chat completions API keep the conversation themselves and send all of it each time. If both agree, the session
+continues; if the history was edited, another session begins. Explained in `docs/server.md`.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _MOST_KEPT: Final = 131_072
 
 
 class SpokenAnswer(NamedTuple):
-    """A message that answers a tool call which waits."""
+    """A message that answers a waiting tool call."""
 
     is_approved: bool
     approval_id: str
@@ -41,7 +41,8 @@ def digest_of(message: str, reply: str) -> bytes:
 
 
 class ClaimedHistory(NamedTuple):
-    """What a client says was said, as it is compared with sessions. Made once for all of them: it may be long."""
+    """The history that a client claims, with the hashes for comparing it. It is made once for all sessions, because it may be
+    long."""
 
     pairs: tuple[SaidPair, ...]
     """Its messages with their replies, oldest first, without answers about tool calls."""
@@ -57,7 +58,7 @@ class ClaimedHistory(NamedTuple):
 
 
 class KnownHistory(NamedTuple):
-    """What a session has on record."""
+    """The recorded history of a session."""
 
     known: int
     """Its completed turns and imported messages when this was read."""
@@ -71,10 +72,10 @@ class KnownHistory(NamedTuple):
     """Hashes of messages with the beginning of their reply, which is all that a client read of it, by their number."""
 
     def differing(self, claimed: ClaimedHistory) -> dict[int, SaidPair] | None:
-        """What a client claims of replies that are not as on record, by the number of the message.
+        """The replies that a client claims and that differ from the record, by the number of the message.
 
-        A client may leave out the beginning of a long conversation, maybe between a message and its reply. Of its messages
-        without a reply, some may be on record, because the client stopped reading before the reply began, and others not.
+        A client may leave out the beginning of a long conversation, even between a message and its reply. Some of its messages
+        without a reply may be on record, because the client stopped reading before the reply began.
 
         Returns:
             None: the messages differ; {}: nothing does
@@ -106,7 +107,7 @@ class Histories:
         self._most, self._messages = most, 0
 
     async def continues(self, session: SessionManager, claimed: ClaimedHistory) -> bool:
-        """Whether a client that claims this history goes on with a session.
+        """Whether a client that claims this history continues a session.
 
         It may have stopped reading a reply, and then shows the beginning of it from then on. Of a message that it leaves out,
         it may still show the reply.
@@ -145,7 +146,7 @@ class Histories:
         return kept
 
     def forget(self) -> None:
-        """Drops everything: somebody was erased, and what was said must not stay in memory."""
+        """Drops everything, because a subject was erased and no text may stay in memory."""
         self._kept.clear()
         self._messages = 0
 
@@ -158,9 +159,9 @@ class Histories:
 
 
 async def _said(session: SessionManager) -> list[SaidPair]:
-    """What a session has on record, without turns that went on after a person's answer.
+    """The recorded history of a session, without turns that continued after a person's answer.
 
-    What a turn went on with after outputs of the client's functions belongs to its reply.
+    The text of a turn that continued with outputs of the client's functions belongs to the reply before.
     """
     return await read_pairs(session)
 

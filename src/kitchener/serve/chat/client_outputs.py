@@ -1,7 +1,7 @@
-"""Gives the outputs of functions that a client has run to the turn that waits for them.
+"""Passes the outputs of functions that a client has run to the turn that waits for them.
 
-The id of a call names its session, so outputs find their work order whatever else a request says was said before.
-Explained in `docs/server.md`.
+The id of a call names its session, so outputs find their work order whatever history the request claims. Explained in
+`docs/server.md`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ from kitchener.serve.served_turns import Going
 
 
 class LeftCalls(NamedTuple):
-    """What a work order still waits for."""
+    """The calls that a work order still waits for."""
 
     turn_id: str
     """The turn that asked."""
@@ -79,7 +79,7 @@ def going_on(
 
 
 async def read_left(ledger: ReadableLedger, session: SessionManager, wo_id: str) -> LeftCalls:
-    """What a work order of a session still waits for."""
+    """The calls that a work order of a session still waits for."""
     found = await list_approvals(ledger, session.now(), session_id=session.session_id)
     asked = [each for each in found if each.wo_id == wo_id]
     open_ones = [each for each in asked if each.status == "waiting"]

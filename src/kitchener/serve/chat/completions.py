@@ -35,7 +35,7 @@ from kitchener.serve.served_turns import Going, ServedTurn, ServedTurns
 from kitchener.serve.token_usage import TokenUsage
 
 Asking = Callable[..., Awaitable[TurnResult]]
-"""Runs the turn of a message, maybe with a `listener`."""
+"""Runs the turn of a message, with or without a `listener`."""
 _UNUSED: Final = TokenUsage()
 
 
@@ -74,7 +74,7 @@ class ChatDoor:
         return json_response({"object": "list", "data": [self._model(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
-        """One of them."""
+        """One model of the caller."""
         name: str = request.path_params["model"]
         self._agent(caller_of(request), name)
         return json_response(self._model(name))
@@ -175,7 +175,7 @@ class ChatDoor:
     async def _answered(
         self, request: Request, body: ChatBody, supervisor: HO2Supervisor, session_id: str, request_id: str, give: Going
     ) -> ASGIApp:
-        """The reply of the turn that goes on after an answer about a tool call, or with outputs of functions."""
+        """The reply of the turn that continues after an answer about a tool call, or with outputs of functions."""
         heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}
         result = None
         if body.stream:

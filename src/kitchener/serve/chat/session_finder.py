@@ -1,4 +1,4 @@
-"""Finds the session that a request of a stateless client goes on with, or begins one: new, or from the history it claims.
+"""Finds the session that a request of a stateless client continues, or begins one: empty, or with the claimed history.
 
 Explained in `docs/server.md`.
 """
@@ -28,7 +28,7 @@ from kitchener.serve.problems import RequestRefused
 from kitchener.serve.served_turns import ServedTurns
 
 BY_KEY: Final = "key:"
-"""Begins the name of a conversation that has none but the idempotency key of its message."""
+"""The prefix of the name of a conversation that has only the idempotency key of its message as a name."""
 
 
 class SessionFinder:

@@ -1,4 +1,4 @@
-"""Answers the calls by which chat clients make titles, tags, suggestions and summaries: one model call, and no turn.
+"""Answers calls of chat clients for titles, tags, suggestions and summaries: with one model call, and without a turn.
 
 Some clients name such a call, others only ask: without what tells them apart, each title would be a conversation of its own,
 of which later ones are reminded. A summary would branch off the conversation that it is of.
@@ -46,12 +46,12 @@ class UtilityCalls:
         self._runtime = runtime
         self._prompts, self._summary_prompts = config.utility_prompts, config.summary_prompts
         self.is_offered = config.utility_calls == "allow"
-        """Whether there are such calls at all."""
+        """Whether the settings allow such calls."""
 
     def is_asked(self, request: Request, body: ChatBody) -> bool:
         """Whether a request is such a call: a header or the model says so, or its message is a client's prompt for it.
 
-        What a person may write within a conversation is none, so there only prompts for a summary count.
+        Within a conversation, a person may write such a prompt, so only prompts for a summary count there.
 
         Raises:
             RequestRefused: it is one, and there are none
@@ -72,7 +72,8 @@ class UtilityCalls:
         return _fits(text, self._summary_prompts) or (is_first and _fits(text, self._prompts))
 
     async def answer(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:
-        """The model's answer. Where the client asks for an object, it is one as JSON, or whatever the model answered instead.
+        """The model's answer. If the client asks for an object, the answer is JSON, or the text that the model answered
+        instead.
 
         Raises:
             CallerError: the schema of the object cannot be one

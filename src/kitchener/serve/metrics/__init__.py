@@ -1,1 +1,1 @@
-"""What a server counts, and how Prometheus reads it."""
+"""Counts the work of a server, and writes the counts for Prometheus."""

@@ -29,7 +29,7 @@ def exposition(families: Iterable[Family]) -> str:
 
 
 def server_families(counts: ServerCounts, *, running_requests: int, loop_lag_s: float) -> Iterator[Family]:
-    """What the server counted.
+    """The counts of the server as metrics.
 
     Args:
         counts: its counts
@@ -101,8 +101,8 @@ def _of_lanes(mailboxes: Mapping[str, Mapping[str, LaneStatistics]]) -> Iterator
 def _of_models(
     usage: Mapping[str, Mapping[str, ProviderUsage]], failures: FailuresByModel, prices: Mapping[str, ModelPrice]
 ) -> Iterator[MetricFamily]:
-    """What models were asked, and what that cost where their price is known. One that only failed has a count of 0 answers,
-    so that the share of failed calls has a value."""
+    """The calls of models, and their cost if the price is known. One that only failed has a count of 0 answers, so that the
+    share of failed calls has a value."""
     asked = {provider: dict.fromkeys(models, ProviderUsage()) for provider, models in failures.items()}
     for provider, models in usage.items():
         asked[provider] = {**asked.get(provider, {}), **models}
@@ -126,7 +126,7 @@ def _of_models(
 
 
 def _of_failures(failures: FailuresByModel) -> Iterator[MetricFamily]:
-    """Model calls that were not answered, and what they were tried again for."""
+    """Model calls without an answer, and the reasons for retries."""
     counts = [
         ({"provider": provider, "model": model, "error_type": reason}, each)
         for provider, models in failures.items()

@@ -1,4 +1,4 @@
-"""Writes one metric with all its labels in the text format of Prometheus. It does not know what is measured."""
+"""Writes one metric with all its labels in the text format of Prometheus. It does not know the measured quantity."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple

@@ -13,7 +13,7 @@ _PROC: Final = Path("/proc")
 
 
 def process_families() -> Iterator[MetricFamily]:
-    """The metrics of this process. Those that the system does not tell are left out."""
+    """The metrics of this process. Metrics that the system does not provide are left out."""
     build = {"version": version("kitchener"), "python": platform.python_version()}
     yield MetricFamily("kitchener_build_info", "gauge", "The versions that run; always 1.", [(build, 1)])
     used = os.times()
@@ -26,7 +26,7 @@ def process_families() -> Iterator[MetricFamily]:
 
 
 def _of_linux() -> Iterator[MetricFamily]:
-    # The name of the process stands in brackets and may have spaces, so the fields are those after the last bracket.
+    # The name of the process is in brackets and may have spaces, so the fields begin after the last bracket.
     fields = (_PROC / "self/stat").read_text().rpartition(")")[2].split()
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     booted = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime "))

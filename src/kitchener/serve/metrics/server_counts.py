@@ -27,7 +27,7 @@ class TurnCounts:
 
 
 class ServerCounts:
-    """What the server has done since it began.
+    """The counts of a server since it began.
 
     Args:
         agent_classes: the agent classes that it serves

@@ -1,1 +1,1 @@
-"""The server's own API: sessions, messages, events, approvals, intents."""
+"""Serves the server's own API: sessions, messages, events, approvals, intents."""

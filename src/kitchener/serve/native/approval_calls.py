@@ -40,9 +40,9 @@ class Approval(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
     arguments: dict[str, object] | None = None
-    """Used in place of the model's. None: the model's."""
+    """Arguments in place of the model's. None: the model's."""
     answer: Any = None  # any JSON value, checked by the request's own schema
-    """To the question that the tool asks. None: yes."""
+    """The answer to the question that the tool asks. None: yes."""
     scope: Literal["once", "session"] = "once"
     """`session`: also later calls of the tool in this session."""
     message: str | None = None

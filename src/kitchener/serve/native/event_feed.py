@@ -1,4 +1,4 @@
-"""What happens in a session as a stream of events, which a client resumes by the number of the last one it has.
+"""Streams what happens in a session as events. A client resumes the stream by the number of its last event.
 
 The numbers are the positions of the entries in the supervisor's ledger. An event is sent once its entry is durable. Explained
 in `docs/server.md`.
@@ -82,7 +82,7 @@ class EventFeed:
         self._access, self._config, self._draining = access, config, draining
 
     async def follow(self, request: Request) -> ASGIApp:
-        """The events of a session after a number, and those to come."""
+        """The events of a session after a number, and later ones as they are written."""
         found = await self._access.of(request)
         last = request.headers.get("last-event-id", "")
         default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(LAST_NUMBER)) else 0

@@ -1,4 +1,4 @@
-"""What was learned about a subject: list it, and forget it. Explained in `docs/server.md`."""
+"""Lists and forgets what was learned about a subject. Explained in `docs/server.md`."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ ForgettingReason = Annotated[str, StringConstraints(strip_whitespace=True, min_l
 
 
 class ForgottenLine(BaseModel):
-    """A learned line that is not to be used any more."""
+    """A learned line that must no longer be used."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
@@ -35,7 +35,7 @@ class ForgottenLine(BaseModel):
 
 
 class ForgottenSignal(BaseModel):
-    """A signal or an event that is not to count any more."""
+    """A signal or an event that must no longer count."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
@@ -72,7 +72,7 @@ class MemoryCalls:
         return json_response({**told, "enabled": True, "as_of": as_of, "learned": learned, "signals": signals})
 
     async def deactivate(self, request: Request) -> ASGIApp:
-        """Takes a learned line out of use."""
+        """Deactivates a learned line."""
         body = read_model(ForgottenLine, await request.body() or b"{}")
         operation = DeactivateArtifact(
             agent_class=self._agent(request, body.agent),
@@ -84,7 +84,7 @@ class MemoryCalls:
         return await self._changed(operation)
 
     async def quarantine(self, request: Request) -> ASGIApp:
-        """Keeps a signal or an event from counting, and takes out of use what loses its support by that."""
+        """Stops a signal or an event from counting, and deactivates the learned lines that lose their support."""
         body = read_model(ForgottenSignal, await request.body())
         agent, target = self._agent(request, body.agent), body.target
         if not target.startswith("EVT-"):

@@ -44,7 +44,7 @@ UPDATE_NAMES: Final[dict[type[TurnUpdate], str]] = {
     TextRetracted: "text_retracted",
     TurnCompleted: "turn_completed",
 }
-"""The names of events by the updates that they tell."""
+"""The names of events, by the type of the update."""
 
 
 class SentFile(BaseModel):
@@ -76,7 +76,7 @@ class NewMessage(BaseModel):
     acceptance: list[str] = Field(default_factory=list, max_length=1_000)
     """Criteria that the reply must meet."""
     speaker: str | None = None
-    """Who says the message, where several talk."""
+    """The speaker of the message, in a conversation of several people."""
     output_schema: dict[str, object] | None = None
     """JSON schema of the object that is wanted in place of text."""
     tool_choice: str = "auto"

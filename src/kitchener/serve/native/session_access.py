@@ -15,11 +15,11 @@ from kitchener.serve.access.guard import caller_of
 from kitchener.serve.access.request_subject import RequestSubjects
 
 _POLL_S: Final = 0.02
-"""An abort takes one commit, and is waited for by whoever asked for it."""
+"""Seconds between two checks whether an aborted turn has ended. An abort takes one commit."""
 
 
 class FoundSession(NamedTuple):
-    """A session, and who serves it."""
+    """A session, and the supervisor that serves it."""
 
     supervisor: HO2Supervisor
     session: SessionManager
@@ -38,7 +38,7 @@ class SessionAccess:
         self.runtime, self._subjects = runtime, subjects
 
     def subject(self, request: Request) -> str:
-        """Whom a request is for."""
+        """The subject of a request."""
         return self._subjects.of(request)
 
     def classes(self, caller: Caller) -> list[str]:

@@ -62,7 +62,7 @@ _OF_TURN: Final = (409, 410, 504)
 
 
 def subject_operations(access: SessionAccess, *forget: Callable[[], object]) -> list[Served]:
-    """The operations about what is known of a subject: why a turn was shown what it was, memory, erasure.
+    """The operations about a subject: explanations of what a turn was shown, memory, erasure.
 
     Args:
         access: finds sessions

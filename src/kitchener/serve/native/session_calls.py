@@ -24,7 +24,7 @@ _TITLE_CHARS: Final = 80
 
 
 class NewSession(BaseModel):
-    """What a session begins with."""
+    """The fields of a new session."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
@@ -75,7 +75,7 @@ class SessionCalls:
         return json_response({"sessions": told})
 
     async def show(self, request: Request) -> Response:
-        """One session, and what waits in it."""
+        """One session, and the calls that wait in it."""
         found = await self._access.of(request)
         return json_response(_shown(found.session, found.supervisor.agent_class))
 

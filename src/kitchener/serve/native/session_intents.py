@@ -22,7 +22,7 @@ class NewIntent(BaseModel):
     objective: str
     """The goal, in a sentence."""
     scope: IntentScope = "SESSION"
-    """Who shares it: the session only, or a wider scope."""
+    """Its scope: the session only, or a wider one."""
     parent_intent_id: str | None = None
     """The parent. None: there is none."""
     targets: list[str] = Field(default_factory=list)

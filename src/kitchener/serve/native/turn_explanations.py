@@ -1,4 +1,4 @@
-"""What a turn was shown and why, and what two turns were shown differently, as `kitchener context` tells it.
+"""Explains what a turn was shown and why, and what two turns were shown differently, as `kitchener context` does.
 
 Explained in `docs/server.md`.
 """
@@ -25,7 +25,7 @@ from kitchener.serve.problems import RequestRefused, json_response
 R = TypeVar("R")
 
 _AT_ONCE: Final = 2
-"""Explanations at the same time. One reads the decisions about a session and computes for a while; more would hold up turns."""
+"""Explanations at the same time. Each reads the decisions about a session and computes for a while; more would delay turns."""
 
 
 class ExplanationCalls:

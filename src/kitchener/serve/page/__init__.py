@@ -1,1 +1,1 @@
-"""The web chat at `/`: one page with its style and modules, served from the package as they are."""
+"""Serves the web chat at `/`: one page with its style and modules, unchanged from the package."""

@@ -30,7 +30,7 @@ POLICY: Final = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""What the page may load, run and connect to."""
+"""The policy for what the page may load, run and connect to."""
 _MEDIA_TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -55,7 +55,7 @@ def page_files() -> Iterator[tuple[str, str, bytes]]:
 def _route(path: str, name: str, data: bytes) -> Route:
     tag = f'"{sha256(data).hexdigest()[:32]}"'
     headers = {
-        "cache-control": "no-cache",  # kept, and asked for again by its tag: a newer server has newer files
+        "cache-control": "no-cache",  # cached, and validated by its tag: a newer server has newer files
         "etag": tag,
         "content-security-policy": POLICY,
         "cross-origin-opener-policy": "same-origin",

@@ -1,1 +1,1 @@
-"""The Responses API of OpenAI: turns on record as responses."""
+"""Serves recorded turns by the Responses API of OpenAI."""

@@ -1,4 +1,4 @@
-"""Lists what a response was made from: the messages, replies and answers of its session up to its own message.
+"""Lists the input of a response: the messages, replies and answers of its session up to its own message.
 
 Explained in `docs/server.md`.
 """
@@ -112,7 +112,7 @@ class _Items:
         self.of_turns: dict[str, list[dict[str, object]]] = {}
 
     def add(self, entry: StoredEntry) -> None:
-        """Adds what an entry tells."""
+        """Adds the item of an entry."""
         payload = events.read_payload(entry.entry_type, entry.payload)
         turn_id = str(payload.get("turn_id", ""))
         if entry.entry_type == events.TURN_ABORTED:

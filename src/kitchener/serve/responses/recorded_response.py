@@ -1,4 +1,4 @@
-"""Reads responses from the ledger: every turn on record is one, whatever began it."""
+"""Reads responses from the ledger: every recorded turn is a response, whichever interface began it."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -59,7 +59,7 @@ class RecordedResponse(NamedTuple):
 
     @property
     def told(self) -> CompletedFields:
-        """What a complete response says besides its items."""
+        """The fields of a complete response besides its items."""
         assert self.result is not None
         return {"completed_at": self.completed_at, "used": TokenUsage.of_turn(self.result), "told": told_of(self.result)}
 
@@ -145,7 +145,7 @@ async def _read_tools(ho2m: ReadableLedger, started: Mapping[str, object]) -> tu
 
 
 def _choice(choice: str | None) -> str | Mapping[str, object]:
-    """What the model had to call, as the API says it."""
+    """The required tool call, in the form of the API."""
     if choice is None:
         return "auto"
     return choice if choice in ("none", "required") else {"type": "function", "name": choice}

@@ -1,7 +1,7 @@
-"""The events of a response in their order and with their numbers, for any number of readers, each from where it wants.
+"""Numbers the events of a response and keeps them in order, for any number of readers, each from the event that it asks for.
 
-The log grows while the turn runs. It is kept for a while after, so that a client that was cut off gets exactly what it lacks.
-Explained in `docs/server.md`.
+The log grows while the turn runs. It is kept for a while afterwards, so that a client that was cut off gets exactly the events
+that it lacks. Explained in `docs/server.md`.
 """
 
 from collections import OrderedDict
@@ -198,7 +198,7 @@ class ResponseLogs:
             left -= size
 
     def forget_ended(self) -> None:
-        """Drops the logs of ended turns: somebody was erased, and what was said must not stay in memory."""
+        """Drops the logs of ended turns, because a subject was erased and no text may stay in memory."""
         for response_id in [each for each, kept in self._kept.items() if kept.is_closed]:
             del self._kept[response_id]
 

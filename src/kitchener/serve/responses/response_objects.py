@@ -21,7 +21,7 @@ _OWN_TOOLS: Final = "kitchener"
 
 
 class CompletedFields(TypedDict, total=False):
-    """What a complete response says besides its items: arguments of `ResponseHead.response`."""
+    """The fields of a complete response besides its items: arguments of `ResponseHead.response`."""
 
     completed_at: int | None
     used: TokenUsage | None
@@ -29,7 +29,7 @@ class CompletedFields(TypedDict, total=False):
 
 
 class ResponseHead(NamedTuple):
-    """What a response has from its beginning."""
+    """The fields that a response has from its beginning."""
 
     response_id: str
     created_at: int
@@ -134,7 +134,7 @@ def turn_of_response(response_id: str) -> tuple[str, str]:
 
 
 def unknown_response(response_id: str) -> RequestRefused:
-    """The error about a response that there is not, or not for this key."""
+    """The error for a response that does not exist, or not for this key."""
     return RequestRefused(404, "response_not_found", f"there is no response {response_id[:80]!r} for this key")
 
 

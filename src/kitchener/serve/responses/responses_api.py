@@ -1,4 +1,4 @@
-"""The operations of the Responses API."""
+"""Lists the operations of the Responses API."""
 
 from typing import Final
 

@@ -282,7 +282,7 @@ class ResponsesDoor:
             try:
                 session = await session_of_outputs(supervisor, subject_id, asked.outputs, name)
             except RequestRefused:
-                if asked.message:  # then they are just what was said before
+                if asked.message:  # then the outputs are only part of the history
                     return None
                 raise
             ask = self._asking(request, subject_id, session.session_id, supervisor, asked, content) if asked.message else None
@@ -331,7 +331,7 @@ class ResponsesDoor:
         return _answer(recorded)
 
     def _log(self, found: FoundSession, response_id: str) -> ResponseLog | None:
-        """The kept events of a response; None: the record has to do, also where its subject was erased meanwhile."""
+        """The kept events of a response; None: read the record instead, also if its subject was erased meanwhile."""
         if found.session.state.is_erased:
             self._logs.forget_ended()
         return self._logs.of(response_id)

@@ -1,6 +1,6 @@
-"""Turns the body of a request to `/v1/responses` into a message for an agent, or into answers about tool calls that wait.
+"""Turns the body of a request to `/v1/responses` into a message for an agent, or into answers about waiting tool calls.
 
-Knows no session and no runtime. What of a request counts, is ignored or is refused is in `docs/server.md`.
+Knows no session and no runtime. `docs/server.md` lists the fields that are used, ignored or refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class ResponsesBody(BaseModel):
     prompt_cache_key: str | None = None
     """Names the conversation, if the settings say so."""
     instructions: str | None = None
-    """Ignored but for plain model calls: the agent has its own."""
+    """Used only for plain model calls: an agent has instructions of its own."""
 
     @property
     def conversation_name(self) -> str | None:
@@ -79,13 +79,14 @@ class ResponsesRequest(NamedTuple):
     """"" if it brings answers."""
     parts: tuple[FilePart, ...]
     earlier: tuple[SaidPair, ...]
-    """What the client says was said before, oldest first. Messages without a reply are left out."""
+    """The history that the client claims, oldest first. Messages without a reply are left out."""
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
     answers: tuple[SpokenAnswer, ...] = ()
     """Answers about tool calls that wait, in their order."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on. Before a message they count unless they were given. None: none."""
+    """Outputs of functions, after which a turn goes on. If a message follows, outputs that were given before are ignored. None:
+    none."""
 
 
 def read_responses_body(data: bytes) -> ResponsesBody:
@@ -106,7 +107,7 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
     """What a body asks for.
 
     Raises:
-        RequestRefused: it asks for what this server does not do
+        RequestRefused: it asks for something that this server does not do
     """
     if body.previous_response_id is not None and body.conversation is not None:
         raise RequestRefused(400, "invalid_request", "previous_response_id and conversation: send one of the two")
@@ -155,7 +156,7 @@ def _answers(items: Sequence[Mapping[str, object]]) -> list[SpokenAnswer]:
             continue
         approval_id, is_approved, reason = each.get("approval_request_id"), each.get("approve"), each.get("reason")
         if not isinstance(approval_id, str) or not isinstance(is_approved, bool) or not isinstance(reason, str | None):
-            raise RequestRefused(400, "invalid_request", f"{_ANSWER}: expected approval_request_id, approve, and maybe reason")
+            raise RequestRefused(400, "invalid_request", f"{_ANSWER}: expected approval_request_id, approve, optionally reason")
         found.append(SpokenAnswer(is_approved, approval_id, (reason or "").strip()))
     return found[::-1]
 

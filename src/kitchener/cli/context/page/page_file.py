@@ -46,7 +46,7 @@ def _template() -> Template:
         autoescape=True, undefined=StrictUndefined, finalize=_as_shown, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals = {"policy": _POLICY.format(hashed)}
-    # The style is part of the template, so that it stands in the page as it was hashed: unescaped.
+    # The style is part of the template, so that the page has it as it was hashed: unescaped.
     return environment.from_string((_ASSETS / "turn.html").read_text("utf-8").replace("/* turn.css */", style))
 
 

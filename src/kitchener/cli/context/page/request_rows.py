@@ -1,7 +1,7 @@
 """Arranges rebuilt requests to models for the page, and compares them with those of the turn before. Pure.
 
-Later requests of a turn repeat the messages of earlier ones. The page has each text once, and says where, so that its size is
-in proportion to what was said.
+Later requests of a turn repeat the messages of earlier ones. The page has each text once and refers to it, so that its size is
+in proportion to the conversation.
 """
 
 from collections.abc import Iterator, Sequence

@@ -120,7 +120,7 @@ def _facts(page: TurnPage) -> Iterator[tuple[str, str]]:
 
 
 def _problem(page: TurnPage) -> str:
-    """What a reader must know first; "": nothing."""
+    """The notice for the reader; "": there is none."""
     if any(each.is_verified is False for each in page.prompts.calls):
         return "A request below does not have its recorded hash: it is not what the model was asked."
     return ""
@@ -152,7 +152,7 @@ _INTENT_WORDS: Final[Mapping[str, str]] = {
 
 
 def _intent_lines(page: TurnPage) -> Iterator[str]:
-    """What became of intents in the turn, and why."""
+    """The changes of intents in the turn, and why."""
     for entry in page.entries:
         done = _INTENT_WORDS.get(entry.entry_type)
         if done is None:

@@ -20,7 +20,7 @@ class Segment(NamedTuple):
     """Percent of the bar's width, as SVG takes it."""
     width: str
     colour: int
-    """From 1 to 8; 0: it is what is left."""
+    """From 1 to 8; 0: the part that is left."""
 
 
 class Bar(NamedTuple):

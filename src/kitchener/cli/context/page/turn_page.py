@@ -44,12 +44,12 @@ class TurnPage:
 
 
 async def read_page(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPage:
-    """Everything that is on record about a turn, and the turn before it to compare. Takes no lock.
+    """Everything recorded about a turn, and the turn before it for comparison. Takes no lock.
 
     Raises:
         CallerError: it is no turn id
         UnknownSession, NotOnRecord: no ledger knows the turn
-        LedgerDamaged: a line is not what was written
+        LedgerDamaged: a line does not verify
     """
     page = await _read(paths, preferred, turn_id)
     started = [each.entity_id for each in page.view.past.entries if each.entry_type == events.TURN_STARTED]
