@@ -69,6 +69,29 @@ def request_body(
     return orjson.dumps(body)
 
 
+class ExtendedBody:
+    """Writes bodies like `request_body`, with further fields at their end, which are encoded once.
+
+    Args:
+        fields: at least one field, none of which `request_body` writes with the same `without`
+    """
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._end = b"," + orjson.dumps(fields)[1:]
+
+    def __call__(
+        self,
+        request: PromptRequest,
+        provider_id: str,
+        model: str,
+        *,
+        streams: bool,
+        without: Collection[OptionalField] = (),
+    ) -> bytes:
+        """See `request_body`."""
+        return request_body(request, provider_id, model, streams=streams, without=without)[:-1] + self._end
+
+
 def _message(message: Message, provider_id: str, without: Collection[OptionalField]) -> dict[str, object]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": _call_id(message.tool_use_id or "", without), "content": message.content}
