@@ -41,6 +41,8 @@ _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_i
 """Counts of input tokens that a cache served, as servers name them."""
 _CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
 """Counts of input tokens that were written to a cache, as servers name them."""
+_OF_THOUGHTS: Final = frozenset((*THOUGHTS, DETAILS))
+"""Fields of a message that hold thoughts."""
 _TEXT_OF_DETAIL: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
 """The field of a listed thought whose pieces are joined, by its type. Encrypted ones come whole."""
 _BEGIN: Final = "<think>"
@@ -238,11 +240,8 @@ class AnswerReader:
         return Echo(self._provider_id, orjson.dumps(self._redaction.value(fields)).decode()) if fields else None
 
     def _say(self, said: dict[str, object], *, streams: bool) -> str:
-        for name in THOUGHTS:
-            if isinstance(thought := said.get(name), str) and thought:
-                self._sent_thoughts.setdefault(name, []).append(thought)
-        if isinstance(details := said.get(DETAILS), list):
-            self._take_details(details, streams=streams)
+        if not _OF_THOUGHTS.isdisjoint(said):
+            self._take_thoughts(said, streams=streams)
         if refusal := said.get("refusal"):
             self._refusals.append(_text(refusal))
         if calls := said.get("tool_calls"):
@@ -254,6 +253,13 @@ class AnswerReader:
         if text:
             self._texts.append(text)
         return text
+
+    def _take_thoughts(self, said: dict[str, object], *, streams: bool) -> None:
+        for name in THOUGHTS:
+            if isinstance(thought := said.get(name), str) and thought:
+                self._sent_thoughts.setdefault(name, []).append(thought)
+        if isinstance(details := said.get(DETAILS), list):
+            self._take_details(details, streams=streams)
 
     def _take_details(self, details: list[object], *, streams: bool) -> None:
         """Takes the list of thoughts, or the next parts of it: a stream sends a text in pieces with the number of its part."""
