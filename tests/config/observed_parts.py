@@ -199,7 +199,7 @@ def retried(key: str, **others: Any) -> Callable[[Path, Any], Any]:
 
 
 async def over_http(root: Path, **settings: Any) -> Hashable:
-    """A call in a trace to an endpoint: what it saw of path, keys and trace, and the answer. `{}` stands for its address."""
+    """A call in a trace to an endpoint: what it saw of path, headers and trace, and the answer. `{}` stands for its address."""
     async with fake_server(completion("x" * 4_096)) as server:
         address = settings.pop("base_url", "{}").format(server.url)
         config = RouterConfig(
@@ -213,7 +213,8 @@ async def over_http(root: Path, **settings: Any) -> Hashable:
             answer = await call(gateway)
         (hit,) = server.hits
         has_trace = "traceparent" in hit.headers
-        return hit.path, hit.headers.get("authorization"), hit.body.get("prompt_cache_key"), has_trace, answer
+        told = tuple(hit.headers.get(each) for each in ("authorization", "x-title"))
+        return hit.path, told, hit.body.get("prompt_cache_key"), has_trace, answer
 
 
 async def opened(root: Path, **settings: Any) -> Hashable:

@@ -185,6 +185,8 @@ SHOWN: Final[dict[str, Seen]] = {
     ),
     "router.providers.*.prompt_cache": Seen("off", "on", with_settings(parts.over_http, "prompt_cache")),
     "router.providers.*.send_traceparent": Seen(False, True, with_settings(parts.over_http, "send_traceparent")),
+    "router.providers.*.headers": Seen({}, {"x-title": "Garden"}, with_settings(parts.over_http, "headers")),
+    "router.providers.*.query": Seen({}, {"api-version": "2024-10-21"}, with_settings(parts.over_http, "query")),
     "router.providers.*.max_concurrency": Seen(1, 64, with_settings(parts.in_flight, "max_concurrency")),
     "router.providers.*.requests_per_minute": Seen(1, None, with_settings(parts.in_flight, "requests_per_minute")),
     "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(parts.in_flight, "tokens_per_minute")),

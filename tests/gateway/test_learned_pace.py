@@ -231,7 +231,7 @@ def test_calls_before_an_idle_time_say_nothing_about_the_limit() -> None:
     [
         (ProviderError("a", "rate_limited", "", status=429), True),
         (ProviderError("a", "rate_limited", ""), True),
-        (ProviderError("a", "rate_limited", "", status=402), False),
+        (ProviderError("a", "out_of_credit", "", status=402), False),
         (ProviderError("a", "server_error", "", status=503), False),
         (ProviderError("a", "server_error", "", status=503, retry_after_s=1.0), True),
         (ProviderError("a", "timeout", "", status=408, retry_after_s=1.0), False),

@@ -152,16 +152,23 @@ def test_a_call_is_refused_so_often_and_no_more() -> None:
 
 
 def test_an_empty_account_is_no_matter_of_pace() -> None:
-    """402 is retried `max_retries` times with a back-off, as before."""
+    """Money does not come while a call waits: it is asked once, and the fallback at once."""
 
-    async def main() -> Told:
-        told = Told()
-        async with gateway_of(a=([failure("rate_limited", status=402)] * 9, {"max_retries": 1})).open() as gateway:
-            with pytest.raises(ProviderError, match="rate_limited"):
-                await gateway.complete(ask(), on_attempt=told)
-        return told
+    async def main() -> tuple[Told, Told, float]:
+        alone, told = Told(), Told()
+        async with gateway_of(a=[failure("out_of_credit", status=402)] * 9).open() as gateway:
+            with pytest.raises(ProviderError, match="out_of_credit"):
+                await gateway.complete(ask(), on_attempt=alone)
+        empty = [failure("out_of_credit", status=429)] * 9
+        async with gateway_of(fallbacks={"a": ("b",)}, a=empty, b=ScriptedProvider(["fine"])).open() as gateway:
+            begun = trio.current_time()
+            assert (await gateway.complete(ask(), on_attempt=told)).provider_id == "b"
+            return alone, told, trio.current_time() - begun
 
-    assert [each.state for each in in_virtual_time(main).attempts] == ["started", "failed"] * 2
+    alone, told, seconds = in_virtual_time(main)
+    assert [each.state for each in alone.attempts] == ["started", "failed"]
+    assert [(each.state, each.provider_id) for each in told.attempts] == [("started", "a"), ("failed", "a"), ("started", "b")]
+    assert seconds == 0.0
 
 
 def test_what_a_provider_does_not_let_through_goes_to_the_fallback() -> None:

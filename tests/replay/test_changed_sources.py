@@ -5,10 +5,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from kitchener import tool
+from kitchener import open_runtime, tool
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.config import RuntimeConfig
-from kitchener.replaying import ReplayReport, SourceChange, replay_session
+from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.replaying import ReplayReport, SourceChange, read_prompts, replay_session
+from tests.gateway.fake_server import completion, fake_server
 from tests.replay.recording import TOOLS, record
 
 
@@ -53,6 +54,33 @@ async def test_an_unchanged_configuration_shows_no_change(tmp_path: Path) -> Non
     report = await replayed(changed(config, session_queue=3), session_id)
     assert report.changes == ()
     assert report.is_identical
+
+
+async def test_changed_fields_of_a_provider_are_named_where_a_replay_diverges(tmp_path: Path) -> None:
+    """They are part of what a model was asked, and on record with the turn."""
+    async with fake_server(completion("Hello.")) as server:
+        fields = {"base_url": server.url, "model": "m", "temperature": 0.6, "extra_body": {"top_k": 20}}
+
+        def with_fields(**changes: Any) -> RuntimeConfig:
+            provider = ProviderConfig(**{**fields, **changes})
+            router = RouterConfig(default_provider="it", providers={"it": provider})
+            return RuntimeConfig(plane_root=str(tmp_path), router=router, agents={"ADMIN": HO2Config(classify="rules")})
+
+        async with open_runtime(with_fields()) as runtime:
+            turn = await runtime.supervisor("ADMIN").handle_turn("hello")
+    (hit,) = server.hits
+    assert (hit.body["temperature"], hit.body["top_k"]) == (0.6, 20)
+    assert (await replay_session(turn.session_id, config=with_fields())).is_identical
+    prompts = await read_prompts(turn.turn_id, config=with_fields(temperature=1.0))
+    assert prompts.problem is None
+    (asked,) = [each for each in prompts.calls if each.request.wo_type == "synthesize"]
+    assert asked.request_fields == {"temperature": 0.6, "top_k": 20}
+    report = await replay_session(turn.session_id, config=with_fields(extra_body={}))
+    assert report.divergence is not None
+    assert (report.divergence.entry_type, report.divergence.field) == ("LLM_CALL", "request_fields")
+    (change,) = report.changes
+    assert change.name == "request fields of provider it"
+    assert '-  "top_k": 20' in change.diff
 
 
 async def test_a_changed_tool_is_named(tmp_path: Path) -> None:

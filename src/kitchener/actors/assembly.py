@@ -1,6 +1,6 @@
 """Builds the components of one agent class's supervisor, and connects them to the resources of its runtime."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -85,6 +85,7 @@ class SharedResources:
             settings, or recorded ones
         policy_version: version of the rules that turns follow; a replay passes the recorded one
         store: has the bytes of images and files; None: messages cannot bring any
+        request_fields: the fields that the settings of providers add to requests, by provider, for the record
         media_types: the types of content that a provider, a model and domain tags take; a replay passes the recorded ones
         comparer: compares messages with earlier turns by meaning; None: their words alone count. A replay passes the recorded
             scores
@@ -104,6 +105,7 @@ class SharedResources:
     sources: RequestSources | None = None
     policy_version: int = POLICY_VERSION
     store: ContentStore | None = None
+    request_fields: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     media_types: MediaTypesOf = _text_only
     comparer: TurnComparer | None = None
     kinds: ComponentKinds = field(default_factory=ComponentKinds)
@@ -154,7 +156,7 @@ class Policy:
         return cls(
             given.host.ruleset_hash or policy_identity(given.config, memory_config),
             given.host.policy_version,
-            given.host.sources or RequestSources.read(given.config, memory_config, given.tools),
+            given.host.sources or RequestSources.read(given.config, memory_config, given.tools, given.host.request_fields),
         )
 
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
@@ -42,6 +43,7 @@ _CHAR_BYTES: Final = 8
 """Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
 _SHORTEST_PIECE: Final = 16
 _REMEMBERED: Final = 256
+_NO_FIELDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType({})
 
 
 class SourcesSealed(KitchenerError):
@@ -75,13 +77,20 @@ class RequestSources:
     """Whether the pack of replies has a place for chat messages of earlier turns."""
 
     @classmethod
-    def read(cls, config: HO2Config, memory: HO3MemoryConfig | None, tools: ToolRegistry) -> "RequestSources":
+    def read(
+        cls,
+        config: HO2Config,
+        memory: HO3MemoryConfig | None,
+        tools: ToolRegistry,
+        request_fields: Mapping[str, Mapping[str, object]] = _NO_FIELDS,
+    ) -> "RequestSources":
         """Collects the sources. It reads prompt and template files, so call it at start.
 
         Args:
             config: the settings of the agent class
             memory: the settings of its long-term memory; None: its turns use no memory
             tools: its tools
+            request_fields: the fields that the settings of providers add to requests, by provider
 
         Raises:
             PromptError, ConfigError: a file of `prompt_dir` or `attention_templates` is invalid
@@ -95,6 +104,8 @@ class RequestSources:
             "attention_templates": _named(shapes),
             "tools": [],
         }
+        if request_fields:
+            configuration["request_fields"] = request_fields
         config_hash, texts = _with_tools(config.agent_class, configuration, (*prompts, *shapes), tools)
         acceptance = _reply_criteria(config, prompts)
         shows = has_history(config.synthesize_contract_id, {each.name: each.text for each in prompts})

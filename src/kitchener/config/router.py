@@ -2,16 +2,28 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from kitchener.config.request_fields import (
+    Effort,
+    ExtraBody,
+    Seed,
+    SentHeaders,
+    SentQuery,
+    StopTexts,
+    Temperature,
+    TopP,
+)
 from kitchener.config.settings import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 from kitchener.media.media_types import MediaPattern
 
 _MILLION: Final = 1_000_000
+_FIELDS: Final = ("temperature", "top_p", "seed", "stop", "reasoning_effort")
+"""Settings of a provider that are sent under their own name."""
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -40,6 +52,25 @@ class ProviderConfig(Settings):
     send_traceparent: bool = False
     """Whether requests of `kind = "openai_compatible"` name the span of their attempt in `traceparent`, so that the spans of
     the endpoint belong to the trace of the turn. Needs `[telemetry]`. It tells the endpoint which calls belong together."""
+    temperature: Temperature | None = None
+    """Sampling temperature of every request to this provider, 0 to 2, for models that work at one only. It takes precedence
+    over those of agent classes, contracts and retries. None: theirs."""
+    top_p: TopP | None = None
+    """Share of the probability that the model samples from, above 0 and up to 1. None: not sent."""
+    seed: Seed | None = None
+    """Seed of the sampling, where the endpoint takes one. None: not sent."""
+    stop: StopTexts = ()
+    """Texts at which the model stops. Empty: not sent."""
+    reasoning_effort: Effort | None = None
+    """How much a model thinks before it answers, in the endpoint's words, such as `none`, `low` or `high`. None: not sent."""
+    extra_body: ExtraBody = Field(default_factory=dict)
+    """Further fields of every request's body, such as `top_k`, `chat_template_kwargs` or OpenRouter's `provider`. They are
+    recorded, so they are no place for secrets. Fields that Kitchener writes itself are refused."""
+    headers: SentHeaders = Field(default_factory=dict)
+    """Further headers of every request: a text, or a reference to a secret, `env:NAME` or `file:/path`. A header whose name
+    speaks of a key, a token or the like takes a reference only."""
+    query: SentQuery = Field(default_factory=dict)
+    """Parameters behind the address of every request, such as Azure's `api-version`. Values are as in `headers`."""
     max_concurrency: Positive = 64
     """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None
@@ -71,6 +102,22 @@ class ProviderConfig(Settings):
     def is_built_in(self) -> bool:
         """Whether it answers in this process without a model: it needs no network, costs nothing and is always allowed."""
         return self.kind == "offline"
+
+    @property
+    def request_fields(self) -> dict[str, object]:
+        """The fields of the body that these settings add to every request."""
+        set_here = {name: value for name in _FIELDS if (value := getattr(self, name)) not in (None, ())}
+        return {name: list(each) if name == "stop" else each for name, each in set_here.items()} | self.extra_body
+
+    @model_validator(mode="after")
+    def _check_sent(self) -> Self:
+        if self.kind != "openai_compatible":
+            for name in (*_FIELDS, "extra_body", "headers", "query"):
+                if getattr(self, name) not in (None, (), {}):
+                    raise ValueError(f"{name}: only kind 'openai_compatible' sends it; most vendors have such an endpoint")
+        if self.api_key is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("headers: `api_key` is sent as `Authorization`; leave out one of the two")
+        return self
 
 
 class Route(Settings):
@@ -149,6 +196,11 @@ class RouterConfig(Settings):
                 there_are = f"no such provider; there are: {described_names(known)}"
                 raise ConfigError(str(path), key, described_name(provider_id), there_are)
         return router
+
+    @property
+    def request_fields(self) -> dict[str, dict[str, object]]:
+        """The fields that providers' settings add to their requests, by provider. Providers without any are left out."""
+        return {each: fields for each, config in self.providers.items() if (fields := config.request_fields)}
 
     def named_providers(self) -> Iterator[tuple[str, str]]:
         """Every mention of a provider outside `providers`: the key where it stands, and the id."""

@@ -66,7 +66,8 @@ def address_problem(url: str) -> str | None:
         return "must begin with http:// or https:// and a host, and have no blanks"
     if not _has_possible_port(parts):
         return "must name a port between 1 and 65535, or none"
-    return "must end with its path; a key goes to `api_key`, as a reference" if any(each in url for each in "?#;") else None
+    rest = "a key goes to `api_key`, as a reference, and other parameters of a provider to `query`"
+    return f"must end with its path; {rest}" if any(each in url for each in "?#;") else None
 
 
 def shown_address(url: str) -> str:
@@ -166,7 +167,27 @@ def _shown_provider(provider: Mapping[str, Any]) -> dict[str, object]:
         shown["api_key"] = shown_reference(provider["api_key"])
     if provider["base_url"] is not None:
         shown["base_url"] = shown_address(provider["base_url"])
+    for key in ("headers", "query"):
+        if key in provider:
+            shown[key] = _with_shown_names({name: _shown_sent(each) for name, each in provider[key].items()})
+    for key in ("stop", "extra_body"):
+        if key in provider:
+            shown[key] = _shown_json(provider[key])
     return shown
+
+
+def _shown_sent(value: str) -> str:
+    """Returns the value of a header or parameter if it is a plain name, or a reference that cannot be a secret."""
+    return value if is_plain_name(value) and not is_reference(value) else shown_reference(value)
+
+
+def _shown_json(value: object) -> object:
+    """Returns a JSON value with each text and name replaced that may be a secret."""
+    if isinstance(value, Mapping):
+        return _with_shown_names({name: _shown_json(each) for name, each in value.items()})
+    if isinstance(value, list):
+        return [_shown_json(each) for each in value]
+    return f"({described(value)})" if isinstance(value, str) and not is_plain_name(value) else value
 
 
 def _shown_server(server: Mapping[str, Any]) -> dict[str, object]:

@@ -125,12 +125,12 @@ class ToolError(KitchenerError):
     """A tool is unknown, not allowed here, or was declared wrongly."""
 
 
-_Passing = Literal["rate_limited", "server_error", "connection", "timeout", "malformed", "empty"]
+_Passing = Literal["rate_limited", "out_of_credit", "server_error", "connection", "timeout", "malformed", "empty"]
 _Lasting = Literal[
     "refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded", "spending_limit"
 ]
 ProviderReason = Literal[_Passing, _Lasting]
-"""Why a model call failed. A retry may help with the first six only."""
+"""Why a model call failed. Another attempt may help with the first seven only; `out_of_credit` at another provider only."""
 
 RETRYABLE_REASONS: frozenset[ProviderReason] = frozenset(get_args(_Passing))
 

@@ -383,6 +383,8 @@ class Attempts:
         """Seconds to wait before a retry at the same provider; None: do not retry it."""
         config = self.target.config
         self.is_return = is_throttled(error)
+        if error.reason == "out_of_credit":
+            return None
         if error.reason == "rate_limited" and self.is_return and not self.has_fallback():
             self._refusals += 1
             has_tries = self._refusals <= config.max_rate_limited

@@ -12,7 +12,6 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.learned_pace import LearnedPace
 
 MINUTE_S = 60.0
-PAYMENT_REQUIRED = 402
 BURST_SHARE = 10
 """A rate lets one tenth of its units per minute pass at once and spaces out the rest."""
 
@@ -116,13 +115,8 @@ class Rate:
 
 
 def is_throttled(error: ProviderError) -> bool:
-    """Whether the provider refused a call since there were too many: 429, or an overloaded server that says when to come back.
-
-    No pace helps against 402, an empty account.
-    """
-    if error.reason == "rate_limited":
-        return error.status != PAYMENT_REQUIRED
-    return error.reason == "server_error" and error.retry_after_s is not None
+    """Whether there were too many calls for the provider: 429, or an overloaded server that says when to come back."""
+    return error.reason == "rate_limited" or (error.reason == "server_error" and error.retry_after_s is not None)
 
 
 class Pace:

@@ -140,6 +140,7 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
         "policy_version",
     ): "the rules that the turn followed; a newer version of Kitchener may have recorded it",
     (events.LLM_CALL, "route"): "the route of the request: default provider and model, routes by domain tag, and fallbacks",
+    (events.LLM_CALL, "request_fields"): "the fields that the settings of the provider add to its requests",
     (events.WO_PLANNED, "attention"): "the gathered context: the session's newest turns, rules and learned lines",
     (events.WO_PLANNED, "intent_id"): "the intent that the message serves",
 }

@@ -124,6 +124,8 @@ class RecordedGateway:
         as_planned = request if is_tagged(self._tape, request.wo_id) else request._replace(domain_tags=())
         if (found := self._routes.difference(as_planned, [attempt for _, attempt in attempts])) is not None:
             self._tape.diverge("route", *found, self._about(request), payload=found[0], now=found[1])
+        if response is not None:
+            self._check_fields(request, response.provider_id)
         failed = {attempt.attempt for _, attempt in attempts if attempt.state == "failed"}
         for entry, attempt in attempts:
             if entry.entry_type == events.ATTEMPT_STARTED and (response is not None or attempt.attempt in failed):
@@ -139,6 +141,16 @@ class RecordedGateway:
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
         """The recorded answer as a stream of one item, because nobody watches a replay."""
         yield await self.complete(request, on_attempt=on_attempt)
+
+    def _check_fields(self, request: PromptRequest, provider_id: str) -> None:
+        """Ends the replay if the settings of the provider that answered now add other fields to the request."""
+        turn = self._tape.turn
+        recorded = self._tape.configurations.get(turn.start.get("config_hash", "")) if turn is not None else None
+        if recorded is None:
+            return
+        then, now = recorded.request_fields.get(provider_id, {}), self._routes.request_fields(provider_id)
+        if now is not None and now != then:
+            self._tape.diverge("request_fields", then, now, self._about(request), payload=then, now=now)
 
     async def _answer(self, request: PromptRequest) -> PromptResponse:
         try:
@@ -193,9 +205,10 @@ class RecordedTools(ToolRegistry):
 
     def begin(self, turn: TurnTape) -> None:
         """Registers the tools of servers that a recorded turn had."""
-        recorded = self._tape.server_tools.get(turn.start.get("config_hash", ""))
+        recorded = self._tape.configurations.get(turn.start.get("config_hash", ""))
         for source in self._registry.replaceable if recorded is not None else ():
-            self._registry.replace(source, [ServerTool(each) for each in recorded or () if each.get("source") == source])
+            defined = recorded.tool_definitions() if recorded is not None else ()
+            self._registry.replace(source, [ServerTool(each) for each in defined if each.get("source") == source])
         self.generation = self._registry.generation
 
     def with_client_tools(self, tools: Iterable[RunnableTool]) -> "RecordedTools":

@@ -7,7 +7,7 @@ and notes which text each value became. Explained in `docs/prompts.md`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -82,6 +82,8 @@ class RecordedPrompt:
     """The recorded `LLM_CALL`; None: no provider answered."""
     ref: Ref | None
     """The entry of `answer`."""
+    request_fields: Mapping[str, object] = field(default_factory=dict)
+    """The fields that the settings of the provider that answered added to the request."""
 
     @property
     def tokens(self) -> int:
@@ -199,6 +201,7 @@ class _Rebuild:
         self._turn_id, self._session_id = turn_id, session_id
         self._tape: Tape
         self._has_sources = False
+        self._fields: Mapping[str, Mapping[str, object]] = {}
 
     async def run(self) -> TurnPrompts:
         root = self._recorded.readers[self._recorded.ho2m]
@@ -241,6 +244,7 @@ class _Rebuild:
         self._has_sources = sources is not None
         if sources is None:
             return None
+        self._fields = sources.request_fields
         then = replace(recorded, agent=sources.agent(recorded.agent), memory=sources.memory(self._settings.memory))
         prompts: PromptLibrary = await anyio.to_thread.run_sync(sources.prompts)
         tools = sources.tools(self._argument_problem)
@@ -279,7 +283,9 @@ class _Rebuild:
             parts = _parts_of(
                 request, replays.prompts.contract(request.contract_id), self._prompt_id, replays.recorded.agent.token_estimator
             )
-            found = RecordedPrompt(request, hashed(request), parts, payload, entry.ref if entry is not None else None)
+            ref = entry.ref if entry is not None else None
+            added = self._fields.get(payload["provider_id"], {}) if payload is not None else {}
+            found = RecordedPrompt(request, hashed(request), parts, payload, ref, added)
             if self._has_sources or found.is_verified:
                 calls.append(found)
                 answered.pop((request.wo_id, request.call), None)

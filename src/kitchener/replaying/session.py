@@ -38,7 +38,7 @@ from kitchener.replaying.doubles import (
 )
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded.sources import PresentSources, SourceChange, recorded_outputs, recorded_server_tools
+from kitchener.replaying.recorded.sources import PresentSources, RecordedConfigurations, SourceChange, recorded_outputs
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
@@ -95,9 +95,10 @@ class Replays:
     ) -> None:
         self.recorded, self.settings, self.agent_class = recorded, settings, recorded.agent.agent_class
         self._tools, self._unnamed_tools, self.prompts = tools, unnamed_tools, prompts
-        self.sources = PresentSources(recorded.agent, tools, sources)
+        self.sources = PresentSources(recorded.agent, tools, sources, settings.router.request_fields)
         self.supervisors = ReplaySupervisors(recorded.agent, settings, prompts, tools, unnamed_tools, self.sources)
         self._signers: RecordedSigners | None = None
+        self._configurations = RecordedConfigurations(recorded.sources)
 
     async def sessions(self) -> list[str]:
         """The sessions on record, oldest first."""
@@ -189,8 +190,8 @@ class Replays:
         entries, subject_id = await self._read(session_id, ledger_ids)
         names, signers = await self._names(subject_id), await self._recorded_signers()
         outputs = await recorded_outputs(self.recorded.sources, entries[ho2m])
-        served = await recorded_server_tools(self.recorded.sources, entries[ho2m]) if self._tools.replaceable else {}
-        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs, server_tools=served)
+        found = await self._configurations.of(entries[ho2m])
+        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs, configurations=found)
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""

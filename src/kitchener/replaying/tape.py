@@ -26,7 +26,6 @@ from kitchener.records.entries import (
     NestedTurn,
     ProjectionPayload,
     ToolCallPayload,
-    ToolDefinition,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
@@ -37,6 +36,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
+from kitchener.replaying.recorded.sources import RecordedSources
 from kitchener.replaying.report import AS_ERASED, ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
 
@@ -149,7 +149,7 @@ class Tape:
         names: names for entries outside the session, such as learned lines, by ledger id and entry id
         signers: check the signatures of projections; None: no signer is on record
         outputs: the schemas of objects that callers asked for, as JSON texts by their hashes
-        server_tools: the definitions of the tools of servers, by the hash of the configuration that names them
+        configurations: the sources of requests, by the hash of the configuration that names them, where they can be read
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class Tape:
         names: Mapping[tuple[str, str], str] = MappingProxyType({}),
         signers: RecordedSigners | None = None,
         outputs: Mapping[str, str] = MappingProxyType({}),
-        server_tools: Mapping[str, Sequence[ToolDefinition]] = MappingProxyType({}),
+        configurations: Mapping[str, RecordedSources] = MappingProxyType({}),
     ) -> None:
-        self.server_tools = server_tools
+        self.configurations = configurations
         self.on_begin: Callable[[TurnTape], None] | None = None
         """Called when a turn begins."""
         self.session_id, self.entries, self.ho2m, self.outputs = session_id, entries, ho2m, outputs

@@ -259,6 +259,7 @@ def _resources_of(
         wait_open=ready,
         signer=shared.signer,
         store=shared.content,
+        request_fields=shared.config.router.request_fields,
         media_types=shared.gateway.media_types,
         comparer=shared.embeddings,
         kinds=kinds,

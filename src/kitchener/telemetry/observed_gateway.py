@@ -98,9 +98,10 @@ class _NotedOutlet(Outlet[TextPiece | StreamRestart]):
 
 
 def _asked(request: PromptRequest, way: PlannedAttempt) -> dict[str, AttributeValue]:
+    own = way.target.config.temperature
     asked: dict[str, AttributeValue] = {
         names.REQUEST_MAX_TOKENS: request.max_tokens,
-        names.REQUEST_TEMPERATURE: request.temperature,
+        names.REQUEST_TEMPERATURE: request.temperature if own is None else own,
         names.CONVERSATION_ID: request.session_id,
         names.SESSION_ID: request.session_id,
         names.WORK_ORDER_ID: request.wo_id,

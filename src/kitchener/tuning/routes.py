@@ -22,7 +22,7 @@ CallOutcome = Literal["answered", "failed", "cut off"]
 """How a call ended; `cut off`: it was cancelled, or the process died."""
 
 _OF_THE_PROVIDER: Final[frozenset[ProviderReason]] = frozenset(
-    ("rate_limited", "server_error", "connection", "timeout", "authentication")
+    ("rate_limited", "out_of_credit", "server_error", "connection", "timeout", "authentication")
 )
 """Failures that another model of the same provider would have had too."""
 

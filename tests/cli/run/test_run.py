@@ -157,6 +157,12 @@ class TestFailures:
         assert outcome.code == 1
         assert [each["error"] and each["error"]["kind"] for each in read_lines(tmp_path / "out")] == [None, "SessionEnded"]
 
+    def test_a_message_in_place_of_the_file_is_told_what_to_type(self, cli: Cli) -> None:
+        outcome = cli("run", "hello")
+        assert outcome.code == 2
+        assert '`run` takes a file of messages. To send one message, type: echo "hello" | kitchener chat' in outcome.err
+        assert "takes a file" not in cli("run", "dialogues.jsonl").err
+
     @pytest.mark.parametrize(
         ("line", "expected"),
         [

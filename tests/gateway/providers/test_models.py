@@ -192,7 +192,7 @@ async def test_a_server_that_does_not_count_gets_its_tokens_estimated() -> None:
 
 MISBEHAVIOUR = {
     "429": (error(429), "rate_limited", 429),
-    "402": (error(402), "rate_limited", 402),
+    "402": (error(402), "out_of_credit", 402),
     "500": (error(500), "server_error", 500),
     "529": (error(529), "server_error", 529),
     "408": (error(408), "timeout", 408),

@@ -213,6 +213,10 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
             facts.append(provider.base_url and shown_address(provider.base_url))
             facts.append(provider.model and f"model {provider.model}")
             facts.append(provider.api_key and shown_reference(provider.api_key))
+        if provider.request_fields:
+            facts.append(f"adds {', '.join(map(described_key, provider.request_fields))}")
+        if provider.headers:
+            facts.append(f"headers {', '.join(map(described_key, provider.headers))}")
         facts.append(f"{provider.max_concurrency} calls at once, {config.limits.gateway_queue} may wait")
         if provider_id == router.default_provider:
             facts.append("default")

@@ -64,8 +64,9 @@ def _call_json(number: int, prompt: RecordedPrompt) -> dict[str, object]:
         "tools": offered_tools(request),
         "answer_schema": request.output_schema,
         "model_id": request.model_id,
-        "temperature": request.temperature,
+        "temperature": temperature_of(prompt),
         "max_tokens": request.max_tokens,
+        "request_fields": dict(prompt.request_fields),
         "request_hash": prompt.request_hash,
         "recorded_hash": answer["request_hash"] if answer is not None else None,
         "is_verified": prompt.is_verified,
@@ -101,6 +102,8 @@ def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:
     yield f"{title}: {request.wo_type}, call {request.call} of {request.wo_id}"
     yield f"  contract    {request.contract_id}, prompt pack {request.prompt_pack_version}"
     yield f"  asked       {asked_words(prompt)}"
+    if prompt.request_fields:
+        yield f"  fields      {canonical_bytes(prompt.request_fields).decode()}, from the provider's settings"
     yield f"  hash        {prompt.request_hash}, {hash_verdict(prompt)}"
     yield f"  tokens      {prompt.tokens:,} estimated{usage_words(prompt.usage)}"
     for line in table_lines(("tokens", "part"), [{"tokens": each.tokens, "part": each.name} for each in prompt.parts]):
@@ -110,12 +113,18 @@ def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:
 
 def asked_words(prompt: RecordedPrompt) -> str:
     """Which model answered a request, under which limits."""
-    limits = f"temperature {prompt.request.temperature:g}, at most {prompt.request.max_tokens:,} tokens"
+    limits = f"temperature {temperature_of(prompt):g}, at most {prompt.request.max_tokens:,} tokens"
     if prompt.answer is None:
         return f"{limits}; no provider answered"
     if prompt.answer["provider_id"] == RULES_PROVIDER:
         return "the built-in rules; no model saw this"
     return f"{prompt.answer['model_id']} of {prompt.answer['provider_id']}, {limits}"
+
+
+def temperature_of(prompt: RecordedPrompt) -> float:
+    """The temperature that the provider was asked for: that of its settings, else that of the request."""
+    own = prompt.request_fields.get("temperature")
+    return float(own) if isinstance(own, int | float) else prompt.request.temperature
 
 
 def request_lines(request: PromptRequest) -> Iterator[str]:

@@ -23,6 +23,8 @@ from kitchener.records.parts import FilePart
 
 _FIELDS: Final = ("conversation", "subject_id", "message", "parts")
 _NOT_YET: Final = -1
+_NO_FILE: Final = """; `run` takes a file of messages. To send one message, type: echo "hello" | kitchener chat"""
+"""What the error adds about an argument that looks like a message."""
 
 
 class FileMessage(NamedTuple):
@@ -171,7 +173,8 @@ def _seekable(path: Path) -> IO[bytes]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise ConfigError(shown_path(str(path)), "", "", f"cannot be read: {error.strerror or error}") from error
+        hint = _NO_FILE if not path.suffix or " " in path.name else ""
+        raise ConfigError(shown_path(str(path)), "", "", f"cannot be read: {error.strerror or error}{hint}") from error
     if file.seekable():
         return file
     with file:

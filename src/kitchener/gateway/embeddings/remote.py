@@ -22,7 +22,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.redaction import Redaction
+from kitchener.gateway.providers.sent_values import SentValues
 
 MAX_ANSWER_BYTES: Final = 64 * 1_048_576
 """Longest answer, bytes. 2,048 vectors of 3,072 numbers take 34 MiB as base64."""
@@ -76,7 +76,8 @@ async def open_endpoint(config: EmbeddingsConfig, secret: str | None) -> AsyncIt
         secret: the API key; None: no key is sent
     """
     provider = ProviderConfig(base_url=config.base_url, timeout_s=config.deadline_s, max_response_bytes=MAX_ANSWER_BYTES)
-    async with open_transport(_ID, provider, secret, Redaction(secret), path="embeddings") as transport:
+    sent = SentValues(secret)
+    async with open_transport(_ID, provider, sent, sent.redaction(), path="embeddings") as transport:
         yield EndpointEmbeddings(transport, config.model or "")
 
 

@@ -10,10 +10,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from kitchener.config import REFERENCE, ProviderConfig, RouterConfig, dotted_key, shown_reference
+from kitchener.config import (
+    REFERENCE,
+    ProviderConfig,
+    RouterConfig,
+    SettingPath,
+    dotted_key,
+    is_reference,
+    shown_reference,
+)
+from kitchener.config.request_fields import value_problem
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
 from kitchener.small_files import read_regular
 
@@ -44,26 +54,44 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
             elif not config.allow_model_calls:
                 providers[provider_id] = _ForbiddenProvider(provider_id)
             else:
-                key = read_secret(provider.api_key, dotted_key(("router", "providers", provider_id, "api_key")))
-                providers[provider_id] = await _open(stack, provider_id, provider, key)
+                providers[provider_id] = await _open(stack, provider_id, provider)
         yield providers
 
 
-async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> Provider:
+async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig) -> Provider:
+    at = ("router", "providers", provider_id)
+    secret = read_secret(config.api_key, dotted_key((*at, "api_key")))
     # Imported here because offline use needs no client, and the library is slow to import.
     if config.kind == "openai_compatible":
         from kitchener.gateway.providers.chat_completions.chat_endpoint import open_chat_endpoint
 
-        return await stack.enter_async_context(open_chat_endpoint(provider_id, config, secret))
+        return await stack.enter_async_context(open_chat_endpoint(provider_id, config, _sent_values(config, secret, at)))
+    missing = "needs the extra `models`: pip install 'kitchener[models]'"
     try:
         from kitchener.gateway.providers.library.models import open_model_provider
 
         return await stack.enter_async_context(open_model_provider(provider_id, config, secret))
     except ImportError as error:
-        key = dotted_key(("router", "providers", provider_id))
-        raise ConfigError(
-            CONFIGURATION, key, "", f"needs the extra `models`: pip install 'kitchener[models]' ({error})"
-        ) from error
+        raise ConfigError(CONFIGURATION, dotted_key(at), "", f"{missing} ({error})") from error
+
+
+def _sent_values(config: ProviderConfig, key: str | None, at: SettingPath) -> SentValues:
+    """What an endpoint is sent with every request. Reads the references."""
+    secrets: list[str] = []
+
+    def read(name: str, value: str, table: str) -> str:
+        if not is_reference(value):
+            return value
+        where = dotted_key((*at, table, name))
+        secret = read_secret(value, where) or ""
+        if (problem := value_problem(secret)) is not None:
+            raise ConfigError(CONFIGURATION, where, "", f"leads to a value that {problem}")
+        secrets.append(secret)
+        return secret
+
+    headers = {name: read(name, value, "headers") for name, value in config.headers.items()}
+    query = {name: read(name, value, "query") for name, value in config.query.items()}
+    return SentValues(key, headers, query, tuple(secrets))
 
 
 def read_secret(reference: str | None, key: str) -> str | None:

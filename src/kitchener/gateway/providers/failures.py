@@ -11,7 +11,7 @@ MAX_DETAIL_CHARS: Final = 500
 
 _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     401: "authentication",
-    402: "rate_limited",
+    402: "out_of_credit",
     403: "authentication",
     408: "timeout",
     409: "server_error",
@@ -19,14 +19,20 @@ _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     429: "rate_limited",
 }
 _REASON_OF_CODE: Final[dict[str, ProviderReason]] = {
+    "billing_hard_limit_reached": "out_of_credit",
+    "billing_not_active": "out_of_credit",
     "content_filter": "refused",
     "context_length_exceeded": "bad_request",
     "exceed_context_size_error": "bad_request",
+    "exceeded_current_quota_error": "out_of_credit",
+    "insufficient_quota": "out_of_credit",
+    "insufficient_user_quota": "out_of_credit",
     "json_validate_failed": "malformed",
     "tool_use_failed": "malformed",
 }
 """What endpoints call an error in its `code` or `type`, where that says more than the status: Azure's filter, a request that is
-longer than the model's context (llama.cpp answers 500), and Groq's checks of what the model wrote."""
+longer than the model's context (llama.cpp answers 500), Groq's checks of what the model wrote, and accounts without money, for
+which OpenAI, Moonshot and One API answer 429 or 403."""
 
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""

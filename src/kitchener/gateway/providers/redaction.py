@@ -10,7 +10,7 @@ from typing import Any, Final
 MIN_SECRET_CHARS: Final = 8
 """Shorter keys count as placeholders ("none", "EMPTY") and are not removed, because that would garble ordinary words."""
 MAX_SECRETS: Final = 4
-"""Most keys remembered; a vendor's library may renew its key."""
+"""Most keys remembered beside further configured ones; a vendor's library may renew its key."""
 MASK: Final = "***"
 
 
@@ -18,20 +18,24 @@ class Redaction:
     """Removes the keys of one provider from texts and values.
 
     Args:
-        secret: the configured key; None: none is configured
+        secrets: the configured keys, which are never forgotten
     """
 
-    def __init__(self, secret: str | None = None) -> None:
+    def __init__(self, *secrets: str | None) -> None:
         self._secrets: list[str] = []
         self._pattern: re.Pattern[str] | None = None
-        if secret is not None:
-            self.note(secret)
+        self._configured = 1
+        for each in secrets:
+            if each is not None:
+                self._configured = max(1, len(self._secrets) + 1)
+                self.note(each)
 
     def note(self, secret: str) -> None:
         """Remembers a key that was sent. Ignores keys shorter than `MIN_SECRET_CHARS`."""
         if len(secret) < MIN_SECRET_CHARS or secret in self._secrets:
             return
-        kept = [*self._secrets[:1], *self._secrets[1:][2 - MAX_SECRETS :], secret]
+        first = self._configured
+        kept = [*self._secrets[:first], *self._secrets[first:][2 - MAX_SECRETS :], secret]
         self._secrets = kept
         # Longest first, because one key may be a prefix of another.
         self._pattern = re.compile("|".join(re.escape(each) for each in sorted(kept, key=len, reverse=True)))

@@ -76,3 +76,5 @@ class ConfigurationSource(TypedDict):
     attention_templates: Sequence[NamedSource]
     tools: Sequence[NamedSource]
     """In the order in which they are offered."""
+    request_fields: NotRequired[Mapping[str, Mapping[str, object]]]
+    """The fields that the settings of providers add to requests, by provider; absent: none do."""

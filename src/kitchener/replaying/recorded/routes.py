@@ -4,7 +4,7 @@ Only the route is a decision: the provider and model of a request, and their fal
 were skipped because their circuit was open, are copied from the record.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway.routing import Candidate, plan_route
@@ -39,6 +39,11 @@ class Routes:
             candidates = left
         return None
 
+    def request_fields(self, provider_id: str) -> Mapping[str, object] | None:
+        """The fields that the settings of a provider add to its requests now; None: they are not compared."""
+        provider = self._router.providers.get(provider_id)
+        return provider.request_fields if provider is not None else {}
+
 
 class AnyRoute(Routes):
     """Accepts every recorded route."""
@@ -47,6 +52,10 @@ class AnyRoute(Routes):
         super().__init__(RouterConfig())
 
     def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:
+        """None."""
+        return None
+
+    def request_fields(self, provider_id: str) -> Mapping[str, object] | None:
         """None."""
         return None
 

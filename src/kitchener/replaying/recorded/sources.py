@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kitchener.actors.attention.templates import AttentionTemplate
@@ -53,6 +53,8 @@ class RecordedSources:
     texts: Mapping[tuple[SourceKind, str], str]
     """The text of each source besides the configuration, by kind and name."""
     hashes: Mapping[tuple[SourceKind, str], str]
+    request_fields: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The fields that the settings of providers added to requests, by provider."""
 
     def agent(self, present: HO2Config) -> HO2Config:
         """The recorded settings of the agent class, with the paths of the present ones."""
@@ -177,12 +179,14 @@ async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedS
     if not found:
         return None
     whole, *others = found
+    configuration: ConfigurationSource = json.loads(whole.text)
     return RecordedSources(
         config_hash,
         whole.name,
-        json.loads(whole.text)["settings"],
+        configuration["settings"],
         {(each.kind, each.name): each.text for each in others},
         {(each.kind, each.name): each.hash for each in others},
+        configuration.get("request_fields", {}),
     )
 
 
@@ -206,23 +210,26 @@ async def recorded_outputs(ho2m: LedgerReader | None, entries: Iterable[StoredEn
     return found
 
 
-async def recorded_server_tools(
-    ho2m: LedgerReader | None, entries: Iterable[StoredEntry]
-) -> dict[str, Sequence[ToolDefinition]]:
-    """Returns the definitions of servers' tools that can be read, by the hashes of the configurations that name them.
+class RecordedConfigurations:
+    """Reads the sources of configurations by their hashes, each once.
 
     Args:
         ho2m: the ledger of the supervisor, with its index keys; None: there is none
-        entries: entries of a session
     """
-    starts = (payload_as(TurnStartedPayload, each.payload) for each in entries if each.entry_type == events.TURN_STARTED)
-    found = dict[str, Sequence[ToolDefinition]]()
-    for config_hash in dict.fromkeys(each.get("config_hash", "") for each in starts):
-        with suppress(SourcesSealed):
-            sources = await read_sources(ho2m, config_hash) if config_hash else None
-            if sources is not None:
-                found[config_hash] = [each for each in sources.tool_definitions() if "source" in each]
-    return found
+
+    def __init__(self, ho2m: LedgerReader | None) -> None:
+        self._ho2m = ho2m
+        self._known: dict[str, RecordedSources | None] = {}
+
+    async def of(self, entries: Iterable[StoredEntry]) -> dict[str, RecordedSources]:
+        """Returns those of the turns among the entries of a session, where they can be read."""
+        starts = (payload_as(TurnStartedPayload, each.payload) for each in entries if each.entry_type == events.TURN_STARTED)
+        named = dict.fromkeys(each["config_hash"] for each in starts if each.get("config_hash"))
+        for config_hash in named.keys() - self._known:
+            self._known[config_hash] = None
+            with suppress(SourcesSealed):
+                self._known[config_hash] = await read_sources(self._ho2m, config_hash)
+        return {each: found for each in named if (found := self._known[each]) is not None}
 
 
 async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iterable[str] = ()) -> set[int]:
@@ -248,10 +255,17 @@ class PresentSources:
         agent: the settings of the agent class
         tools: its tools
         given: sources that replace those of the settings; None: those of the settings
+        request_fields: the fields that the settings of providers add to requests, by provider
     """
 
-    def __init__(self, agent: HO2Config, tools: ToolRegistry, given: RequestSources | None) -> None:
-        self._agent, self._tools = agent, tools
+    def __init__(
+        self,
+        agent: HO2Config,
+        tools: ToolRegistry,
+        given: RequestSources | None,
+        request_fields: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        self._agent, self._tools, self._request_fields = agent, tools, request_fields
         self._known: dict[bool, RequestSources] = {} if given is None else {True: given, False: given}
         """With and without long-term memory. Their files are read once."""
         self._changes: dict[str, tuple[SourceChange, ...]] = {}
@@ -261,7 +275,7 @@ class PresentSources:
         is_used = memory is not None
         if is_used not in self._known:
             used = memory.config if memory is not None else None
-            self._known[is_used] = RequestSources.read(self._agent, used, self._tools)
+            self._known[is_used] = RequestSources.read(self._agent, used, self._tools, self._request_fields)
         return self._known[is_used]
 
     async def changes_since(
@@ -290,6 +304,7 @@ def changed_sources(recorded: RecordedSources, now: RequestSources) -> tuple[Sou
         next(text for (kind, _), text in present.items() if kind == "configuration")
     )
     found = list(_changed_settings(recorded.agent_class, recorded.settings, configuration["settings"]))
+    found += _changed_fields(recorded.request_fields, configuration.get("request_fields", {}))
     keys = [key for key in (*recorded.texts, *present) if key[0] != "configuration"]
     for kind, name in dict.fromkeys(keys):
         before, after = recorded.texts.get((kind, name)), present.get((kind, name))
@@ -313,6 +328,15 @@ def _changed_settings(
             yield from _changed_settings(agent_class, old, new, "memory.")
         elif old != new:
             yield SourceChange(f"{prefix}{key} of {agent_class}", line_diff(_as_lines(old), _as_lines(new)))
+
+
+def _changed_fields(
+    before: Mapping[str, Mapping[str, object]], after: Mapping[str, Mapping[str, object]]
+) -> Iterator[SourceChange]:
+    for provider_id in sorted({*before, *after}):
+        old, new = before.get(provider_id), after.get(provider_id)
+        if old != new:
+            yield SourceChange(f"request fields of provider {provider_id}", line_diff(_as_lines(old), _as_lines(new)))
 
 
 def _readable(kind: SourceKind, text: str | None) -> list[str]:

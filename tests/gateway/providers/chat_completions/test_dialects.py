@@ -504,3 +504,68 @@ async def test_a_key_is_taken_out_of_an_error_inside_a_stream(monkeypatch: pytes
                 await streamed(provider)
         assert "***" in caught.value.detail
         assert "sk-some" not in f"{caught.value!r}{caught.value.__cause__!r}"
+
+
+# --- thoughts that come as a list ---------------------------------------------------------------------------------------
+
+HIDDEN: Final = {"type": "reasoning.encrypted", "data": "b3Bhcw==", "id": "r-2", "format": "openai-responses-v1", "index": 1}
+DETAILS: Final = [
+    {"type": "reasoning.text", "text": "I look.", "signature": "c2ln", "format": "anthropic-claude-v1", "index": 0},
+    HIDDEN,
+    {**HIDDEN, "id": "r-3"},
+]
+
+
+def thoughts(*details: object, **more: Any) -> dict[str, Any]:
+    """An event with parts of the list."""
+    return {"choices": [{"index": 0, "delta": {"content": "", "reasoning_details": list(details), **more}}]}
+
+
+def piece(**fields: Any) -> dict[str, Any]:
+    return {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, **fields}
+
+
+LISTED: Final[dict[str, Answer]] = {
+    "streamed": sse(
+        thoughts(piece(text="I ", signature=None), reasoning="I "),
+        thoughts(piece(text="look.", signature=None), reasoning="look."),
+        thoughts(piece(signature="c2ln")),
+        thoughts(HIDDEN),
+        thoughts({**HIDDEN, "id": "r-3"}, "no part"),
+        calls({"index": 0, "id": "c-1", **call("look", "{}")}, finish_reason="tool_calls"),
+        "data: [DONE]",
+    ),
+    "whole": Answer(
+        orjson.dumps(
+            {
+                "choices": [
+                    {
+                        "message": {
+                            "content": None,
+                            "reasoning": "I look.",
+                            "reasoning_details": DETAILS,
+                            "tool_calls": [{"id": "c-1", **call("look", "{}")}],
+                        },
+                        "finish_reason": "tool_calls",
+                    }
+                ]
+            }
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("how", LISTED)
+async def test_openrouter_gets_its_list_of_thoughts_back_as_it_sent_it(how: str) -> None:
+    """Signed and encrypted parts included, in place of the text of the thoughts: the vendors behind it check them."""
+    async with endpoint(LISTED[how]) as (server, provider):
+        asked = (await streamed(provider, tools=(LOOK,)))[1] if how == "streamed" else await provider.complete(ask())
+        await provider.complete(ask(messages=(Message("user", "x"), Message("assistant", "", asked.tool_uses))))
+    message = server.hits[1].body["messages"][1]
+    assert message["reasoning_details"] == DETAILS
+    assert "reasoning" not in message
+
+
+async def test_a_list_of_thoughts_without_end_is_no_answer() -> None:
+    parts = [thoughts({**HIDDEN, "id": f"r-{number}"}) for number in range(1_001)]
+    assert (await failure_of(sse(*parts), streams=True)).reason == "malformed"

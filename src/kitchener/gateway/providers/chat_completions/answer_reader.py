@@ -11,7 +11,7 @@ import orjson
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.chat_completions.request_body import SIGNED, THOUGHTS
+from kitchener.gateway.providers.chat_completions.request_body import DETAILS, SIGNED, THOUGHTS
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
@@ -41,6 +41,10 @@ _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_i
 """Counts of input tokens that a cache served, as servers name them."""
 _CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
 """Counts of input tokens that were written to a cache, as servers name them."""
+_OF_THOUGHTS: Final = frozenset((*THOUGHTS, DETAILS))
+"""Fields of a message that hold thoughts."""
+_TEXT_OF_DETAIL: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
+"""The field of a listed thought whose pieces are joined, by its type. Encrypted ones come whole."""
 _BEGIN: Final = "<think>"
 _END: Final = "</think>"
 _MAX_HELD: Final = 200
@@ -129,6 +133,8 @@ class AnswerReader:
         self._thoughts = _Thoughts()
         self._sent_thoughts: dict[str, list[str]] = {}
         """Thoughts that come apart from the text, by the field that has them."""
+        self._details: list[dict[str, object]] = []
+        """Thoughts that come as a list."""
         self._has_choice = False
 
     def take(self, body: object, *, streams: bool) -> str:
@@ -225,16 +231,17 @@ class AnswerReader:
     def _echo(self, signed: object, *, has_thoughts: bool) -> Echo | None:
         """What the server wants back with a tool request: its signature and, with the first request, the thoughts before it."""
         fields: dict[str, object] = {}
-        if has_thoughts and (name := next((each for each in THOUGHTS if each in self._sent_thoughts), None)):
+        if has_thoughts and self._details:
+            fields[DETAILS] = self._details
+        elif has_thoughts and (name := next((each for each in THOUGHTS if each in self._sent_thoughts), None)):
             fields[name] = "".join(self._sent_thoughts[name])
         if signed:
             fields[SIGNED] = signed
         return Echo(self._provider_id, orjson.dumps(self._redaction.value(fields)).decode()) if fields else None
 
     def _say(self, said: dict[str, object], *, streams: bool) -> str:
-        for name in THOUGHTS:
-            if isinstance(thought := said.get(name), str) and thought:
-                self._sent_thoughts.setdefault(name, []).append(thought)
+        if not _OF_THOUGHTS.isdisjoint(said):
+            self._take_thoughts(said, streams=streams)
         if refusal := said.get("refusal"):
             self._refusals.append(_text(refusal))
         if calls := said.get("tool_calls"):
@@ -246,6 +253,30 @@ class AnswerReader:
         if text:
             self._texts.append(text)
         return text
+
+    def _take_thoughts(self, said: dict[str, object], *, streams: bool) -> None:
+        for name in THOUGHTS:
+            if isinstance(thought := said.get(name), str) and thought:
+                self._sent_thoughts.setdefault(name, []).append(thought)
+        if isinstance(details := said.get(DETAILS), list):
+            self._take_details(details, streams=streams)
+
+    def _take_details(self, details: list[object], *, streams: bool) -> None:
+        """Takes the list of thoughts, or the next parts of it: a stream sends a text in pieces with the number of its part."""
+        for each in details:
+            if not isinstance(each, dict):
+                continue
+            last = self._details[-1] if streams and self._details else {}
+            name = _TEXT_OF_DETAIL.get(str(each.get("type")), "")
+            pieces = [last.get(name) or "", each.get(name) or ""]
+            is_next = (last.get("type"), last.get("index")) == (each.get("type"), each.get("index"))
+            if name and is_next and all(isinstance(piece, str) for piece in pieces):
+                last.update({key: value for key, value in each.items() if value is not None})
+                last[name] = "".join(map(str, pieces))
+            elif len(self._details) < MAX_PARTS:
+                self._details.append(dict(each))
+            else:
+                raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
 
     def _take_calls(self, calls: object, *, streams: bool) -> None:
         if not isinstance(calls, list):

@@ -5,7 +5,7 @@ an optional field, the request is sent again without it, and later requests for 
 `answer_reader.py` have the format. Explained in `docs/gateway.md`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from kitchener.gateway.providers.chat_completions.answer_reader import AnswerRea
 from kitchener.gateway.providers.chat_completions.connection_failures import told_of
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.refused_fields import RefusedFields
-from kitchener.gateway.providers.chat_completions.request_body import OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     PostedAnswer,
@@ -28,6 +28,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
 )
 from kitchener.gateway.providers.failures import error_in, hide, reason_of, shortened, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
+from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
@@ -50,6 +51,7 @@ class ChatEndpoint:
         redaction: removes the API key from answers and error texts
         is_openai: whether it is OpenAI's own endpoint, whose models take images, and `max_completion_tokens` only
         keys_cache: whether requests name their session as `prompt_cache_key`
+        fields: what the settings add to the body of every request
     """
 
     def __init__(
@@ -61,9 +63,15 @@ class ChatEndpoint:
         redaction: Redaction,
         is_openai: bool,
         keys_cache: bool,
+        fields: Mapping[str, object],
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
-        left_out: dict[OptionalField, bool] = {"max_tokens": is_openai, "prompt_cache_key": not keys_cache}
+        left_out: dict[OptionalField, bool] = {
+            "max_tokens": is_openai,
+            "prompt_cache_key": not keys_cache,
+            "temperature": "temperature" in fields,
+        }
+        self._body = ExtendedBody(fields) if fields else request_body
         self._refused = RefusedFields(provider_id, frozenset(field for field, is_left_out in left_out.items() if is_left_out))
         self.traits = ProviderTraits(model_id=model_id, media_types=ALL_CONTENT if is_openai else TEXT_FILES)
 
@@ -132,12 +140,12 @@ class ChatEndpoint:
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.of(asked, request)
         while True:
-            content = request_body(request, self._provider_id, asked, streams=streams, without=without)
+            content = self._body(request, self._provider_id, asked, streams=streams, without=without)
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
                 field = _refused_field(error, content)
-                if field is None or field in without:
+                if field is None or field in without:  # a field that the settings add is not left out
                     raise
                 without = without | {field}
                 continue
@@ -221,19 +229,19 @@ def _is_named(word: str, text: str) -> bool:
 
 
 @asynccontextmanager
-async def open_chat_endpoint(provider_id: str, config: ProviderConfig, secret: str | None) -> AsyncIterator[ChatEndpoint]:
+async def open_chat_endpoint(provider_id: str, config: ProviderConfig, sent: SentValues) -> AsyncIterator[ChatEndpoint]:
     """Opens an endpoint with a pool of connections of its own for the block, and yields it.
 
     Args:
         provider_id: the provider's id in the configuration
         config: the provider's settings, of kind `openai_compatible`
-        secret: the API key; None: no key is sent
+        sent: the API key, and what is sent beside it
 
     Raises:
         ConfigError: the key, the proxy or the certificates cannot be used
     """
-    redaction, is_openai = Redaction(secret), is_of_openai(config.base_url or "")
-    async with open_transport(provider_id, config, secret, redaction) as transport:
+    redaction, is_openai = sent.redaction(), is_of_openai(config.base_url or "")
+    async with open_transport(provider_id, config, sent, redaction) as transport:
         yield ChatEndpoint(
             provider_id,
             transport,
@@ -241,6 +249,7 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, secret: s
             redaction=redaction,
             is_openai=is_openai,
             keys_cache=config.prompt_cache == "on" or (config.prompt_cache == "auto" and is_openai),
+            fields=config.request_fields,
         )
 
 

@@ -21,6 +21,7 @@ OptionalField = Literal[
     "tool_call_id",
     "reasoning_content",
     "reasoning",
+    "reasoning_details",
     "extra_content",
 ]
 """A field that some endpoints or models refuse. Without `tool_call_id`, tool requests get ids that Mistral takes, too."""
@@ -29,6 +30,9 @@ _SHORT_ID: Final = 9
 THOUGHTS: Final[tuple[OptionalField, ...]] = ("reasoning_content", "reasoning")
 """Fields of a message in which servers send a model's thoughts. Those before tool requests go back with the results, because
 DeepSeek and Moonshot refuse the request otherwise, and models go on better with their thoughts than without."""
+DETAILS: Final[OptionalField] = "reasoning_details"
+"""Field of a message in which OpenRouter sends thoughts as a list, with the vendor's signatures and encrypted parts. It goes
+back in place of `THOUGHTS`."""
 SIGNED: Final[OptionalField] = "extra_content"
 """Field of a tool request in which Google sends a signature, without which it refuses the next request."""
 
@@ -67,6 +71,29 @@ def request_body(
     if "prompt_cache_key" not in without:
         body["prompt_cache_key"] = request.session_id
     return orjson.dumps(body)
+
+
+class ExtendedBody:
+    """Writes bodies like `request_body`, with further fields at their end, which are encoded once.
+
+    Args:
+        fields: at least one field, none of which `request_body` writes with the same `without`
+    """
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._end = b"," + orjson.dumps(fields)[1:]
+
+    def __call__(
+        self,
+        request: PromptRequest,
+        provider_id: str,
+        model: str,
+        *,
+        streams: bool,
+        without: Collection[OptionalField] = (),
+    ) -> bytes:
+        """See `request_body`."""
+        return request_body(request, provider_id, model, streams=streams, without=without)[:-1] + self._end
 
 
 def _message(message: Message, provider_id: str, without: Collection[OptionalField]) -> dict[str, object]:

@@ -7,6 +7,7 @@ The caller's scope is the deadline; ending it closes the connection. Redirects a
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
+from urllib.parse import urlencode
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +23,7 @@ from kitchener.gateway.providers.chat_completions.lent_pool import open_connecti
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.retry_after import asked_pause_s
+from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -133,14 +135,14 @@ class ChatTransport:
 
 @asynccontextmanager
 async def open_transport(
-    provider_id: str, config: ProviderConfig, secret: str | None, redaction: Redaction, *, path: str = "chat/completions"
+    provider_id: str, config: ProviderConfig, sent: SentValues, redaction: Redaction, *, path: str = "chat/completions"
 ) -> AsyncIterator[ChatTransport]:
     """Opens a pool of connections to an endpoint for the block.
 
     Args:
         provider_id: the provider's id in the configuration, for errors
         config: the provider's settings
-        secret: the API key; None: no key is sent
+        sent: the API key, and what is sent beside it
         redaction: the password of a proxy is added to it
         path: what is asked for, under the endpoint's root
 
@@ -148,10 +150,10 @@ async def open_transport(
         ConfigError: a proxy, the key or the certificate authorities cannot be used
     """
     base = config.base_url or ""
-    url = f"{base.rstrip('/')}/{path}"
+    url = f"{base.rstrip('/')}/{path}{'?' if sent.query else ''}{urlencode(sent.query)}"
     target = PoolTarget(
         url=url,
-        headers=_headers(provider_id, secret),
+        headers=_headers(provider_id, sent),
         proxy=proxy_for(base, redaction),
         authorities=read_authorities(provider_id, config),
         connect_timeout_s=min(CONNECT_TIMEOUT_S, config.timeout_s),
@@ -160,9 +162,10 @@ async def open_transport(
         yield ChatTransport(connections, url, config.max_response_bytes, config.timeout_s, sends_trace=config.send_traceparent)
 
 
-def _headers(provider_id: str, secret: str | None) -> dict[str, str]:
+def _headers(provider_id: str, sent: SentValues) -> dict[str, str]:
     headers = {"content-type": "application/json", "accept-encoding": "gzip", "user-agent": "kitchener"}
-    if secret is not None:
+    headers |= {name.lower(): value for name, value in sent.headers.items()}
+    if (secret := sent.key) is not None:
         if not secret.isascii() or not secret.isprintable():
             key = dotted_key(("router", "providers", provider_id, "api_key"))
             raise ConfigError(CONFIGURATION, key, "", "leads to a key with characters that no HTTP header can carry")
