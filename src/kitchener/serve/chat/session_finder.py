@@ -127,7 +127,8 @@ class SessionFinder:
                 yield session_id
                 return
             (start,) = await ho2m.last(key=events.turn_index_key(turn_id))
-            later = ho2m.read(session_id=session_id, entry_type=(events.TURN_COMPLETED,), after_seq=start.seq)
+            # A turn completes once, so the second one, if not the first, is a later turn. Reading all of them would take long.
+            later = ho2m.read(session_id=session_id, entry_type=(events.TURN_COMPLETED,), after_seq=start.seq, limit=2)
             if not [each async for each in later if each.entity_id != turn_id]:
                 yield session_id
                 return
