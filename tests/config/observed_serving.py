@@ -65,6 +65,16 @@ async def client_schemas(root: Path, **settings: Any) -> Hashable:
     return tuple(found)
 
 
+async def client_subject(root: Path, **settings: Any) -> Hashable:
+    """Requests of a front end's key for one subject."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", KEY)
+        key = {"key": "env:SERVED_KEY", "rights": ("chat", "act_for"), "requests_per_minute": 40, **settings}
+        async with serving(root, serve={"clients": {"desk": key}}) as client:
+            here = client.with_headers(authorization=f"Bearer {KEY}", x_kitchener_subject="ada")
+            return tuple([(await here.ask("GET", "/v1/me")).status for _ in range(3)])
+
+
 async def guessed(root: Path, **serve: Any) -> Hashable:
     """Wrong keys from what is, or is said to be, two addresses."""
     with pytest.MonkeyPatch.context() as patch:

@@ -175,6 +175,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.clients.*.requests_per_minute": served_client("requests_per_minute", 1, 600),
     "serve.clients.*.max_request_bytes": Seen(1_024, None, with_settings(served.client_long_body, "max_request_bytes")),
     "serve.clients.*.max_requests": Seen(1, 8, with_settings(served.client_crowded, "max_requests")),
+    "serve.clients.*.subject_share": Seen(0.25, 1.0, with_settings(served.client_subject, "subject_share")),
     "serve.clients.*.schema_ms_per_minute": Seen(10, 60_000, with_settings(served.client_schemas, "schema_ms_per_minute")),
     "router.providers.*.kind": Seen("offline", "openai_compatible", parts.kind),
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),

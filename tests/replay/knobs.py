@@ -105,6 +105,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "serve.clients.*.max_request_bytes": _SERVED,
     "serve.clients.*.max_requests": _SERVED,
     "serve.clients.*.schema_ms_per_minute": _SERVED,
+    "serve.clients.*.subject_share": _SERVED,
     "embeddings.kind": _SCORED,
     "embeddings.model": _SCORED,
     "embeddings.base_url": _SCORED,

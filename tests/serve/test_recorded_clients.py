@@ -24,7 +24,7 @@ from tests.serve.requests import COMPLETIONS, Asked, Client, serving
 FILES = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 KEY = "key-of-the-front-end-01234"
 SERVE = {
-    "clients": {"front_end": {"key": "env:FRONT_END_KEY", "rights": ("chat", "act_for")}},
+    "clients": {"front_end": {"key": "env:FRONT_END_KEY", "rights": ("chat", "act_for"), "subject_share": 1.0}},
     "cache_key_names_session": True,
     "text_interval_s": 0.0,  # the head of a stream is there at once, so that who stops a reply knows its session
 }

@@ -74,6 +74,11 @@ class ServeClientConfig(Settings):
     that, requests with new schemas are refused with 429; where checks alone took so long, all with schemas are, and those by
     which a turn goes on. Turns that run are not stopped."""
 
+    subject_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """For a key with the right `act_for`: the share of `requests_per_minute`, `max_requests` and `schema_ms_per_minute` that
+    one subject may use, so that no user of a front end uses up what all its users have. The limits of the key hold for all
+    subjects together. 1: a subject has no limit of its own."""
+
     @model_validator(mode="after")
     def _check_key(self) -> Self:
         for name, value in (("key", self.key), ("subject_secret", self.subject_secret)):

@@ -65,10 +65,9 @@ class KitchenerServer:
         """Why the ledgers take no more entries; None: they do."""
         self.unwritable: Final = anyio.Event()
         """Set when the ledgers take no more entries: the server then refuses all requests, and its owner must end it."""
-        subjects = RequestSubjects(config, clock)
-        sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime, subjects)
+        sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
-        chat = ChatDoor(runtime, config, turns, clock, sessions, subjects)
+        chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         self.operations: Final = [
             Served("GET", "/v1/models", "List the agents", chat.models, "chat", gives=ModelListAnswer),
@@ -100,7 +99,8 @@ class KitchenerServer:
             Served("GET", "/openapi.json", "This description", described_by(self.operations)).route(),
         ]
         public = [each.path for each in page]
-        self._guard = Guard(Router(routes, redirect_slashes=False), callers, config, turns.counts, self._draining, public)
+        subjects, router = RequestSubjects(config, clock), Router(routes, redirect_slashes=False)
+        self._guard = Guard(router, callers, subjects, config, turns.counts, self._draining, public)
         self.app: ASGIApp = traced_by(runtime.telemetry, self._guard)
         """The ASGI application."""
 

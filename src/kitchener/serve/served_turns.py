@@ -18,7 +18,7 @@ from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.schemas.check_time import CHECK_TIME
-from kitchener.serve.access.callers import RequestPlace
+from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace
 
@@ -308,8 +308,8 @@ class ServedTurns:
         self._running.setdefault(turn.session_id, []).append(turn)
 
         async def run() -> None:
-            CHECK_TIME.set(place.caller.schema_time.book_check)  # of this task, and of all that works for it
-            CONTEXT_TIME.set(place.caller.book_context)
+            CHECK_TIME.set(place.book_check)  # of this task, and of all that works for it
+            CONTEXT_TIME.set(place.book_context)
             try:
                 await turn.run(work)
                 if wait_read is not None:

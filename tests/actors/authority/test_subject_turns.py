@@ -63,6 +63,21 @@ async def test_subjects_without_turns_are_evicted_too(tmp_path: Path) -> None:
         assert (await turns.of("ada", end)).known == 1
 
 
+async def test_a_subject_who_said_much_evicts_nobody_else(tmp_path: Path) -> None:
+    """Regression: her turns filled the cache, and whenever she spoke, the turns of all others had to be read again."""
+    async with open_scripted(tmp_path) as runtime:
+        for subject in ("bo", "cleo"):
+            await runtime.supervisor().handle_turn("hello", subject_id=subject)
+        ends = await talk(runtime, 3, 4)
+        ledgers = runtime.ledgers()
+        size = len((await SubjectTurns(ledgers, len, Ruleset()).of("ada", ends[-1])).words.turns[0].text)
+        turns = SubjectTurns(ledgers, len, Ruleset(), max_chars=500 + 12 * (size + 250))
+        others = {subject: (await turns.of(subject, ends[-1])).words for subject in ("bo", "cleo")}
+        for _ in range(3):
+            assert (await turns.of("ada", ends[-1])).known == 12  # she is read each time, and all that she said is known
+            assert {subject: (await turns.of(subject, ends[-1])).words for subject in others} == others
+
+
 async def test_an_idle_session_keeps_nothing_that_was_evicted(tmp_path: Path) -> None:
     """Recall across a subject's sessions reads an index that the sessions share; none of them keeps it alive alone."""
     async with open_scripted(tmp_path, context_mode="enforce", recall_scope="subject") as runtime:

@@ -157,6 +157,16 @@ async def test_of_an_error_only_the_beginning_is_read() -> None:
     assert await read(Pieces(b"[" * 5_000 + b"]" * 5_000), status=400, limit=100_000) == []
 
 
+async def test_a_stream_has_only_so_many_comments() -> None:
+    """Regression: five million of them took nine seconds of the processor until the limit of an answer's size."""
+    ordinary = Pieces(*[b": thinking\n\n" * 1_000] * 99, b"data: {}\n\n")
+    assert await read(ordinary, limit=16_777_216) == [b"data: {}\n\n"]
+    endless = Pieces(*[b":\n\n" * 1_000] * 200)
+    with pytest.raises(UnusableAnswer, match="more than 100,000 comments"):
+        await read(endless, limit=16_777_216)
+    assert endless.is_closed
+
+
 async def test_a_stream_has_only_so_many_events() -> None:
     body = Pieces(*[b"data: \n\n" * 1_000] * 200)
     with pytest.raises(UnusableAnswer, match="more than 100,000 events"):

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener.config import ServeClientConfig
-from kitchener.gateway.resilience import Rate
 from kitchener.schemas import compiled_schemas
-from kitchener.serve.access.callers import Caller, RequestPlace
+from kitchener.serve.access.allowances import Allowance, RequestPlace
 from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
@@ -101,12 +100,12 @@ async def test_turns_that_fail_give_their_places_back(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(["request", "turn", "leave", "end"]), max_size=60))
 def test_places_are_those_of_requests_and_of_turns_that_outlive_them(steps: list[str]) -> None:
-    caller = Caller("ada", ServeClientConfig(key="env:ADA_KEY", subject="ada", max_requests=3), Rate(1))
+    allowance = Allowance(1, 3, 1)
     places, turns = dict[RequestPlace, bool](), list[RequestPlace]()  # whether the request runs
     for step in steps:
         running = [each for each, runs in places.items() if runs]
         if step == "request":
-            places[RequestPlace(caller)] = True
+            places[RequestPlace((allowance,))] = True
         elif step == "turn" and running:
             running[0].begin_turn()
             turns.append(running[0])
@@ -116,7 +115,7 @@ def test_places_are_those_of_requests_and_of_turns_that_outlive_them(steps: list
         elif step == "end" and turns:
             turns.pop().end_turn()
         here, gone = sum(places.values()), {each for each in turns if not places[each]}
-        assert (caller.running, caller.left_behind) == (here, len(gone))
+        assert (allowance.running, allowance.left_behind) == (here, len(gone))
         if places and here + len(gone) > 3:
             with pytest.raises(RequestRefused):
                 next(iter(places)).check_turn()

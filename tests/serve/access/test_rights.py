@@ -37,7 +37,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
         name = "_and_".join(rights)
         monkeypatch.setenv(f"{name.upper()}_KEY", key_of(name))
         subject = {} if rights in (("act_for",), ("operate",)) else {"subject": "ada"}
-        clients[name] = {"key": f"env:{name.upper()}_KEY", "rights": rights, **subject}
+        clients[name] = {"key": f"env:{name.upper()}_KEY", "rights": rights, "requests_per_minute": 10_000, **subject}
     return {"clients": clients}
 
 

@@ -1,6 +1,6 @@
 """`/v1/responses`: create, stream, retrieve after a cut or a restart, cancel, continue, approvals (docs/server.md)."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import pytest
 
 from kitchener import tool
 from kitchener.config import ServeClientConfig
+from kitchener.ledger import LedgerClient, StoredEntry
+from kitchener.records.events import TURN_COMPLETED
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
@@ -603,3 +605,25 @@ class TestAStreamThatIsCut:
                 assert b"my secret" not in found.body
             again = await respond(client, "hello", previous_response_id=made["id"])
             assert (again.status, again.code) == (410, "subject_erased")
+
+
+async def test_of_what_followed_a_response_one_turn_is_read_and_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: all turns after the previous response were read before anything was counted for the key."""
+    read, found = LedgerClient.read, list[str]()
+
+    async def counted(client: LedgerClient, **asked: Any) -> AsyncIterator[StoredEntry]:
+        async for each in read(client, **asked):
+            if asked.get("entry_type") == (TURN_COMPLETED,) and asked.get("after_seq"):
+                found.append(each.entity_id)
+            yield each
+
+    async with serving(tmp_path / "root") as client:
+        first = last = await respond(client, "one")
+        for number in range(10):
+            last = await respond(client, f"more {number}", previous_response_id=last.json["id"])
+        monkeypatch.setattr(LedgerClient, "read", counted)
+        branch = await respond(client, "other", previous_response_id=first.json["id"])
+        assert branch.json["conversation"] != first.json["conversation"] == last.json["conversation"]
+    assert 1 <= len(found) <= 2

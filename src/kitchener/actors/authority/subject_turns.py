@@ -22,8 +22,11 @@ from kitchener.records.spoken import message_text, reply_text, told_reply, turn_
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 16_777_216
-"""Most characters of turns in memory, for all subjects together. Beyond it the least recently used subjects are evicted. One
-subject alone has no more either: its first turns up to here can be recalled, later ones cannot."""
+"""Most characters of turns in memory, for all subjects together. Beyond it subjects are evicted: first the largest of those
+that hold more than their part, then the least recently used ones. One subject alone has no more either: its first turns up to
+here can be recalled, later ones cannot."""
+_PART: Final = 8
+"""A subject that holds more than one eighth of all is evicted before others, so that who said much evicts nobody else."""
 _SUBJECT_CHARS: Final = 500
 """Characters that a subject counts besides its turns, so that subjects with few turns or none are evicted too."""
 _TURN_CHARS: Final = 250
@@ -92,6 +95,8 @@ class SubjectTurns:
         self._subjects: OrderedDict[str, _IndexedTurns] = OrderedDict()
         self._imports = Counter[str]()
         """Running imports that add turns to a subject without noting them here."""
+        self._large = set[str]()
+        """Subjects that hold more than their part."""
         self._held = 0
         """Characters of all subjects, with what each subject and each turn counts besides its text."""
 
@@ -152,6 +157,7 @@ class SubjectTurns:
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""
         dropped = self._subjects.pop(subject_id, None)
+        self._large.discard(subject_id)
         self._held -= dropped.held if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _IndexedTurns, position: int) -> None:
@@ -174,8 +180,8 @@ class SubjectTurns:
 
     def _evict(self) -> None:
         while self._held > self._max_chars and len(self._subjects) > 1:
-            _, dropped = self._subjects.popitem(last=False)
-            self._held -= dropped.held
+            largest = max(self._large, key=lambda each: (self._subjects[each].held, each), default=None)
+            self.forget(next(iter(self._subjects)) if largest is None else largest)
 
     async def _note(self, subject_id: str, kept: _IndexedTurns, batch: Sequence[StoredEntry]) -> None:
         """Adds the turns that follow those noted so far, up to the first one that does not fit."""
@@ -200,6 +206,8 @@ class SubjectTurns:
         kept.chars += chars
         if self._subjects.get(subject_id) is kept:  # it may have been evicted during the read
             self._held += chars + _TURN_CHARS * len(items)
+            if kept.held > self._max_chars // _PART:
+                self._large.add(subject_id)
 
 
 async def message_in(ho2m: ReadableLedger, started: StoredEntry) -> object:

@@ -23,7 +23,10 @@ MAX_VALUES: Final = 10_000
 MAX_COUNTED: Final = 500_000
 """Most commas and brackets of a text that is parsed to count its values. Some may be inside strings."""
 MAX_EVENTS: Final = 100_000
-"""Most events of one stream, not counting comments. No model's answer has that many tokens."""
+"""Most events of one stream. No model's answer has that many tokens."""
+MAX_COMMENTS: Final = 100_000
+"""Most events of one stream that hold comments only. Gateways in front of models send a few a second while a model thinks.
+Millions of them, three bytes each, would keep the processor busy."""
 MAX_EVENT_LINES: Final = 100
 """Most lines of one event. Vendors send two or three."""
 PIECES_AT_ONCE: Final = 256
@@ -196,7 +199,7 @@ class _Events:
     def __init__(self, *, is_checked: bool) -> None:
         self._is_checked = is_checked
         self._buffer = bytearray()
-        self._searched = self._number = 0
+        self._searched = self._number = self._comments = 0
         self._ends_in_return = False
 
     def take(self, piece: bytes) -> list[bytes]:
@@ -251,6 +254,9 @@ class _Events:
         if ends or event.startswith(b":"):
             whole = b"\n".join([line for line in event.split(b"\n") if line and not line.startswith(b":")])
         if not whole:
+            self._comments += 1
+            if self._comments > MAX_COMMENTS:
+                raise UnusableAnswer("malformed", f"the stream has more than {MAX_COMMENTS:,} comments")
             return b""
         self._number += 1
         if self._number > MAX_EVENTS:

@@ -16,11 +16,9 @@ from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig, Serv
 from kitchener.errors import CallerError, ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.factory import read_secret
-from kitchener.gateway.resilience import Rate
 from kitchener.ids import check_caller
 from kitchener.plain_names import quoted
-from kitchener.serve.access.counted_work import CONTEXT_S
-from kitchener.serve.access.schema_time import SchemaTime
+from kitchener.serve.access.allowances import Allowance, SubjectAllowances
 from kitchener.serve.access.wrong_keys import WrongKeys
 from kitchener.serve.problems import RequestRefused
 
@@ -38,20 +36,20 @@ class Caller:
     name: str
     """The name of the key in the settings."""
     settings: ServeClientConfig
-    rate: Rate
-    running: int = 0
-    """Number of running requests of this key."""
-    left_behind: int = 0
-    """Turns that run on after their request ended: in the background, or because the client disconnected."""
-    schema_time: SchemaTime = field(init=False, repr=False)
-    """Processor time for the schemas of its requests."""
+    allowance: Allowance
+    """What all requests of this key use."""
+    _subjects: SubjectAllowances | None = field(init=False, repr=False, default=None)
+    """What the requests of each subject use; None: the key has one subject, or no subject has a limit of its own."""
     token_secret: str | None = field(default=None, kw_only=True, repr=False)
     """The secret that signs the tokens that name the subject; None: a header names it."""
     is_local: bool = field(default=False, kw_only=True)
     """Whether the server has no keys, so that everybody on this machine is this caller."""
 
     def __post_init__(self) -> None:
-        self.schema_time = SchemaTime(self.settings.schema_ms_per_minute)
+        settings = self.settings
+        if settings.subject is None and settings.subject_share < 1:
+            limits = (settings.requests_per_minute, settings.max_requests, settings.schema_ms_per_minute)
+            self._subjects = SubjectAllowances(settings.subject_share, *limits)
 
     def check(self, right: ServeRight) -> None:
         """Raises RequestRefused unless the key allows this."""
@@ -94,103 +92,15 @@ class Caller:
             raise RequestRefused(400, "subject_invalid", str(error)) from None
         return named
 
-    def enter(self) -> "RequestPlace":
-        """Counts a request as running until its place is left.
-
-        Raises:
-            RequestRefused: the key's requests come too fast, or too many run
-        """
-        now, settings = anyio.current_time(), self.settings
-        if self.running >= settings.max_requests:
-            raise RequestRefused(
-                429, "too_many_requests", f"{self.running} requests of this key run (max_requests)", retry_after_s=1.0
-            )
-        wait = self.rate.ready_at(1) - now
-        if wait > 0:
-            limit = settings.requests_per_minute
-            raise RequestRefused(
-                429, "rate_limited", f"more than {limit} requests a minute (requests_per_minute)", retry_after_s=wait
-            )
-        self.rate.take(1, now)
-        return RequestPlace(self)
-
-    def count_more(self, further: int) -> None:
-        """Counts a costly request as several, before its work is done, because the work takes time from everybody.
+    def allowances(self, subject: str | None) -> tuple[Allowance, ...]:
+        """What a request counts for.
 
         Args:
-            further: how many; 0: it is an ordinary one
-
-        Raises:
-            RequestRefused: costly requests of this key come too fast
+            subject: whom it is for; None: nobody, so that it counts for the key alone
         """
-        if not further:
-            return
-        now = anyio.current_time()
-        wait = self.rate.ready_at(0) - now
-        if wait > 0:
-            raise RequestRefused(
-                429,
-                "rate_limited",
-                "a large body, a long list or a long conversation counts as several requests, and there were more than"
-                f" {self.settings.requests_per_minute} a minute (requests_per_minute)",
-                retry_after_s=wait,
-            )
-        self.rate.take(further, now)
-
-    def book_more(self, further: int) -> None:
-        """Counts work of a request as further requests after it was done; later requests wait for it."""
-        self.rate.take(further, anyio.current_time())
-
-    def book_context(self, seconds: float) -> None:
-        """Counts the processor time that choosing the context of a turn took as further requests."""
-        self.book_more(int(seconds / CONTEXT_S))
-
-
-class RequestPlace:
-    """The place of a request among those of its key. A turn that it began keeps the place until it ends.
-
-    Args:
-        caller: who sent the request
-    """
-
-    def __init__(self, caller: Caller) -> None:
-        self.caller, self._turns, self._is_left = caller, 0, False
-        caller.running += 1
-
-    def check_turn(self) -> None:
-        """Raises RequestRefused if turns that run on after their request ended leave no room for another turn."""
-        caller = self.caller
-        if caller.running + caller.left_behind > caller.settings.max_requests:
-            raise RequestRefused(
-                429,
-                "too_many_requests",
-                f"{caller.left_behind} turns of this key go on without their request (max_requests)",
-                retry_after_s=1.0,
-            )
-
-    def check_going_on(self) -> None:
-        """Raises RequestRefused if no turn of this key may be continued, because its schema checks have taken too long.
-
-        A continued turn checks against the schemas of its first request, which are not part of this one.
-        """
-        self.caller.schema_time.check(anyio.current_time(), is_new=False)
-
-    def begin_turn(self) -> None:
-        """A turn of the request begins; `end_turn` follows."""
-        self._turns += 1
-
-    def end_turn(self) -> None:
-        """A turn of the request has ended."""
-        self._turns -= 1
-        if self._is_left and not self._turns:
-            self.caller.left_behind -= 1
-
-    def leave(self) -> None:
-        """The request has ended."""
-        self._is_left = True
-        self.caller.running -= 1
-        if self._turns:
-            self.caller.left_behind += 1
+        if self._subjects is None or subject is None:
+            return (self.allowance,)
+        return (self._subjects.of(subject), self.allowance)
 
 
 class Callers:
@@ -238,7 +148,7 @@ class Callers:
                 raise ConfigError(CONFIGURATION, at, "", "leads to the key of another name")
             _check_settings(name, settings, config)
             token_secret = _token_secret(name, settings)
-            found[_digest(secret)] = Caller(name, settings, Rate(settings.requests_per_minute), token_secret=token_secret)
+            found[_digest(secret)] = Caller(name, settings, _allowance(settings), token_secret=token_secret)
         return cls(found, None, wrong_keys)
 
     def of(self, authorization: str | None, address: str) -> Caller:
@@ -298,14 +208,20 @@ def _local_caller(serve: ServeConfig) -> Caller:
         max_requests=serve.max_requests,
         schema_ms_per_minute=_ALL_MS,
     )
-    return Caller(_LOCAL, settings, Rate(_UNLIMITED), is_local=True)
+    return Caller(_LOCAL, settings, _allowance(settings, _UNLIMITED), is_local=True)
 
 
 def anybody(serve: ServeConfig) -> Caller:
     """The caller of paths that need no key. It has no right, reaches no agent, and leaves most places to callers with a key."""
     most = max(1, serve.max_requests // _PART_OF_ANYBODY)
     settings = ServeClientConfig(key="env:none", subject="none", agents=(), rights=(), max_requests=most)
-    return Caller("", settings, Rate(_UNLIMITED))
+    return Caller("", settings, _allowance(settings, _UNLIMITED))
+
+
+def _allowance(settings: ServeClientConfig, requests_per_minute: int | None = None) -> Allowance:
+    """The allowance of a key. None: as its settings say."""
+    requests = requests_per_minute or settings.requests_per_minute
+    return Allowance(requests, settings.max_requests, settings.schema_ms_per_minute)
 
 
 _UNLIMITED: Final = 1_000_000_000

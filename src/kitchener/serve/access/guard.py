@@ -16,9 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener.config import ServeConfig
 from kitchener.plain_names import quoted
-from kitchener.serve.access.callers import Caller, Callers, RequestPlace, anybody, is_loopback
+from kitchener.serve.access.allowances import RequestPlace
+from kitchener.serve.access.callers import Caller, Callers, anybody, is_loopback
 from kitchener.serve.access.counted_work import BODY_BYTES
 from kitchener.serve.access.request_names import HeadersOnce
+from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
@@ -26,7 +28,9 @@ from kitchener.serve.problems import RequestRefused, problem_of
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
+_CALLER: Final = "kitchener.caller"
 _PLACE: Final = "kitchener.place"
+_SUBJECT: Final = "kitchener.subject"
 _PORT: Final = 5
 _LENGTHS: Final = (b"content-length", b"transfer-encoding")
 _BODILESS: Final = ("GET", "HEAD", "DELETE", "OPTIONS")
@@ -61,6 +65,7 @@ class Guard:
     Args:
         app: what answers the requests that pass
         callers: whose keys count
+        subjects: finds out whom requests are for
         config: the settings of the server
         counts: counts the answers
         draining: whether new requests are refused
@@ -71,12 +76,13 @@ class Guard:
         self,
         app: ASGIApp,
         callers: Callers,
+        subjects: RequestSubjects,
         config: ServeConfig,
         counts: ServerCounts,
         draining: Draining,
         public: Collection[str] = (),
     ) -> None:
-        self._app, self._callers, self._config = app, callers, config
+        self._app, self._callers, self._subjects, self._config = app, callers, subjects, config
         self._public, self._anybody = frozenset(public), anybody(config)
         self._once = HeadersOnce(config)
         self._hosts = {each.casefold() for each in (*config.allowed_hosts, config.host)}
@@ -103,14 +109,16 @@ class Guard:
                 return
             self._check(scope)
             caller = self._anybody if scope["path"] in self._public else self._caller(scope)
-            place = caller.enter()
+            subject = self._subject(scope, caller)
+            place = RequestPlace.enter(caller.allowances(None if isinstance(subject, RequestRefused) else subject))
         except RequestRefused as error:
             closes = {"connection": "close"} if error.code == "two_lengths" else None
             await problem_of(error).response(closes)(scope, receive, answer.send)
             return
+        scope[_CALLER], scope[_SUBJECT], scope[_PLACE] = caller, subject, place
         self.running += 1
         try:
-            await self._serve(scope, receive, answer, place)
+            await self._serve(scope, receive, answer)
         finally:
             place.leave()
             self.running -= 1
@@ -122,13 +130,21 @@ class Guard:
         key = Headers(scope=scope).get("authorization")
         return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
-    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer", place: RequestPlace) -> None:
-        caller = place.caller
+    def _subject(self, scope: Scope, caller: Caller) -> str | RequestRefused:
+        """Whom a request is for, or why it is for nobody, which only operations that need a subject are refused for."""
+        try:
+            return self._subjects.of(Headers(scope=scope), caller)
+        except RequestRefused as error:
+            return error
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+        caller: Caller = scope[_CALLER]
         try:
             # Public files need no body, and a slow body must not take a place from callers with a key.
             body = b"" if caller is self._anybody else await self._body(scope, receive, caller.settings.max_request_bytes)
-            caller.count_more(len(body) // BODY_BYTES)
-            scope[_PLACE], scope[OPEN_STREAMS] = place, self.streams
+            place: RequestPlace = scope[_PLACE]
+            place.count_more(len(body) // BODY_BYTES)
+            scope[OPEN_STREAMS] = self.streams
             scope["app"] = self  # makes the router raise for an unknown path or method, so that the answer has our form
             await self._app(scope, _Body(body, receive).receive, answer.send)
         except (_ClientGone, ClientDisconnect):
@@ -218,7 +234,22 @@ class _Body:
 
 def caller_of(request: Request) -> Caller:
     """The caller of a request that has passed the guard."""
-    return place_of(request).caller
+    found: Any = request.scope[_CALLER]
+    assert isinstance(found, Caller)
+    return found
+
+
+def subject_of(request: Request) -> str:
+    """The subject of a request that has passed the guard.
+
+    Raises:
+        RequestRefused: it names no subject, or one that its key does not reach, or its token is not valid for that subject
+    """
+    found: Any = request.scope[_SUBJECT]
+    if isinstance(found, RequestRefused):
+        raise found
+    assert isinstance(found, str)
+    return found
 
 
 def place_of(request: Request) -> RequestPlace:

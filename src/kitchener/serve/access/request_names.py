@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
@@ -40,16 +41,16 @@ class HeadersOnce:
 
 def named_session(request: Request, config: ServeConfig) -> str | None:
     """The session that a request names; None: none."""
-    return _first(request, (SESSION_HEADER, *config.session_headers))
+    return _first(request.headers, (SESSION_HEADER, *config.session_headers))
 
 
-def named_subject(request: Request, config: ServeConfig) -> str | None:
+def named_subject(headers: Headers, config: ServeConfig) -> str | None:
     """The subject that a request names; None: none. Only keys with the right `act_for` may.
 
     Raises:
         RequestRefused: it names two. One of them may be forged, and the front end may not know of that header
     """
-    found = {value for each in config.subject_headers if (value := _value(request, each))}
+    found = {value for each in config.subject_headers if (value := _value(headers, each))}
     if len(found) > 1:
         raise RequestRefused(
             400, "subject_invalid", f"the request names different subjects in {', '.join(config.subject_headers)}"
@@ -57,17 +58,17 @@ def named_subject(request: Request, config: ServeConfig) -> str | None:
     return next(iter(found), None)
 
 
-def subject_token(request: Request, config: ServeConfig) -> str | None:
+def subject_token(headers: Headers, config: ServeConfig) -> str | None:
     """The signed token that names the subject of a request; None: it has none."""
-    return _first(request, (config.subject_token_header,))
+    return _first(headers, (config.subject_token_header,))
 
 
-def _first(request: Request, names: tuple[str, ...]) -> str | None:
-    values = (_value(request, each) for each in names)
+def _first(headers: Headers, names: tuple[str, ...]) -> str | None:
+    values = (_value(headers, each) for each in names)
     return next((each for each in values if each), None)
 
 
-def _value(request: Request, name: str) -> str:
+def _value(headers: Headers, name: str) -> str:
     """The value of a header without the white space of HTTP around it, and no other: the UTF-8 forms of `à` and `Å` end in
     bytes that Python takes for white space, and two names must not become one."""
-    return request.headers.get(name, "").strip(" \t")
+    return headers.get(name, "").strip(" \t")

@@ -4,11 +4,11 @@ from typing import Final
 
 import jwt
 from jwt.types import Options
-from starlette.requests import Request
+from starlette.datastructures import Headers
 
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.callers import Caller
 from kitchener.serve.access.request_names import named_subject, subject_token
 from kitchener.serve.problems import RequestRefused
 
@@ -35,19 +35,22 @@ class RequestSubjects:
     def __init__(self, config: ServeConfig, clock: Clock) -> None:
         self._config, self._clock = config, clock
 
-    def of(self, request: Request) -> str:
+    def of(self, headers: Headers, caller: Caller) -> str:
         """The subject that a request acts for.
+
+        Args:
+            headers: those of the request
+            caller: who sends it
 
         Raises:
             RequestRefused: it names no subject, or one that its key does not reach, or its token is not valid for that subject
         """
-        caller = caller_of(request)
         if caller.settings.subject is not None:
             return caller.subject(None)  # whatever the headers say
         if caller.token_secret is None:
-            return caller.subject(named_subject(request, self._config))
+            return caller.subject(named_subject(headers, self._config))
         # If a front end signs the subject that it acts for, its plain headers prove nothing.
-        token = subject_token(request, self._config)
+        token = subject_token(headers, self._config)
         if token is None:
             header = self._config.subject_token_header
             raise RequestRefused(400, "subject_missing", f"this key acts for others: name the subject in a signed {header}")

@@ -19,18 +19,22 @@ there is room for it."""
 
 
 class SchemaTime:
-    """The time that the schemas of one key took, measured against its `schema_ms_per_minute`. Safe to use from several threads.
+    """The time that the schemas of a key, or of one of its subjects, took. Safe to use from several threads.
 
     Args:
         ms_per_minute: processor time that they may take, milliseconds a minute
+        whose: for errors: of what the limit is
+        share: for errors: how the limit follows from `schema_ms_per_minute`
     """
 
-    def __init__(self, ms_per_minute: int) -> None:
-        self._most, self._lock = ms_per_minute, Lock()
+    __slots__ = ("_all", "_checks", "_lock", "_most", "_share", "_whose")
+
+    def __init__(self, ms_per_minute: int, whose: str = "this key", share: str = "") -> None:
+        self._most, self._lock, self._whose, self._share = ms_per_minute, Lock(), whose, share
         self._all, self._checks = Rate(1_000 * ms_per_minute), Rate(1_000 * ms_per_minute)
 
     def check(self, now: float, *, is_new: bool) -> None:
-        """Raises RequestRefused if the schemas of this key have taken too long.
+        """Raises RequestRefused if the schemas have taken too long.
 
         The time of compiling delays only new schemas, so that a client with many functions can continue to use them.
 
@@ -40,10 +44,9 @@ class SchemaTime:
         """
         wait = (self._all.ready_at(_LEAST_COMPILING_US) if is_new else self._checks.ready_at(1)) - now
         if wait > 0:
-            what = "new schemas and checks against schemas" if is_new else "checks against the schemas of requests"
-            raise RequestRefused(
-                429, "rate_limited", f"{what} took more than {self._most} ms (schema_ms_per_minute)", retry_after_s=wait
-            )
+            what = "new schemas and checks against schemas" if is_new else "checks against schemas of requests"
+            told = f"{what} of {self._whose} took more than {self._most} ms ({self._share}schema_ms_per_minute)"
+            raise RequestRefused(429, "rate_limited", told, retry_after_s=wait)
 
     def book_compiling(self, seconds: float, now: float) -> None:
         """Books what compiling took."""
@@ -56,23 +59,3 @@ class SchemaTime:
         with self._lock:
             self._all.take(cost, now)
             self._checks.take(cost, now)
-
-
-class RequestSchemaTime:
-    """The schema time of one request, also for a worker thread, which has no event loop's clock. Implements `SchemaBudget`.
-
-    Args:
-        time: that of its key
-        now: on the event loop's clock, seconds
-    """
-
-    def __init__(self, time: SchemaTime, now: float) -> None:
-        self._time, self._now = time, now
-
-    def check(self, *, is_new: bool) -> None:
-        """Raises RequestRefused if the schemas of this key have taken too long."""
-        self._time.check(self._now, is_new=is_new)
-
-    def book_compiling(self, seconds: float) -> None:
-        """Books what compiling took."""
-        self._time.book_compiling(seconds, self._now)

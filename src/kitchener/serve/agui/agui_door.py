@@ -17,9 +17,9 @@ from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, Unk
 from kitchener.ids import is_session_id
 from kitchener.records import events
 from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
-from kitchener.serve.access.callers import Caller
+from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.access.counted_work import READ_TURNS, length_of
-from kitchener.serve.access.guard import caller_of, place_of
+from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
@@ -67,7 +67,7 @@ class AguiDoor:
         """The events of a run: a reply to the last message, the turn after answers, or the messages of the thread."""
         asked, caller = read_run(await request.body()), caller_of(request)
         supervisor = self._access.supervisor(caller, request.path_params["agent"])
-        subject_id = self._access.subject(request)
+        subject_id = subject_of(request)
         if asked.body.resume or asked.body.messages:
             place_of(request).check_turn()
         functions = read_functions(asked.body.tools, None, allowed=supervisor.config.client_tools == "allow")
@@ -80,13 +80,13 @@ class AguiDoor:
                 return resumed
         elif not asked.body.messages:
             caller.check("read")
-            return await self._told(caller, supervisor, subject_id, asked)
+            return await self._told(place_of(request), supervisor, subject_id, asked)
         if asked.outputs is not None:
             continued = await self._continued(request, supervisor, subject_id, asked, content)
             if continued is not None:
                 return continued
         async with self._sessions.chosen(
-            caller, supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id
+            place_of(request), supervisor, subject_id, asked.body.thread_id, asked.earlier, run_id
         ) as session_id:
             session = await supervisor.session(session_id)
             if has_waiting(session, for_person=True) and not await self._has_run(supervisor, session_id, run_id):
@@ -178,7 +178,7 @@ class AguiDoor:
             raise UnknownApproval(answers[0].interrupt_id)
         return session
 
-    async def _told(self, caller: Caller, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
+    async def _told(self, place: RequestPlace, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
         """The messages and the waiting calls of a thread, for a client that has no messages. No turn runs."""
         thread_id = asked.body.thread_id
         if is_session_id(thread_id):
@@ -190,7 +190,7 @@ class AguiDoor:
             if found is None:
                 return EventStream(_once(self._empty(asked)), self._config, _nobody)
             session = await supervisor.session(found)
-        caller.count_more(length_of(session) // READ_TURNS)
+        place.count_more(length_of(session) // READ_TURNS)
         said = [each async for each in session.read_history()][-MAX_TOLD:]
         messages = list[dict[str, object]]()
         for each in said:

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from kitchener.actors.admission.content_checks import MessageContent
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.records.parts import FilePart
-from kitchener.serve.access.guard import caller_of
-from kitchener.serve.access.schema_time import RequestSchemaTime
+from kitchener.serve.access.allowances import RequestSchemaTime
+from kitchener.serve.access.guard import place_of
 from kitchener.serve.chat.client_functions import ClientFunctions
 
 _NO_FUNCTIONS: Final = ClientFunctions()
@@ -42,7 +42,7 @@ async def checked_content(
 
     Raises:
         CallerError: the agent would refuse the message
-        RequestRefused: schemas of this key have taken too long
+        RequestRefused: schemas of the key or the subject have taken too long
     """
     if not message:
         return MessageContent()
@@ -53,5 +53,5 @@ async def checked_content(
         output=output,
         tool_choice=functions.choice,
         client_tools=functions.tools,
-        budget=RequestSchemaTime(caller_of(request).schema_time, anyio.current_time()),
+        budget=RequestSchemaTime(place_of(request), anyio.current_time()),
     )

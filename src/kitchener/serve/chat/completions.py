@@ -17,9 +17,8 @@ from kitchener.ids import split_approval_id
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
-from kitchener.serve.access.guard import caller_of, place_of
+from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
-from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.asked_content import checked_content
 from kitchener.serve.chat.chat_chunks import Heading, chunks, told_of, whole_as_chunks
@@ -48,7 +47,6 @@ class ChatDoor:
         turns: runs the turns of requests
         clock: the time of day
         sessions: finds the sessions
-        subjects: finds out whom requests are for
     """
 
     def __init__(
@@ -58,10 +56,9 @@ class ChatDoor:
         turns: ServedTurns,
         clock: Clock,
         sessions: SessionFinder,
-        subjects: RequestSubjects,
     ) -> None:
         self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
-        self._sessions, self._subjects = sessions, subjects
+        self._sessions = sessions
         self._utility = UtilityCalls(runtime, config)
         self._numbers, self._began = count(1), clock.time_us()
 
@@ -83,7 +80,7 @@ class ChatDoor:
         """The reply to a conversation."""
         caller = caller_of(request)
         body = read_body(await request.body())
-        supervisor, subject_id = self._agent(caller, body.model), self._subjects.of(request)
+        supervisor, subject_id = self._agent(caller, body.model), subject_of(request)
         if self._utility.is_asked(request, body):
             return await self._plain_call(request, body, supervisor, subject_id)
         place_of(request).check_turn()
@@ -107,7 +104,7 @@ class ChatDoor:
         key = request.headers.get("idempotency-key")
         if name is None and key is not None:
             name = f"{BY_KEY}{key}"
-        async with self._sessions.chosen(caller, supervisor, subject_id, name, asked.earlier, key) as session_id:
+        async with self._sessions.chosen(place_of(request), supervisor, subject_id, name, asked.earlier, key) as session_id:
             ask = self._asking(supervisor, subject_id, session_id, asked, content, key)
             turn = self._begin(request, supervisor.agent_class, ask, session_id, body)
         heading = self._heading(body, session_id)

@@ -20,7 +20,7 @@ from kitchener.ids import is_session_id
 from kitchener.records import events
 from kitchener.runtime import Runtime
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
-from kitchener.serve.access.callers import Caller
+from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.access.counted_work import IMPORTED_MESSAGES, READ_TURNS, length_of
 from kitchener.serve.chat.chat_request import SaidPair, as_sent
 from kitchener.serve.chat.client_history import ClaimedHistory, Histories, read_pairs
@@ -49,7 +49,7 @@ class SessionFinder:
     @asynccontextmanager
     async def chosen(
         self,
-        caller: Caller,
+        place: RequestPlace,
         supervisor: HO2Supervisor,
         subject_id: str,
         name: str | None,
@@ -59,7 +59,7 @@ class SessionFinder:
         """The id of the session; the block begins the turn, and no other request for the conversation is served meanwhile.
 
         Args:
-            caller: who asks; a session that begins with messages counts as further requests
+            place: the request; a session that begins with messages counts as further ones
             supervisor: the agent
             subject_id: whose session it is
             name: the client's name of the conversation, or a session id; None: the client has none
@@ -67,11 +67,11 @@ class SessionFinder:
             key: the idempotency key of the message, whose session goes on whatever is claimed; None: it has none
 
         Raises:
-            RequestRefused: the name cannot be one, or further requests of the caller come too fast
+            RequestRefused: the name cannot be one, or further requests come too fast
             UnknownSession, SessionMismatch, SessionEnded: a session was named that cannot go on
         """
         if name is None:
-            caller.count_more(_count(claimed or ()))
+            place.count_more(_count(claimed or ()))
             yield await self._begun(supervisor, subject_id, None, claimed or ())
             return
         if is_session_id(name):
@@ -82,14 +82,14 @@ class SessionFinder:
         async with self._alone((supervisor.agent_class, subject_id, name)):
             found = await self._found(supervisor, subject_id, name, claimed, key)
             if found is None:
-                caller.count_more(_count(claimed or ()))
+                place.count_more(_count(claimed or ()))
                 found = await self._begun(supervisor, subject_id, name, claimed or ())
             yield found
 
     @asynccontextmanager
     async def after(
         self,
-        caller: Caller,
+        place: RequestPlace,
         supervisor: HO2Supervisor,
         session: SessionManager,
         turn_id: str,
@@ -99,7 +99,7 @@ class SessionFinder:
         """The id of the session that goes on after a turn: that of the turn, or another one if it has later turns.
 
         Args:
-            caller: who asks, as of `chosen`
+            place: the request, as of `chosen`
             supervisor: the agent
             session: the session of the turn
             turn_id: the turn
@@ -115,9 +115,9 @@ class SessionFinder:
         ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
         if name not in (None, own_name):
             await self._caught_up(supervisor, session_id)
-            caller.count_more(length_of(session) // READ_TURNS)
+            place.count_more(length_of(session) // READ_TURNS)
             said = await read_pairs(session, turn_id)
-            async with self.chosen(caller, supervisor, session.subject_id, name, said, key) as chosen:
+            async with self.chosen(place, supervisor, session.subject_id, name, said, key) as chosen:
                 yield chosen
             return
         async with self._alone((supervisor.agent_class, session.subject_id, session_id)):
@@ -127,7 +127,8 @@ class SessionFinder:
                 yield session_id
                 return
             (start,) = await ho2m.last(key=events.turn_index_key(turn_id))
-            later = ho2m.read(session_id=session_id, entry_type=(events.TURN_COMPLETED,), after_seq=start.seq)
+            # A turn completes once, so the second one, if not the first, is a later turn. Reading all of them would take long.
+            later = ho2m.read(session_id=session_id, entry_type=(events.TURN_COMPLETED,), after_seq=start.seq, limit=2)
             if not [each async for each in later if each.entity_id != turn_id]:
                 yield session_id
                 return
@@ -137,7 +138,7 @@ class SessionFinder:
                 found = await self._of_key(supervisor, await self._of_name(supervisor, session.subject_id, own_name), key)
             if found is None:
                 turns = length_of(session)
-                caller.count_more(turns // READ_TURNS + 2 * turns // IMPORTED_MESSAGES)
+                place.count_more(turns // READ_TURNS + 2 * turns // IMPORTED_MESSAGES)
                 found = await self._begun(supervisor, session.subject_id, own_name, await read_pairs(session, turn_id))
             yield found
 

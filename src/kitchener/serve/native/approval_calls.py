@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.runtime.queries.approval_list import ApprovalInfo
-from kitchener.serve.access.guard import caller_of, place_of
+from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.event_stream import until_gone
 from kitchener.serve.native.message_calls import result_json
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
@@ -73,7 +73,7 @@ class ApprovalCalls:
         """The calls of the subject's sessions that wait, oldest first."""
         supervisor, subject_id = (
             self._access.supervisor(caller_of(request), request.query_params.get("agent")),
-            self._access.subject(request),
+            subject_of(request),
         )
         found = await self._access.runtime.pending_approvals(supervisor.agent_class, subject_id=subject_id)
         return json_response({"approvals": [_told(each) for each in found]})

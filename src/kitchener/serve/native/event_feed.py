@@ -15,9 +15,9 @@ from kitchener.config import ServeConfig
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import opened
-from kitchener.serve.access.callers import Caller
+from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.access.counted_work import READ_EVENTS
-from kitchener.serve.access.guard import Draining, caller_of
+from kitchener.serve.access.guard import Draining, place_of
 from kitchener.serve.event_stream import EventStream, event
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.native.session_calls import flag, number
@@ -88,9 +88,11 @@ class EventFeed:
         default = int(last) if last.isascii() and last.isdecimal() and len(last) <= len(str(LAST_NUMBER)) else 0
         after = number(request, "after", default, most=LAST_NUMBER)
         follows = flag(request, "follow", default=True)
-        return EventStream(self._events(caller_of(request), found, after, follows=follows), self._config, lambda: None)
+        return EventStream(self._events(place_of(request), found, after, follows=follows), self._config, lambda: None)
 
-    async def _events(self, caller: Caller, found: FoundSession, after: int, *, follows: bool) -> AsyncGenerator[bytes, None]:
+    async def _events(
+        self, place: RequestPlace, found: FoundSession, after: int, *, follows: bool
+    ) -> AsyncGenerator[bytes, None]:
         ho2m, session_id = self._access.runtime.ledgers(found.supervisor.agent_class).ho2m, found.session.session_id
         written, count = _Written(), 0
         with ho2m.watch(session_id, written), self._draining.telling(lambda: written.news.set()):
@@ -106,7 +108,7 @@ class EventFeed:
                         told.append(event_of(entry))
                         count += 1
                     if count == READ_EVENTS:
-                        caller.book_more(1)
+                        place.book_more(1)
                         count = 0
                     if len(told) >= _MOST_JOINED:
                         yield b"".join(told)

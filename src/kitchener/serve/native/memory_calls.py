@@ -13,7 +13,7 @@ from kitchener.memory.signals import normalise
 from kitchener.memory.timestamps import iso_of
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget, SubjectMemoryChange
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, subject_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import json_response
@@ -59,7 +59,7 @@ class MemoryCalls:
 
     async def show(self, request: Request) -> ASGIApp:
         """The learned lines and the signals of the subject."""
-        agent, subject_id = self._agent(request, request.query_params.get("agent")), self._access.subject(request)
+        agent, subject_id = self._agent(request, request.query_params.get("agent")), subject_of(request)
         told: dict[str, object] = {"agent": agent, "subject_id": subject_id}
         try:
             memory = self._access.runtime.memory(agent)
@@ -76,7 +76,7 @@ class MemoryCalls:
         body = read_model(ForgottenLine, await request.body() or b"{}")
         operation = DeactivateArtifact(
             agent_class=self._agent(request, body.agent),
-            subject_id=self._access.subject(request),
+            subject_id=subject_of(request),
             artifact_id=request.path_params["artifact_id"],
             reason=body.reason,
             block=body.block,
@@ -91,7 +91,7 @@ class MemoryCalls:
             target = normalise(target, self._access.runtime.memory(agent).kinds)
         operation = QuarantineTarget(
             agent_class=agent,
-            subject_id=self._access.subject(request),
+            subject_id=subject_of(request),
             target=target,
             reason=body.reason,
         )

@@ -11,8 +11,7 @@ from kitchener.errors import UnknownSession
 from kitchener.ledger import Ledgers
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
-from kitchener.serve.access.guard import caller_of
-from kitchener.serve.access.request_subject import RequestSubjects
+from kitchener.serve.access.guard import caller_of, subject_of
 
 _POLL_S: Final = 0.02
 """Seconds between two checks whether an aborted turn has ended. An abort takes one commit."""
@@ -31,15 +30,10 @@ class SessionAccess:
 
     Args:
         runtime: has the sessions
-        subjects: finds out whom requests are for
     """
 
-    def __init__(self, runtime: Runtime, subjects: RequestSubjects) -> None:
-        self.runtime, self._subjects = runtime, subjects
-
-    def subject(self, request: Request) -> str:
-        """The subject of a request."""
-        return self._subjects.of(request)
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
     def classes(self, caller: Caller) -> list[str]:
         """The agent classes that a caller reaches."""
@@ -74,7 +68,7 @@ class SessionAccess:
 
     async def named(self, request: Request, session_id: str) -> FoundSession:
         """A session of the request's subject; raises as `of`."""
-        subject_id = self.subject(request)
+        subject_id = subject_of(request)
         for agent_class in self.classes(caller_of(request)):
             supervisor = self.runtime.supervisor(agent_class)
             try:

@@ -13,7 +13,7 @@ from kitchener.ledger import ReadableLedger
 from kitchener.records import events
 from kitchener.records.entries import opened
 from kitchener.serve.access.counted_work import LISTED_SESSIONS, READ_TURNS, length_of
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response
@@ -58,7 +58,7 @@ class SessionCalls:
         """Begins a session."""
         body = read_model(NewSession, await request.body() or b"{}")
         supervisor = self._access.supervisor(caller_of(request), body.agent)
-        subject_id = self._access.subject(request)
+        subject_id = subject_of(request)
         session_id = await supervisor.start_session(subject_id=subject_id, external_id=body.external_id)
         return json_response(_shown(await supervisor.session(session_id), supervisor.agent_class), 201)
 
@@ -66,9 +66,9 @@ class SessionCalls:
         """The subject's sessions, newest first."""
         limit = number(request, "limit", 100, most=MAX_LISTED)
         supervisor = self._access.supervisor(caller_of(request), request.query_params.get("agent"))
-        subject_id, name = self._access.subject(request), supervisor.agent_class
+        subject_id, name = subject_of(request), supervisor.agent_class
         found = await self._access.runtime.sessions(name, subject_id=subject_id, limit=limit or 1)
-        caller_of(request).count_more(len(found) // LISTED_SESSIONS)
+        place_of(request).count_more(len(found) // LISTED_SESSIONS)
         ho2m = self._access.runtime.ledgers(name).ho2m
         titles = [await _title(ho2m, each.session_id) for each in found]
         told = [{"agent": name, **asdict(each), "title": title} for each, title in zip(found, titles, strict=True)]
@@ -82,7 +82,7 @@ class SessionCalls:
     async def messages(self, request: Request) -> Response:
         """The newest turns of a session, oldest first."""
         found, limit = await self._access.of(request), number(request, "limit", 100, most=MAX_LISTED)
-        caller_of(request).count_more(length_of(found.session) // READ_TURNS)
+        place_of(request).count_more(length_of(found.session) // READ_TURNS)
         told = [each async for each in found.session.read_history()]
         return json_response({"turns": [each._asdict() for each in told[-limit:]] if limit else []})
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from kitchener.errors import ConfigError
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import caller_of, subject_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response
@@ -30,7 +30,7 @@ class OwnRights:
         agents = self._access.classes(caller)
         return json_response(
             {
-                "subject_id": self._access.subject(request),
+                "subject_id": subject_of(request),
                 "agents": agents,
                 "default_agent": agents[0] if len(agents) == 1 else "ADMIN" if "ADMIN" in agents else None,
                 "rights": list(caller.settings.rights),
@@ -64,7 +64,7 @@ class ErasureCalls:
 
     async def erase(self, request: Request) -> ASGIApp:
         """Erases the subject, and answers with the report. It goes on if the client goes away."""
-        body, subject_id = read_model(SubjectErasure, await request.body()), self._access.subject(request)
+        body, subject_id = read_model(SubjectErasure, await request.body()), subject_of(request)
         if body.subject_id != subject_id:
             raise RequestRefused(400, "invalid_request", "subject_id: expected the subject of this request, as confirmation")
         try:

@@ -18,7 +18,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
 from kitchener.inspection.turns.turn_reasons import diff_json, view_json
 from kitchener.serve.access.counted_work import EXPLAINED_TURNS, length_of
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import place_of
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.problems import RequestRefused, json_response
 
@@ -43,7 +43,7 @@ class ExplanationCalls:
         """What a turn was shown, and why; with `entry` of one item only."""
         found, entry = await self._access.of(request), request.query_params.get("entry")
         turn_id = _turn_of(found, request.path_params["turn_id"])
-        caller_of(request).count_more(length_of(found.session) // EXPLAINED_TURNS)
+        place_of(request).count_more(length_of(found.session) // EXPLAINED_TURNS)
 
         async def work() -> dict[str, object]:
             view = await self._view(found, turn_id)
@@ -59,7 +59,7 @@ class ExplanationCalls:
         if before is None:
             raise RequestRefused(400, "invalid_request", "before: name the turn to compare with")
         first, second = _turn_of(found, before), _turn_of(found, request.path_params["turn_id"])
-        caller_of(request).count_more(2 * (length_of(found.session) // EXPLAINED_TURNS))
+        place_of(request).count_more(2 * (length_of(found.session) // EXPLAINED_TURNS))
 
         async def work() -> dict[str, object]:
             return diff_json(await self._view(found, first), await self._view(found, second))

@@ -24,7 +24,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.tools.client_tools import ClientCall
 from kitchener.serve.access.counted_work import READ_TURNS, length_of
-from kitchener.serve.access.guard import caller_of
+from kitchener.serve.access.guard import place_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import number
 from kitchener.serve.problems import RequestRefused, json_response
@@ -70,7 +70,7 @@ class InputItems:
             raise RequestRefused(400, "invalid_request", "order: expected asc or desc")
         found, turn_id = await named_response(self._access, request, request.path_params["response_id"])
         await read_head(found.ledgers.ho2m, turn_id, found.supervisor.agent_class)
-        caller_of(request).count_more(length_of(found.session) // READ_TURNS)
+        place_of(request).count_more(length_of(found.session) // READ_TURNS)
         items = await _read(found.ledgers.ho2m, found.session.session_id, turn_id, self._servers)
         if order == "desc":
             items.reverse()

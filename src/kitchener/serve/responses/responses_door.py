@@ -15,7 +15,7 @@ from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.serve.access.guard import caller_of, place_of
+from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat.approval_answers import given_answer
 from kitchener.serve.chat.asked_content import checked_content
@@ -90,7 +90,7 @@ class ResponsesDoor:
         caller = caller_of(request)
         body = read_responses_body(await request.body())
         agent = body.model.removesuffix(UTILITY) if body.model is not None else None
-        supervisor, subject_id = self._access.supervisor(caller, agent), self._access.subject(request)
+        supervisor, subject_id = self._access.supervisor(caller, agent), subject_of(request)
         if self._utility.is_asked(request, as_chat_body(body, body.model or "")):
             return await self._plain_call(request, body, supervisor, subject_id)
         place_of(request).check_turn()
@@ -175,7 +175,7 @@ class ResponsesDoor:
             if agent != supervisor.agent_class:
                 raise RequestRefused(400, "invalid_request", f"model: the previous response is one of the agent {agent!r}")
             await read_head(found.ledgers.ho2m, turn_id, agent)
-            async with self._sessions.after(caller_of(request), supervisor, found.session, turn_id, name, key) as session_id:
+            async with self._sessions.after(place_of(request), supervisor, found.session, turn_id, name, key) as session_id:
                 yield session_id
             return
         name = name or said
@@ -185,7 +185,7 @@ class ResponsesDoor:
             name = f"{BY_KEY}{key}"
         # The items of a request that names its `conversation` are new ones; other clients send all of them each time.
         claimed = asked.earlier if said is None or asked.earlier else None
-        async with self._sessions.chosen(caller_of(request), supervisor, subject_id, name, claimed, key) as session_id:
+        async with self._sessions.chosen(place_of(request), supervisor, subject_id, name, claimed, key) as session_id:
             yield session_id
 
     def _asking(
