@@ -1,6 +1,6 @@
 """Measures whether functions that read foreign text take time in proportion to its length, in a process of its own.
 
-    python -m tests.hostile.linear_scans GROUP ...
+    python -m tests.hostile.linear_scans [sample] GROUP ...
 
 Prints a line of JSON for each case where eight times the text took more than `MAX_RATIO` times the processor time, and the
 number of cases at the end. Nothing counts the steps of an expression, so this is the one place that measures time; it is the
@@ -100,12 +100,17 @@ REACHED: Final = "reached"
 """Tells which functions the registered scans give a long text to, and measures nothing."""
 MIN_REACHED_CHARS: Final = 60
 """So long is a text at least for a function that counts as measured: terms are cut at 64 characters."""
+SAMPLE: Final = "sample"
+"""Before the groups: measures some of the cases where a scan has many."""
 EXPRESSIONS: Final = "expressions"
 """The group of all that is compiled, which needs no registration."""
 MAX_RATIO: Final = 30.0
 """Between 8, what a linear scan takes, and 64, what a quadratic one does."""
 UNMEASURABLE_S: Final = 0.01
 """A scan of the longer text that takes less processor time than this is fast enough, whatever its shape."""
+MANY_CASES: Final = 200
+"""A scan of more cases than this meets each unit in `SAMPLED_FRAMES` of its frames in turn, unless all are asked for."""
+SAMPLED_FRAMES: Final = 2
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
 
@@ -566,14 +571,21 @@ def _apply(patterns: Iterable[re.Pattern[Any]], methods: frozenset[str], most: i
             pattern.findall(data)
 
 
-def offenders(scan: Scan) -> Iterator[tuple[str, float]]:
+def cases_of(scan: Scan, *, is_sample: bool) -> list[tuple[tuple[str, str], str]]:
+    """Frames and units that are measured together: each with each, or of a sample each frame with some units."""
+    frames, units = scan.frames, scan.units
+    if not is_sample or len(frames) * len(units) <= MANY_CASES:
+        return [*product(frames, units)]
+    return [(frames[(at + more) % len(frames)], unit) for at, unit in enumerate(units) for more in range(SAMPLED_FRAMES)]
+
+
+def offenders(scan: Scan, *, is_sample: bool) -> Iterator[tuple[str, float]]:
     """The texts, described, for which a scan takes more than in proportion to their length, and how much more."""
-    for before, behind in scan.frames:
-        for unit in scan.units:
-            times = max(1, scan.chars // len(unit))
-            ratio = _ratio(scan.call, before + unit * (TIMES * times) + behind, before + unit * times + behind)
-            if ratio > MAX_RATIO:
-                yield f"{before!r} + {unit!r} * {TIMES * times} + {behind!r}", ratio
+    for (before, behind), unit in cases_of(scan, is_sample=is_sample):
+        times = max(1, scan.chars // len(unit))
+        ratio = _ratio(scan.call, before + unit * (TIMES * times) + behind, before + unit * times + behind)
+        if ratio > MAX_RATIO:
+            yield f"{before!r} + {unit!r} * {TIMES * times} + {behind!r}", ratio
 
 
 def _ratio(call: Callable[[str], object], long: str, short: str) -> float:
@@ -624,15 +636,17 @@ def reached() -> set[str]:
 
 def main() -> None:
     """Measures some groups."""
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    is_sample = sys.argv[1] == SAMPLE
+    resource.setrlimit(resource.RLIMIT_CPU, (most := MAX_CPU_S if is_sample else 10 * MAX_CPU_S, most))
     if sys.argv[1] == REACHED:
         print(json.dumps(sorted(reached())))  # noqa: T201 - the result
         return
     cases = 0
-    for scan in chained.from_iterable(expression_scans() if group == EXPRESSIONS else SCANS[group] for group in sys.argv[1:]):
+    groups = sys.argv[2:] if is_sample else sys.argv[1:]
+    for scan in chained.from_iterable(expression_scans() if group == EXPRESSIONS else SCANS[group] for group in groups):
         print(json.dumps({"at": scan.name}), flush=True)  # noqa: T201 - the last one, where the process is ended
-        cases += len(scan.frames) * len(scan.units)
-        for text, ratio in offenders(scan):
+        cases += len(cases_of(scan, is_sample=is_sample))
+        for text, ratio in offenders(scan, is_sample=is_sample):
             print(json.dumps({"scan": scan.name, "text": text, "ratio": ratio}), flush=True)  # noqa: T201 - the result
     print(json.dumps({"cases": cases}))  # noqa: T201 - the result
 

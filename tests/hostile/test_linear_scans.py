@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kitchener
-from tests.hostile.linear_scans import EXPRESSIONS, REACHED, SCANS
+from tests.hostile.linear_scans import EXPRESSIONS, REACHED, SAMPLE, SCANS, cases_of
 from tests.hostile.text_functions import NOT_MEASURED, functions, is_scan, text_functions
 
 SOURCE = Path(kitchener.__file__).parent
@@ -33,12 +33,31 @@ GROUPS = (*SCANS, EXPRESSIONS)
 @pytest.mark.parametrize("groups", [GROUPS[n::4] for n in range(4)], ids="+".join)
 def test_eight_times_the_text_takes_about_eight_times_the_work(groups: tuple[str, ...]) -> None:
     """Measured in processor time of a process of its own: nothing counts the steps of an expression."""
-    command = [sys.executable, "-m", "tests.hostile.linear_scans", *groups]
+    check_is_linear(SAMPLE, *groups)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("group", GROUPS)
+def test_it_does_so_in_every_frame(group: str) -> None:
+    """The long run: each frame with each unit."""
+    check_is_linear(group)
+
+
+def check_is_linear(*arguments: str) -> None:
+    """Measures in a process of its own, which finds nothing."""
+    command = [sys.executable, "-m", "tests.hostile.linear_scans", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"it ended while it measured {said[-1:]}: {done.stderr[-2_000:]}"
     assert [each for each in said if "ratio" in each] == []
     assert said[-1]["cases"] > 500
+
+
+def test_a_sample_has_each_frame_and_each_unit_of_every_scan() -> None:
+    for scan in (each for scans in SCANS.values() for each in scans):
+        cases = cases_of(scan, is_sample=True)
+        assert {frame for frame, _ in cases} == {*scan.frames}
+        assert {unit for _, unit in cases} == {*scan.units}
 
 
 @pytest.mark.soak
