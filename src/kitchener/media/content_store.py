@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from kitchener.canonical import canonical_bytes, digest
+from kitchener.canonical import Opening, canonical_bytes, digest
 from kitchener.errors import InvalidPart, PartDamaged
 from kitchener.sealing import Sealer, SubjectKey
 from kitchener.sealing.subject_key import NONCE_BYTES
@@ -27,6 +27,8 @@ _HEAD: Final = b"kitchener-part/1 "
 _PLAIN: Final = "plain"
 _MOST_HEAD: Final = 128
 _TAG_BYTES: Final = 16
+_NONCE_OPENING: Final = Opening(b"kitchener/1 part nonce")
+"""Derives the nonce of a stored part, beside its content hash."""
 MAX_STORED_BYTES: Final = 268_500_000
 """Largest file that is read, bytes; settings allow no larger part."""
 _HASH: Final = re.compile(r"(?:hmac-)?sha256:[0-9a-f]{64}")
@@ -200,7 +202,7 @@ class ContentStore:
             return _HEAD + f"{_PLAIN}\n".encode() + data
         key = self._sealer.keyring.get(subject_id)
         # Derived from the content, so that equal content is stored once; no two contents of a key share a nonce.
-        nonce = key.mac.digest(b"kitchener/1 part nonce", data)[:NONCE_BYTES]
+        nonce = key.mac.digest(data, _NONCE_OPENING)[:NONCE_BYTES]
         sealed = key.cipher.encrypt(nonce, data, _bound_to(content_hash))
         return _HEAD + f"{key.kid}\n".encode() + nonce + sealed
 

@@ -152,7 +152,7 @@ class Sealer:
 
         Nobody without the key can test guesses.
         """
-        return f"hmac-sha256:{self.keyring.get(subject_id).mac.digest(opening.data, data).hex()}"
+        return f"hmac-sha256:{self.keyring.get(subject_id).mac.digest(data, opening).hex()}"
 
     def _sealing_key(self, entry_type: str, field: str, payload: Mapping[str, object]) -> SubjectKey:
         subject_id = payload.get("subject_id")

@@ -517,8 +517,12 @@ def test_a_digest_of_content_is_an_hmac_over_opening_and_data(tmp_path: Path) ->
     assert seal.content_digest("ada", b"opening data") == expected
 
 
-@given(key=st.binary(max_size=64), parts=st.lists(st.binary(max_size=300), max_size=4))
-def test_prepared_hash_states_give_what_hmac_gives(key: bytes, parts: list[bytes]) -> None:
-    mac, expected = Mac(key), hmac.digest(key, b"".join(parts), "sha256")
-    assert mac.digest(*parts) == expected
-    assert mac.digest(*parts) == expected  # the states are copied, not used up
+@given(key=st.binary(max_size=64), parts=st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=300)), max_size=9))
+def test_prepared_hash_states_give_what_hmac_gives(key: bytes, parts: list[tuple[bytes, bytes]]) -> None:
+    """Also where an opening is used again, and after more of them than are kept."""
+    mac = Mac(key)
+    openings = [Opening(opening) for opening, _ in parts]
+    for _ in range(2):  # the states are copied, not used up
+        for opening, (_, data) in zip(openings, parts, strict=True):
+            assert mac.digest(data, opening) == hmac.digest(key, opening.data + data, "sha256")
+            assert mac.digest(data) == hmac.digest(key, data, "sha256")
