@@ -82,7 +82,7 @@ def keyring_of(sealer: Sealer | None) -> Keyring:
     if sealer is None:
         expected = (
             "is off, and there are no keys: everything is stored in plain text, and ledgers never lose an entry, so no subject"
-            " can be erased; with seal = true, what is said from then on can be"
+            " can be erased; with seal = true, later text can be"
         )
         raise ConfigError("[ledger]", "seal", "false", expected)
     return sealer.keyring

@@ -112,7 +112,12 @@ def _check(manifest: Traversable, found: Mapping[str, str]) -> None:
     for name in sorted({*found, *expected}):
         if found.get(name) != expected.get(name):
             problem = "is missing" if name not in found else "is not listed" if name not in expected else "has changed"
-            raise ConfigError(str(manifest), described_key(name), "", f"{problem}; if this is meant, write the manifest anew")
+            raise ConfigError(
+                str(manifest),
+                described_key(name),
+                "",
+                f"{problem}; if this is intended, write the manifest again with `write_manifest`",
+            )
 
 
 def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -> AttentionTemplate:

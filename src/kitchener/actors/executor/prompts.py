@@ -402,12 +402,12 @@ def _read(root: Traversable | Path) -> dict[str, PromptSource]:
         if (found := digest(data)) != expected:
             raise PromptError(
                 f"{file}: expected {expected}, as {MANIFEST} says, found {found};"
-                " if the change is meant, write the manifest anew"
+                " if the change is intended, write the manifest again"
             )
         listed[match[1] or match[2]] = PromptSource(str(file), found, _text(data, str(file)))
     for entry in sorted(root.iterdir(), key=lambda entry: entry.name):
         if _FILE_NAME.fullmatch(entry.name) and entry.name not in manifest:
-            raise PromptError(f"{entry}: expected in {MANIFEST}, found no hash of it there; write the manifest anew")
+            raise PromptError(f"{entry}: expected in {MANIFEST}, found no hash of it there; write the manifest again")
     return listed
 
 

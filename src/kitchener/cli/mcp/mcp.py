@@ -138,7 +138,7 @@ def _tell(report: ServerReport, changes: dict[str, list[str]]) -> None:
     said = f" ({report.server}, protocol {report.protocol})" if report.server else ""
     print_text(f"{report.label}: {report.state}{said}{f': {report.problem}' if report.problem else ''}")
     if report.state == "connected":
-        _print_tools(report.tools, "it has no tools that `allow` lets through")
+        _print_tools(report.tools, "it has no tools that `allow` permits")
     for each in report.refused:
         print_text(f"  left out: {each.name}: {each.reason}")
     for what, names in changes.items():

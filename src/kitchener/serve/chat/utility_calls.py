@@ -105,7 +105,9 @@ class UtilityCalls:
             found = await self._runtime.gateway.complete(prompt, on_attempt=_unrecorded)
         except ProviderError as error:
             if error.reason == "spending_limit":
-                raise RequestRefused(429, "spending_limit", "the subject has spent what it may today") from error
+                raise RequestRefused(
+                    429, "spending_limit", "the daily limit of the subject is used up until midnight, UTC"
+                ) from error
             raise RequestRefused(502, "model_failed", f"no model answered ({error.reason})") from error
         if found.structured is None:
             return found
