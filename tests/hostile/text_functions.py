@@ -60,7 +60,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.mcp.connection._Wire.cause": "joins at most twenty lines of a bounded length, once",
     "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
     "kitchener.memory.timestamps._second": "nineteen characters",
-    "kitchener.replaying.doubles.RecordedMemory._compare": "goes through the fields of an entry",
+    "kitchener.replaying.recorded_memory.RecordedMemory._compare": "goes through the fields of an entry",
     "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
     "kitchener.runtime.portable.folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",

@@ -14,6 +14,7 @@ class LimitsConfig(Settings):
     gone_keys: ClassVar[Mapping[str, str]] = {
         "gateway_concurrency": "is gone: the gateway makes as many calls at a time as the `max_concurrency` of each provider",
         "restart_window_s": "is gone: `max_restarts` counts the failures within a minute",
+        "max_client_tools_bytes": "is gone: the size follows from `max_client_tools`",
     }
 
     max_running_turns: Positive = 512
@@ -55,9 +56,8 @@ class LimitsConfig(Settings):
     max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
     """Most images and files of one message. 0: none are taken."""
     max_client_tools: Annotated[int, Field(ge=1, le=10_000)] = 128
-    """Most tools of one message that its caller runs."""
-    max_client_tools_bytes: Annotated[int, Field(ge=1_024, le=16 * 1_048_576)] = 262_144
-    """Largest definitions of all such tools of one message, bytes of their JSON."""
+    """Most tools of one message that its caller runs. Their definitions may have 262,144 bytes of JSON together, or 2,048 for
+    each tool of this number if that is more."""
     max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
     """Largest image or file of a message, bytes."""
     max_content_bytes: Positive = 10 * 1_073_741_824

@@ -2,7 +2,8 @@
 
 import ipaddress
 import re
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -94,6 +95,10 @@ class ServeClientConfig(Settings):
 class ServeConfig(Settings):
     """`[serve]`: the server of `kitchener serve`. Needs the extra `serve`."""
 
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "max_addresses": "is gone: the server remembers 4,096 addresses with wrong keys, those seen last",
+    }
+
     host: Name = "127.0.0.1"
     """Address to listen on. Any other than a loopback address needs `clients`."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_321
@@ -145,9 +150,6 @@ class ServeConfig(Settings):
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
     before."""
-    max_addresses: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
-    """Addresses whose wrong keys are remembered, those seen last; about 0.5 KiB each. An address that is forgotten may try
-    `wrong_keys_per_minute` keys again."""
     warnings_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Errors, and warnings of the server, of one kind a minute that are logged. Of further ones, only their number is logged,
     when the minute ends or the server stops."""

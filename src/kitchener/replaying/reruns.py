@@ -19,7 +19,8 @@ from kitchener.records.entries import ProjectionPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
-from kitchener.replaying.doubles import RecordedClock, RecordedMemory
+from kitchener.replaying.doubles import RecordedClock
+from kitchener.replaying.recorded_memory import RecordedMemory
 from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays
 from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, item_name, policy_version_of

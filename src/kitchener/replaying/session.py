@@ -33,12 +33,11 @@ from kitchener.records.prompt import PromptGateway
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
     RecordedClock,
-    RecordedLearning,
-    RecordedMemory,
 )
 from kitchener.replaying.recorded.before_import import ledgers_before_import
 from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.recorded.sources import PresentSources, RecordedConfigurations, SourceChange, recorded_outputs
+from kitchener.replaying.recorded_memory import RecordedLearning, RecordedMemory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport

@@ -59,7 +59,6 @@ class Keyring:
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
         self._files = KeyFiles(self.directory)
-        self._notes = f"{self.directory}{os.sep}{_ERASURES}{os.sep}"
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}
         # Whether all cached keys have their names on disk, so content may be sealed with them.
@@ -217,7 +216,7 @@ class Keyring:
         """The keys by subject, and the subjects without a key by digest. In neither: those whose key cannot be used."""
         found, missing = dict[str, StoredKey](), dict[str, str]()
         try:
-            noted = frozenset(os.listdir(self._notes))
+            noted = frozenset(os.listdir(self.directory / _ERASURES))
         except FileNotFoundError:
             noted = frozenset()
         for subject_id in subject_ids:
@@ -252,9 +251,8 @@ class Keyring:
         self._older.pop(subject_id, None)
 
     def _erasure(self, subject_id: str) -> Erasure | None:
-        # Text, because building a `Path` takes longer than asking for the file.
-        name = f"{self._notes}{_digits(subject_id)}.json"
-        return self._noted(Path(name)) if os.path.exists(name) else None
+        path = self._note_path(subject_id)
+        return self._noted(path) if path.exists() else None
 
     def _noted(self, path: Path) -> Erasure:
         with os_errors(path):

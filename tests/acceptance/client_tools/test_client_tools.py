@@ -401,13 +401,12 @@ BAD: Final[list[tuple[Any, str]]] = [
     ([WEATHER, ClientTool("x", "", {"$ref": "http://other/s"})], "client tool 'x': parameters: expected .* lies outside"),
     ([ClientTool("x", "", {"properties": {"a": object()}})], "client tool 'x': definition"),
     ([ClientTool(f"t{n}") for n in range(4)], "client_tools has 4 members: expected at most max_client_tools = 3"),
-    ([ClientTool("x", "y" * 2_000)], "bytes as JSON: expected at most max_client_tools_bytes = 2,000"),
+    ([ClientTool("x", "y" * 262_144)], "bytes as JSON: expected at most 262,144"),
 ]
 
 
 async def test_tools_that_cannot_be_offered_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    limits = {"max_client_tools": 3, "max_client_tools_bytes": 2_000}
-    async with open_desk(tmp_path / "root", Desk(), model(), limits=limits) as runtime:
+    async with open_desk(tmp_path / "root", Desk(), model(), limits={"max_client_tools": 3}) as runtime:
         supervisor = runtime.supervisor()
         for tools, why in BAD:
             with pytest.raises(CallerError, match=why):

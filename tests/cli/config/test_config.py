@@ -13,7 +13,16 @@ import pytest
 from kitchener.actors.executor import prompts
 from kitchener.cli.config.init import settings_text
 from kitchener.cli.config.toml import toml_lines, toml_value
-from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.config import (
+    ApprovalConfig,
+    HO2Config,
+    LedgerConfig,
+    LimitsConfig,
+    ProviderConfig,
+    RouterConfig,
+    RuntimeConfig,
+    ServeConfig,
+)
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
 from tests.cli.commands import finish, start
@@ -390,6 +399,8 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
         ("ledger.batch_turns", "when 128 callers wait"),
         ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
         ("limits.gateway_concurrency", "as many calls at a time as the `max_concurrency` of each provider"),
+        ("limits.max_client_tools_bytes", "follows from `max_client_tools`"),
+        ("serve.max_addresses", "remembers 4,096 addresses"),
         ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),
     ],
 )
@@ -406,7 +417,7 @@ def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     with monkeypatch.context() as patch:
         patch.setenv(f"KITCHENER_{key.upper().replace('.', '__')}", "1")
         assert instead in cli("config", "check").err
-    tables = {"ledger": LedgerConfig, "limits": LimitsConfig, "agents.ADMIN": HO2Config}
+    tables = {"ledger": LedgerConfig, "limits": LimitsConfig, "serve": ServeConfig, "agents.ADMIN": HO2Config}
     with pytest.raises(ConfigError, match=re.escape(instead)):
         tables[table](**{name: 1})
 

@@ -96,7 +96,7 @@ async def test_new_schemas_of_a_subject_leave_time_for_those_of_others(tmp_path:
         desk = of(client)
         times = (0.06 * number for number in count())
         monkeypatch.setattr(compiled_schemas, "thread_time", lambda: next(times))
-        asked = [{"tools": [function(f"{name}_{tmp_path.name}")]} for name in ("one", "two", "three")]
+        asked: list[Any] = [{"tools": [function(f"{name}_{tmp_path.name}")]} for name in ("one", "two", "three")]
         assert (await desk.with_headers(**ADA).chat("hello", **asked[0])).status == 200
         refused = await desk.with_headers(**ADA).chat("hello", **asked[1])
         assert refused.status == 429

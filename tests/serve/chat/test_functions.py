@@ -277,7 +277,7 @@ class TestRefusals:
             ([{"type": "function", "function": {"name": 1}}], "tool 1"),
             ([{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], "'f'"),
             ([{"type": "function", "function": {"name": f"f{number}"}} for number in range(129)], "max_client_tools"),
-            ([{"type": "function", "function": {"name": "f", "description": "x" * 300_000}}], "max_client_tools_bytes"),
+            ([{"type": "function", "function": {"name": "f", "description": "x" * 300_000}}], "at most 262,144"),
         ],
     )
     async def test_functions_that_cannot_be_are_refused(self, tmp_path: Path, tools: list[Any], word: str) -> None:

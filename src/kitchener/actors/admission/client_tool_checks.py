@@ -17,6 +17,9 @@ from kitchener.schemas.compiled_schemas import SchemaBudget
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
+_DEFINITION_BYTES: Final = 262_144
+"""Bytes of JSON that all definitions of one message may have, if 2,048 for each of `max_client_tools` are not more."""
+_BYTES_EACH: Final = 2_048
 
 
 def checked_client_tools(
@@ -51,7 +54,7 @@ def checked_client_tools(
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, limits.max_client_tools_bytes, budget)
+    return _compiled(checked, max(_DEFINITION_BYTES, _BYTES_EACH * limits.max_client_tools), budget)
 
 
 def _owned(tool: ToolDefinition) -> str:
@@ -85,7 +88,7 @@ def _compiled(tools: Sequence[ClientTool], max_bytes: int, budget: SchemaBudget 
     """The set of these tools, whose schemas can be used; raises CallerError if one cannot, or if they are too large."""
     found = ClientToolset.of(tools)
     if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
-        raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most max_client_tools_bytes = {max_bytes:,}")
+        raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most {max_bytes:,}")
     try:
         found.compiled(budget)
     except ValueError as error:

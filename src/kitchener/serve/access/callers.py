@@ -124,7 +124,7 @@ class Callers:
                 configured, or the address is not a loopback one and there are no keys; never shows a key
         """
         serve = config.serve
-        wrong_keys = WrongKeys(serve.wrong_keys_per_minute, serve.max_addresses)
+        wrong_keys = WrongKeys(serve.wrong_keys_per_minute)
         if not serve.clients:
             if not is_loopback(serve.host):
                 raise ConfigError(

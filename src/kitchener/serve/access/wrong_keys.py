@@ -20,6 +20,8 @@ _log = get_logger(__name__)
 
 _NETWORK_BITS: Final = 64
 """The part of an IPv6 address that counts: one user has all addresses below it."""
+_REMEMBERED: Final = 4_096
+"""Addresses with wrong keys that a server remembers; about 0.5 KiB each. An address that is forgotten may try again."""
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ class WrongKeys:
         max_addresses: addresses that are kept in memory, those seen last
     """
 
-    def __init__(self, per_minute: int, max_addresses: int) -> None:
+    def __init__(self, per_minute: int, max_addresses: int = _REMEMBERED) -> None:
         self._per_minute, self._max_addresses = per_minute, max_addresses
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
 
