@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks.http_clients import Answer, Connection, chat, read_answer, request
 from benchmarks.served_root import checked_ledgers, served
 
-KEYS: Final = {"ADA_KEY": "the-key-of-ada-0001", "EVE_KEY": "the-key-of-eve-0002"}
+KEYS: Final = {"ADA_KEY": "the-key-of-ada-0001", "EVE_KEY": "the-key-of-eve-0002", "DESK_KEY": "the-key-of-desk-0003"}
 SETTINGS: Final = """[serve]
 request_timeout_s = 2
 write_timeout_s = 2
@@ -34,9 +34,14 @@ key = "env:EVE_KEY"
 subject = "eve"
 requests_per_minute = 1000000
 max_requests = 512
+[serve.clients.desk]
+key = "env:DESK_KEY"
+rights = ["chat", "read", "act_for"]
+requests_per_minute = 400
 """
 _ADA: Final[dict[str, Any]] = {"authorization": f"Bearer {KEYS['ADA_KEY']}"}
 _EVE: Final[dict[str, Any]] = {"authorization": f"Bearer {KEYS['EVE_KEY']}"}
+_DESK: Final[dict[str, Any]] = {"authorization": f"Bearer {KEYS['DESK_KEY']}"}
 _CLOSED: Final = 0
 _LONGEST_S: Final = 60.0
 
@@ -244,6 +249,20 @@ async def forged(port: int, connections: int) -> list[int]:
     return found
 
 
+async def crowded_out(port: int, connections: int) -> list[int]:
+    """One user of a front end asks without pause, so often that the key's minute would be used up; another one asks once."""
+    asked = Connection(port)
+    try:
+        found = [
+            (await asked.ask(request("GET", "/v1/me", x_kitchener_subject="mallory", **_DESK))).status
+            for _ in range(max(60, connections))
+        ]
+        other = await asked.ask(request("GET", "/v1/me", x_kitchener_subject="bob", **_DESK))
+        return [*found, *([-1] if other.status != 200 or 429 not in found else [])]
+    finally:
+        asked.close()
+
+
 async def replayed(port: int, connections: int) -> list[int]:
     """One message sent many times at once with one idempotency key, and others with the same key in between."""
     named: dict[str, Any] = {"idempotency_key": "replayed-1", "x_kitchener_session": "replayed", **_EVE}
@@ -296,6 +315,7 @@ def attacks(unread_s: float = 4.0) -> list[Attack]:
         Attack("lengths that contradict", frozenset({400}), smuggled),
         Attack("path-like ids", frozenset({400, 404, 405, 415}), each(*PATHS)),
         Attack("forged headers", frozenset({404}), forged),
+        Attack("one user of a front end", frozenset({200, 429}), crowded_out),
         Attack("replayed requests", frozenset({200, 409}), replayed),
         Attack("pipelining", frozenset({200}), pipelined),
         Attack("heads a byte at a time", frozenset({_CLOSED, 408}), trickled(_TALK, 1)),

@@ -78,6 +78,10 @@ def big(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -
         answer(request_id, text)
 
 
+def many(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    answer(request_id, "many", structuredContent={"values": [1] * arguments["values"]})
+
+
 def fails(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     answer(request_id, "the disk is full", isError=True)
 
@@ -182,7 +186,7 @@ def ask_here(request_id: object, arguments: dict[str, Any], params: dict[str, An
 
 TOOLS = (
     *(ask, ask_here, begs, big, change, deep, die, die_once, echo, endless, environment, fail_with, fails, flood, garbage),
-    *(hold, progress, refuse_with, refused, release, twice, wrong_form),
+    *(hold, many, progress, refuse_with, refused, release, twice, wrong_form),
 )
 BY_NAME = {each.__name__: each for each in TOOLS}
 

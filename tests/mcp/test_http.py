@@ -160,3 +160,13 @@ async def test_an_answer_beyond_the_limit_is_not_read_to_its_end(tmp_path: Path)
             assert "the tool has run, but its answer is larger than 8,388,608 bytes" in reply
             assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
             assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
+
+
+async def test_an_answer_with_too_many_values_is_not_validated_value_by_value(tmp_path: Path) -> None:
+    """Regression: 0.6 MB of numbers, and 8 MB of tools, held up every other task while the library validated them."""
+    with faulty_over_http(tmp_path / "fs", ["many", "echo"]) as server:
+        async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
+            reply = await say(runtime, 'fs__many {"values": 300000}')
+            assert "the tool has run, but its answer is larger than 200,000 values" in reply
+            assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
+            assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1

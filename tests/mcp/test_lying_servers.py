@@ -71,6 +71,29 @@ async def test_of_a_thousand_tools_only_the_allowed_and_first_are_offered(tmp_pa
     assert logs[[each["event"] for each in logs].index("more MCP tools left out")]["count"] == 856
 
 
+async def test_a_list_of_more_values_than_a_message_may_have_offers_nothing_and_ends_no_turn(tmp_path: Path) -> None:
+    """Regression: the library validated eight mebibytes of small tools for seconds, while no other task ran."""
+    many = [f"tool_{number}" for number in range(60_000)]
+    server = faulty(tmp_path / "fs", many, max_restarts=2)
+    async with open_desk(tmp_path, {"fs": server}) as (runtime, provider):
+        await until(lambda: "200,000 values" in runtime.statistics()["mcp_servers"]["fs"]["problem"])
+        await say(runtime, "hello")
+        assert offered(provider) == []
+
+
+async def test_a_list_that_becomes_too_large_ends_no_connection(tmp_path: Path) -> None:
+    """Regression: the connection ended, and with it the calls that ran. The tools that were known stay."""
+    folder = tmp_path / "fs"
+    with captured_logs() as logs:
+        async with open_desk(tmp_path, {"fs": faulty(folder, ["flood", "echo"])}) as (runtime, provider):
+            (folder / "tools.json").write_text(json.dumps([listed(f"tool_{number}") for number in range(60_000)]))
+            assert await say(runtime, 'fs__flood {"times": 1}') == "flooded"
+            await until(lambda: "MCP server does not list its tools" in [each["event"] for each in logs])
+            assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
+            assert offered(provider) == ["fs__flood", "fs__echo"]
+            assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
+
+
 async def test_floods_wrong_answers_and_begging_change_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     tools = ["flood", "twice", "begs", "echo"]

@@ -89,13 +89,14 @@ async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
         ('fs__big {"last": true}', "the tool has run, but its answer is larger than 8,388,608 bytes"),
         ('fs__big {"size": 5000000}', "the tool has run, but its result has 5,000,002 bytes, and max_result_bytes = 4,194,304"),
         ('fs__big {"size": 70000}', "; read_context_item("),
+        ('fs__many {"values": 300000}', "the tool has run, but its answer is larger than 200,000 values"),
     ],
 )
 async def test_bad_answers_are_errors_that_the_model_can_read(
     tmp_path_factory: pytest.TempPathFactory, message: str, reply: str
 ) -> None:
     root = tmp_path_factory.mktemp("bad")
-    tools = ["garbage", "fails", "refused", "wrong_form", "big", "echo"]
+    tools = ["garbage", "fails", "refused", "wrong_form", "big", "many", "echo"]
     async with open_desk(root, {"fs": faulty(root / "fs", tools)}) as (runtime, _):
         assert reply in await say(runtime, message)
         assert await say(runtime, 'fs__echo {"text": "on"}') == "on"

@@ -28,7 +28,8 @@ SERVE = {
     "clients": {
         name: {"key": f"env:{name.upper()}_KEY", "subject": name, "requests_per_minute": 1_000_000, "max_requests": 512}
         for name in ("ada", "eve")
-    },
+    }
+    | {"desk": {"key": "env:DESK_KEY", "rights": ("chat", "read", "act_for"), "requests_per_minute": 400}},
 }
 
 

@@ -19,6 +19,8 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream, Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from pydantic import BaseModel
 
+from kitchener.mcp.message_values import MAX_VALUES, holds_too_many, may_hold_too_many
+
 TOO_LARGE: Final = "its answer is larger than"
 """Begins the error of a call whose answer was dropped."""
 GRACE_S: Final = 2.0
@@ -109,12 +111,16 @@ def _message(
     """A message, or an error in its place."""
     try:
         if not isinstance(line, LongLine):
-            return read(line)
-        found = _CALL_ID.search(line.beginning) or _CALL_ID.search(line.end)
-        if found is None:
-            return ValueError(f"a line is longer than {limit:,} bytes, and nothing says which call it answers")
-        error = {"code": unreadable, "message": f"{TOO_LARGE} {limit:,} bytes"}
-        return read(orjson.dumps({"jsonrpc": "2.0", "id": int(found[1]), "error": error}))
+            if not may_hold_too_many(line) or not holds_too_many(message := orjson.loads(line)):
+                return read(line)
+            call_id, most = message.get("id") if isinstance(message, dict) else None, f"{MAX_VALUES:,} values"
+        else:
+            found = _CALL_ID.search(line.beginning) or _CALL_ID.search(line.end)
+            call_id, most = int(found[1]) if found is not None else None, f"{limit:,} bytes"
+        if type(call_id) is not int:
+            return ValueError(f"a line is larger than {most}, and nothing says which call it answers")
+        error = {"code": unreadable, "message": f"{TOO_LARGE} {most}"}
+        return read(orjson.dumps({"jsonrpc": "2.0", "id": call_id, "error": error}))
     except ValueError as error:  # no message; the session passes it over
         return error
 

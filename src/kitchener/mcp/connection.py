@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, TextIO
 
 import anyio
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
@@ -21,6 +22,7 @@ from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.command import TOO_LARGE, open_command
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
+from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
 from kitchener.plain_names import words_of
 
 if TYPE_CHECKING:
@@ -282,7 +284,7 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
             state.is_silent.set()
             transport = await _address(library, stack, settings, secrets, state)
         client = library.client(
-            _watched(transport, state),
+            _watched(transport, state, library),
             message_handler=on_message,
             client_info=library.implementation(name="kitchener", version="1"),
             elicitation_callback=_decline(library),
@@ -355,19 +357,19 @@ async def _address(
 
 
 @asynccontextmanager
-async def _watched(transport: "Transport", state: _Wire) -> AsyncIterator["TransportStreams"]:
+async def _watched(transport: "Transport", state: _Wire, library: "_Library") -> AsyncIterator["TransportStreams"]:
     """A transport that tells when nothing can be read from it any more."""
     async with transport as (incoming, outgoing):
         if state.errors is not None:
             state.errors.close()  # the command has its own end of the pipe, and nothing is left to read when it ends
-        yield _WatchedStream(incoming, state), outgoing
+        yield _WatchedStream(incoming, state, library), outgoing
 
 
 class _WatchedStream:
     """A stream of messages that keeps each page of tools as it came, and tells when it ends."""
 
-    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", state: _Wire) -> None:
-        self._stream, self._state, self._ended = stream, state, state.lost
+    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", state: _Wire, library: "_Library") -> None:
+        self._stream, self._state, self._ended, self._library = stream, state, state.lost, library
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
@@ -397,12 +399,24 @@ class _WatchedStream:
         except BaseException:  # its end, or an error after which nothing follows
             self._ended.set()
             raise
+        item = self._bounded(item)
         result = getattr(getattr(item, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(listed := result.get("tools"), list) and "content" not in result:
             # The library refuses a whole page for one tool that is not as the protocol says, so it sees only what it needs.
             self._state.listed = [each for each in listed if isinstance(each, dict)]
             result["tools"] = [found for each in self._state.listed if (found := _least(each)) is not None]
         return item
+
+    def _bounded(self, item: "SessionMessage | Exception") -> "SessionMessage | Exception":
+        """The message, or an error in place of an answer with too many values. One of a command was looked at before."""
+        message = getattr(item, "message", None)
+        if not holds_too_many(getattr(message, "result", None) or getattr(message, "params", None)):
+            return item
+        call_id = getattr(message, "id", None) if hasattr(message, "result") else None
+        if type(call_id) is not int:
+            return ValueError(f"a message holds more than {MAX_VALUES:,} values")  # the session passes it over
+        error = {"code": self._library.unreadable, "message": f"{TOO_LARGE} {MAX_VALUES:,} values"}
+        return self._library.read(orjson.dumps({"jsonrpc": "2.0", "id": call_id, "error": error}))
 
 
 def _least(tool: Mapping[str, object]) -> dict[str, object] | None:

@@ -240,7 +240,7 @@ class McpServer:
                     listed = await connection.list_tools()
                     ttl_s = listed.ttl_s
                     self._take(connection, listed)
-            except (ConnectionLost, ServerRefused) as error:
+            except (AnswerTooLarge, ConnectionLost, ServerRefused) as error:
                 _log.warning("MCP server does not list its tools", server=self.label, problem=str(error))
             await anyio.sleep(_RELIST_PAUSE_S)
 

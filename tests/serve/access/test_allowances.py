@@ -96,12 +96,12 @@ async def test_new_schemas_of_a_subject_leave_time_for_those_of_others(tmp_path:
         desk = of(client)
         times = (0.06 * number for number in count())
         monkeypatch.setattr(compiled_schemas, "thread_time", lambda: next(times))
-        asked: list[Any] = [{"tools": [function(f"{name}_{tmp_path.name}")]} for name in ("one", "two", "three")]
-        assert (await desk.with_headers(**ADA).chat("hello", **asked[0])).status == 200
-        refused = await desk.with_headers(**ADA).chat("hello", **asked[1])
+        tools = [[function(f"{name}_{tmp_path.name}")] for name in ("one", "two", "three")]
+        assert (await desk.with_headers(**ADA).chat("hello", tools=tools[0])).status == 200
+        refused = await desk.with_headers(**ADA).chat("hello", tools=tools[1])
         assert refused.status == 429
         assert "of this subject took more than 500 ms" in refused.json["error"]["message"]
-        assert (await desk.with_headers(**BOB).chat("hello", **asked[2])).status == 200
+        assert (await desk.with_headers(**BOB).chat("hello", tools=tools[2])).status == 200
 
 
 async def test_requests_that_need_no_subject_count_for_the_key_alone(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ def config_with(**serve: object) -> RuntimeConfig:
         ({"clients": {"a": ServeClientConfig(key="env:SHORT_KEY", subject="a")}}, "at least 16|fewer than 16"),
         (
             {"clients": {n: ServeClientConfig(key="env:LONG_KEY", subject=n) for n in ("a", "b")}},
-            "serve.clients.b.key: leads to the key of another",
+            "serve.clients.b.key: leads to the key of another name",
         ),
         ({"clients": {"a": ServeClientConfig(key="env:LONG_KEY", subject="anon-SES-1")}}, "serve.clients.a.subject"),
     ],
