@@ -7,7 +7,7 @@ were skipped because their circuit was open, are copied from the record.
 from collections.abc import Iterable, Mapping, Sequence
 
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.gateway.routing import Candidate, plan_route
+from kitchener.gateway.routing import Candidate, plan_longer, plan_route
 from kitchener.records.prompt import RULES_PROVIDER, Attempt, PromptRequest
 
 RouteDifference = tuple[dict[str, object], dict[str, object]]
@@ -29,6 +29,8 @@ class Routes:
     def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:
         """The first attempt that would go elsewhere now; None: there is none."""
         candidates = list(plan_route(request.provider_id, request.model_id, request.domain_tags, self._router).candidates)
+        for each in candidates:
+            candidates += [other for other in plan_longer(each.provider_id, self._router) if other not in candidates]
         for attempt in attempts:
             left = list(candidates)
             while left and not _is_same(left[0], attempt):
