@@ -124,8 +124,8 @@ class RecordedGateway:
         as_planned = request if is_tagged(self._tape, request.wo_id) else request._replace(domain_tags=())
         if (found := self._routes.difference(as_planned, [attempt for _, attempt in attempts])) is not None:
             self._tape.diverge("route", *found, self._about(request), payload=found[0], now=found[1])
-        if response is not None and (found := self._routes.changed_fields(self._tape.configuration, response.provider_id)):
-            self._tape.diverge("request_fields", *found, self._about(request), payload=found[0], now=found[1])
+        if response is not None and (fields := self._routes.changed_fields(self._tape.configuration, response.provider_id)):
+            self._tape.diverge("request_fields", *fields, self._about(request), payload=fields[0], now=fields[1])
         failed = {attempt.attempt for _, attempt in attempts if attempt.state == "failed"}
         for entry, attempt in attempts:
             if entry.entry_type == events.ATTEMPT_STARTED and (response is not None or attempt.attempt in failed):

@@ -1,8 +1,8 @@
 """Compares the routes of recorded calls with the routes that the current settings give. Pure.
 
-A route is the provider and model of a request, and their fallbacks. The fields that a provider's settings add are compared, too,
-because they shape the answer. Failed attempts, and providers that were skipped because their circuit was open, are copied from
-the record.
+A route is the provider and model of a request, and their fallbacks. The fields that a provider's settings add are compared as
+well, because they shape the answer. Failed attempts, and providers that were skipped because their circuit was open, are copied
+from the record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
