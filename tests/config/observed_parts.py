@@ -217,6 +217,14 @@ async def over_http(root: Path, **settings: Any) -> Hashable:
         return hit.path, told, hit.body.get("prompt_cache_key"), has_trace, answer
 
 
+async def too_long(root: Path, value: Any) -> Hashable:
+    """A call with a request that the first provider finds too long."""
+    config = RouterConfig(default_provider="a", context_window_fallbacks=value)
+    providers = {"a": ScriptedProvider([failure("context_length")]), "b": ScriptedProvider(["fine"])}
+    async with LLMGateway(config, providers).open() as gateway:
+        return await call(gateway)
+
+
 async def opened(root: Path, **settings: Any) -> Hashable:
     """Whether a provider with these settings can be opened."""
     it = ProviderConfig(base_url="https://127.0.0.1:1/v1", model="m", **settings)

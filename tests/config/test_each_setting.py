@@ -199,6 +199,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.breaker_reset_s": Seen(
         1.0, 100.0, parts.retried("breaker_reset_s", calls=3, pause_s=10.0, max_retries=0, breaker_failures=1)
     ),
+    "router.context_window_fallbacks": Seen({}, {"a": ("b",)}, parts.too_long),
     "router.prices.*.input_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "input_per_million")),
     "router.prices.*.output_per_million": Seen(1.0, 2.0, with_settings(parts.cost, "output_per_million")),
     "router.prices.*.cached_per_million": Seen(1.0, None, with_settings(parts.cost, "cached_per_million")),

@@ -18,6 +18,53 @@ from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
 from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
 
+# --- requests that are too long -----------------------------------------------------------------------------------------
+
+
+def gateway_with_longer(longer: dict[str, tuple[str, ...]], **providers: ScriptedProvider) -> LLMGateway:
+    config = RouterConfig(default_provider="a", fallbacks={"a": ("b",)}, context_window_fallbacks=longer)
+    return LLMGateway(config, providers)
+
+
+async def test_a_request_that_is_too_long_goes_at_once_to_the_providers_named_for_it() -> None:
+    """And through their own list, each once; the fallback of other failures is not asked."""
+    too_long = [failure("context_length", status=400)]
+    providers = {
+        "a": ScriptedProvider(too_long),
+        "b": ScriptedProvider(["from b"]),
+        "c": ScriptedProvider(too_long),
+        "d": ScriptedProvider(["from d"]),
+    }
+    told = Told()
+    async with gateway_with_longer({"a": ("c",), "c": ("a", "d")}, **providers).open() as gateway:
+        response = await gateway.complete(ask(), on_attempt=told)
+        assert [provider_id for provider_id, _ in gateway.candidates(ask())] == ["a", "b", "c", "d"], "spending counts them"
+    assert (response.text, response.route_reason) == ("from d", "fallback")
+    assert [(each.state, each.provider_id) for each in told.attempts] == [
+        ("started", "a"),
+        ("failed", "a"),
+        ("started", "c"),
+        ("failed", "c"),
+        ("started", "d"),
+    ]
+
+
+async def test_a_request_that_is_too_long_fails_where_no_provider_is_named_for_it() -> None:
+    b = ScriptedProvider(["from b"])
+    async with gateway_with_longer({}, a=ScriptedProvider([failure("context_length", status=400)]), b=b).open() as gateway:
+        with pytest.raises(ProviderError) as caught:
+            await gateway.complete(ask(), on_attempt=Told())
+    assert (caught.value.reason, caught.value.provider_id, b.requests) == ("context_length", "a", [])
+
+
+async def test_other_failures_do_not_go_to_the_providers_for_long_requests() -> None:
+    c = ScriptedProvider(["from c"])
+    providers = {"a": ScriptedProvider([failure("out_of_credit")]), "b": ScriptedProvider(["from b"]), "c": c}
+    async with gateway_with_longer({"a": ("c",)}, **providers).open() as gateway:
+        assert (await gateway.complete(ask(), on_attempt=Told())).text == "from b"
+    assert c.requests == []
+
+
 # --- breaker ------------------------------------------------------------------------------------------------------------
 
 

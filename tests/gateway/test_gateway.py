@@ -91,7 +91,7 @@ async def test_an_attempt_that_cannot_be_recorded_is_not_made() -> None:
 # --- retries ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", sorted(RETRYABLE_REASONS))
+@pytest.mark.parametrize("reason", sorted(RETRYABLE_REASONS - {"out_of_credit"}))
 async def test_what_a_retry_can_mend_is_retried(reason: ProviderReason) -> None:
     async with gateway_of(a=[failure(reason), "fine"]).open() as gateway:
         response = await gateway.complete(ask(), on_attempt=Told())

@@ -162,6 +162,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.domain_tag_routes.*.provider_id": Policy("ADMIN", "scripted", "LLM_CALL", "route"),
     "router.domain_tag_routes.*.model_id": Policy("ADMIN", "spare-9", "LLM_CALL", "route"),
     "router.fallbacks": Policy("ADMIN", {}, "LLM_CALL", "route"),
+    "router.context_window_fallbacks": "decides in sessions whose requests were too long: tests/replay/test_changed_sources.py",
     "router.prices.*.input_per_million": "what `kitchener gateway what-if` sums up, and what `[spending]` limits",
     "router.prices.*.output_per_million": "the same",
     "router.prices.*.cached_per_million": "the same",

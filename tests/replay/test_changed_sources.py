@@ -9,7 +9,7 @@ from kitchener import open_runtime, tool
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.replaying import ReplayReport, SourceChange, read_prompts, replay_session
-from tests.gateway.fake_server import completion, fake_server
+from tests.gateway.fake_server import Answer, completion, fake_server
 from tests.replay.recording import TOOLS, record
 
 
@@ -81,6 +81,26 @@ async def test_changed_fields_of_a_provider_are_named_where_a_replay_diverges(tm
     (change,) = report.changes
     assert change.name == "request fields of provider it"
     assert '-  "top_k": 20' in change.diff
+
+
+async def test_a_route_to_a_longer_context_is_replayed_and_its_loss_is_told(tmp_path: Path) -> None:
+    """A request that was too long went elsewhere by the settings, which decide."""
+    too_long = Answer(b'{"error": {"message": "too long", "code": "context_length_exceeded"}}', 400)
+    async with fake_server(too_long) as short, fake_server(completion("Hello.")) as long:
+        urls = {"short": short.url, "long": long.url}
+
+        def settings(longer: dict[str, tuple[str, ...]]) -> RuntimeConfig:
+            providers = {name: ProviderConfig(base_url=url, model="m") for name, url in urls.items()}
+            router = RouterConfig(default_provider="short", providers=providers, context_window_fallbacks=longer)
+            return RuntimeConfig(plane_root=str(tmp_path), router=router, agents={"ADMIN": HO2Config(classify="rules")})
+
+        async with open_runtime(settings({"short": ("long",)})) as runtime:
+            turn = await runtime.supervisor("ADMIN").handle_turn("hello")
+    assert (turn.response, len(short.hits), len(long.hits)) == ("Hello.", 1, 1)
+    assert (await replay_session(turn.session_id, config=settings({"short": ("long",)}))).is_identical
+    report = await replay_session(turn.session_id, config=settings({}))
+    assert report.divergence is not None
+    assert (report.divergence.entry_type, report.divergence.field) == ("LLM_CALL", "route")
 
 
 async def test_a_changed_tool_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.config import ProviderConfig, RouterConfig, ServeConfig
 from kitchener.gateway.providers.trace_headers import trace_lines
 from kitchener.serve.application import open_server
-from kitchener.telemetry import OpenTelemetry
+from kitchener.telemetry import OpenTelemetry, names
 from kitchener.telemetry.port import Telemetry
 from tests.gateway.fake_server import FakeServer, completion, error, events, fake_server
 from tests.serve.requests import COMPLETIONS, Asked, chat_body, run_request
@@ -48,6 +48,20 @@ async def test_each_attempt_names_its_own_span_in_the_trace_of_the_turn(tmp_path
     assert [each["traceparent"][:-2] for each in hits] == [f"00-{format_trace_id(trace_id)}-{each}-" for each in attempts]
     assert all(int(each["traceparent"][-2:], 16) & 1 for each in hits)  # it is sampled
     assert not any("tracestate" in each for each in hits)
+
+
+async def test_a_span_has_the_temperature_of_the_provider_and_no_header_of_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESK_KEY", "sk-desk-0123456789")
+    watch = Watch()
+    headers = {"api-key": "env:DESK_KEY"}
+    (hit,) = await sent(tmp_path, watch.telemetry, completion("Hi."), temperature=0.6, headers=headers)
+    (span,) = watch.named("chat m")
+    assert hit["api-key"] == "sk-desk-0123456789"
+    assert span.attributes is not None
+    assert span.attributes[names.REQUEST_TEMPERATURE] == 0.6
+    assert "sk-desk" not in span.to_json()
 
 
 async def test_streams_of_sessions_at_the_same_time_name_each_their_own(tmp_path: Path) -> None:

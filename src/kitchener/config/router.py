@@ -172,6 +172,9 @@ class RouterConfig(Settings):
     `classification`, `synthesis`, `verification`, `consolidation` or `tool`."""
     fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     """Providers to ask in order after one has used up its retries. A caller's error never falls back."""
+    context_window_fallbacks: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    """Providers to ask in order for a request that is longer than the context of the first one. Without them, such a request
+    fails."""
     prices: dict[Name, ModelPrice] = Field(default_factory=dict)
     """Prices of models by the name under which they are asked for, or by `<provider>/<model>` where a model has another price
     at one provider. They decide only what `[spending]` limits. The built-in model is free."""
@@ -207,7 +210,8 @@ class RouterConfig(Settings):
         yield "default_provider", self.default_provider
         for tag, route in self.domain_tag_routes.items():
             yield dotted_key(("domain_tag_routes", tag, "provider_id")), route.provider_id
-        for provider_id, others in self.fallbacks.items():
-            yield dotted_key(("fallbacks", provider_id)), provider_id
-            for number, other in enumerate(others):
-                yield dotted_key(("fallbacks", provider_id, number)), other
+        for key, lists in (("fallbacks", self.fallbacks), ("context_window_fallbacks", self.context_window_fallbacks)):
+            for provider_id, others in lists.items():
+                yield dotted_key((key, provider_id)), provider_id
+                for number, other in enumerate(others):
+                    yield dotted_key((key, provider_id, number)), other

@@ -297,7 +297,8 @@ def meant_key(key: str, table: type[BaseModel] | None, whole: type[BaseModel]) -
     if (place := next((where for where, each in _tables(whole) if name in each.model_fields), None)) is not None:
         return f"unknown key; {name!r} is a setting of {place}"
     closest = difflib.get_close_matches(folded, known, n=1, cutoff=0.0)
-    return f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
+    told = f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
+    return f"{told}; a field of requests goes to `extra_body`" if "extra_body" in known else told
 
 
 def _tables(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, type[BaseModel]]]:

@@ -127,7 +127,15 @@ class ToolError(KitchenerError):
 
 _Passing = Literal["rate_limited", "out_of_credit", "server_error", "connection", "timeout", "malformed", "empty"]
 _Lasting = Literal[
-    "refused", "authentication", "bad_request", "breaker_open", "forbidden", "exhausted", "not_recorded", "spending_limit"
+    "refused",
+    "authentication",
+    "bad_request",
+    "context_length",
+    "breaker_open",
+    "forbidden",
+    "exhausted",
+    "not_recorded",
+    "spending_limit",
 ]
 ProviderReason = Literal[_Passing, _Lasting]
 """Why a model call failed. Another attempt may help with the first seven only; `out_of_credit` at another provider only."""

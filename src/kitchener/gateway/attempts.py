@@ -130,6 +130,8 @@ class CallSettings:
     """The event loop's clock, seconds."""
     jitter: Callable[[], float]
     """Returns a new number in [0, 1)."""
+    longer: Callable[[str, PromptRequest], Sequence[PlannedAttempt]]
+    """Returns the planned attempts of a request that is longer than the context of a provider."""
     refuse: Callable[[str, Callable[[], Exception], Callable[["Attempts"], bool]], None]
     """Ends the wait of the calls in the lane of a provider with an error, if the last argument returns True of them."""
 
@@ -368,6 +370,10 @@ class Attempts:
                 self.output_begun,
             )
         )
+        if error.reason == "context_length" and not is_late and self._goes_to_longer():
+            target.failures_of(self._way.model_name, error.reason).retries += 1
+            self._take_next()
+            return
         if is_late or not error.is_retryable or (self.output_begun and not self._request.restart_streams):
             raise self._give_up(error, is_reported=True) from error
         pause_s = self._pause_before_retry(error)
@@ -397,6 +403,14 @@ class Attempts:
         if not has_tries or self.target.breaker.is_open(now) or now + pause_s >= self._request.deadline:
             return None
         return pause_s
+
+    def _goes_to_longer(self) -> bool:
+        """Replaces what is left of the plan by the providers with a longer context. Returns whether there are any."""
+        asked = self._ways[: self._next]
+        known = {each.target.provider_id for each in asked}
+        longer = self._rules.longer(self.target.provider_id, self._request)
+        self._ways = [*asked, *(each for each in longer if each.target.provider_id not in known)]
+        return self.has_fallback()
 
     def has_fallback(self) -> bool:
         """Whether the call has a further provider to go to."""

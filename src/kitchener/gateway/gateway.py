@@ -30,7 +30,7 @@ from kitchener.gateway.provider_faults import check_response, checked_failure, c
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
-from kitchener.gateway.routing import check_router, plan_route
+from kitchener.gateway.routing import check_router, plan_longer, plan_route
 from kitchener.gateway.traits import traits_of
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.fair_queue import LaneStatistics
@@ -106,8 +106,11 @@ class LLMGateway:
             now=now,
         )
         self._rules = CallSettings(
-            targets, config.allow_model_calls, now, jitter or random.Random().random, self._mailbox.refuse
+            targets, config.allow_model_calls, now, jitter or random.Random().random, self._longer, self._mailbox.refuse
         )
+        self._longer_ways = {
+            each: tuple([PlannedAttempt.of(candidate, targets) for candidate in plan_longer(each, routed)]) for each in targets
+        }
 
         @lru_cache(_REMEMBERED_PLANS)
         def plan(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...]) -> tuple[PlannedAttempt, ...]:
@@ -123,7 +126,14 @@ class LLMGateway:
     def candidates(self, request: PromptRequest) -> list[tuple[str, str]]:
         """The providers that a request may go to, in order, each with the name of the model that it is asked for."""
         ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        return [(way.target.provider_id, way.model_name) for way in ways]
+        found = dict.fromkeys((way.target.provider_id, way.model_name) for way in ways)
+        waiting = list(found)
+        while waiting:
+            longer = self._longer_ways[waiting.pop(0)[0]]
+            new = [each for way in longer if (each := (way.target.provider_id, way.model_name)) not in found]
+            found |= dict.fromkeys(new)
+            waiting += new
+        return list(found)
 
     def _ways(self, request: PromptRequest) -> Sequence[PlannedAttempt]:
         """The planned attempts of a request at the providers that take all of its content.
@@ -137,12 +147,15 @@ class LLMGateway:
                 break
         else:
             return ways
-        brought = {each.stored.media_type for message in request.messages for each in message.parts}
-        able = [way for way in ways if all(accepts(way.target.media_types, each) for each in brought)]
+        able = _able(request, ways)
         if not able:
+            brought = {each.stored.media_type for message in request.messages for each in message.parts}
             takes = f"the request has {', '.join(sorted(brought))}, which no provider of its route takes"
             raise ProviderError(ways[0].target.provider_id, "bad_request", takes)
         return able
+
+    def _longer(self, provider_id: str, request: PromptRequest) -> Sequence[PlannedAttempt]:
+        return _able(request, self._longer_ways[provider_id])
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
@@ -293,6 +306,12 @@ class LLMGateway:
             finally:
                 del failure  # as in `complete`
         return attempts.answered(response)
+
+
+def _able(request: PromptRequest, ways: Sequence[PlannedAttempt]) -> list[PlannedAttempt]:
+    """The planned attempts at providers that take all images and files of a request."""
+    brought = {each.stored.media_type for message in request.messages for each in message.parts}
+    return [way for way in ways if all(accepts(way.target.media_types, each) for each in brought)]
 
 
 def _media_types(config: ProviderConfig, provider: Provider) -> tuple[str, ...]:

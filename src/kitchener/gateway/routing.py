@@ -5,7 +5,7 @@ It knows only names, no provider objects, retries or limits. The gateway tries t
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kitchener.config import (
@@ -97,6 +97,12 @@ def plan_route(provider_id: str | None, model_id: str | None, domain_tags: tuple
     return RoutePlan((first, *fallbacks))
 
 
+def plan_longer(provider_id: str, config: RouterConfig) -> tuple[Candidate, ...]:
+    """Returns the providers to try for a request that is longer than the context of this one, in order."""
+    others = config.context_window_fallbacks.get(provider_id, ())
+    return tuple(Candidate(each, _own_model(each, config), "fallback") for each in others)
+
+
 def _first(provider_id: str | None, model_id: str | None, domain_tags: tuple[str, ...], config: RouterConfig) -> Candidate:
     if provider_id is not None:
         if provider_id not in config.providers:
@@ -135,17 +141,18 @@ def check_router(
         if provider_id not in known:
             expected = f"no such provider; there are: {described_names(known)}"
             raise ConfigError(source, f"{dotted_key(at)}.{key}" if at else key, described_name(provider_id), expected)
-    _check_fallbacks(config, source, at)
+    for key, lists in (("fallbacks", config.fallbacks), ("context_window_fallbacks", config.context_window_fallbacks)):
+        _check_fallbacks(lists, source, (*at, key))
     for provider_id, provider in config.providers.items():
         if provider_id not in given:
             _check_provider(provider, source, (*at, "providers", provider_id))
     _check_models(config, given, source, at)
 
 
-def _check_fallbacks(config: RouterConfig, source: str, at: SettingPath) -> None:
-    for provider_id, others in config.fallbacks.items():
+def _check_fallbacks(lists: Mapping[str, tuple[str, ...]], source: str, at: SettingPath) -> None:
+    for provider_id, others in lists.items():
         for number, other in enumerate(others):
-            key = dotted_key((*at, "fallbacks", provider_id, number))
+            key = dotted_key((*at, provider_id, number))
             if other == provider_id:
                 raise ConfigError(source, key, described_name(other), "a provider cannot be its own fallback")
             if other in others[:number]:
@@ -175,7 +182,8 @@ def _check_models(config: RouterConfig, given: Collection[str], source: str, at:
     """Checks that each route to an OpenAI-compatible provider has a model. Otherwise its first request would fail."""
     ways: list[tuple[SettingPath, str, str | None]] = [(("default_provider",), config.default_provider, config.default_model)]
     ways += [(("domain_tag_routes", tag), by.provider_id, by.model_id) for tag, by in config.domain_tag_routes.items()]
-    ways += [(("fallbacks", first), other, None) for first, others in config.fallbacks.items() for other in others]
+    for key, lists in (("fallbacks", config.fallbacks), ("context_window_fallbacks", config.context_window_fallbacks)):
+        ways += [((key, first), other, None) for first, others in lists.items() for other in others]
     for way, provider_id, model_id in ways:
         provider = config.providers.get(provider_id)
         if provider is None or provider_id in given or provider.kind != "openai_compatible":

@@ -111,8 +111,8 @@ class RecordedGateway:
         as_planned = request if is_tagged(self._tape, request.wo_id) else request._replace(domain_tags=())
         if (found := self._routes.difference(as_planned, [attempt for _, attempt in attempts])) is not None:
             self._tape.diverge("route", *found, self._about(request), payload=found[0], now=found[1])
-        if response is not None:
-            self._check_fields(request, response.provider_id)
+        if response is not None and (fields := self._routes.changed_fields(self._tape.configuration, response.provider_id)):
+            self._tape.diverge("request_fields", *fields, self._about(request), payload=fields[0], now=fields[1])
         failed = {attempt.attempt for _, attempt in attempts if attempt.state == "failed"}
         for entry, attempt in attempts:
             if entry.entry_type == events.ATTEMPT_STARTED and (response is not None or attempt.attempt in failed):
@@ -128,16 +128,6 @@ class RecordedGateway:
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
         """The recorded answer as a stream of one item, because nobody watches a replay."""
         yield await self.complete(request, on_attempt=on_attempt)
-
-    def _check_fields(self, request: PromptRequest, provider_id: str) -> None:
-        """Ends the replay if the settings of the provider that answered now add other fields to the request."""
-        turn = self._tape.turn
-        recorded = self._tape.configurations.get(turn.start.get("config_hash", "")) if turn is not None else None
-        if recorded is None:
-            return
-        then, now = recorded.request_fields.get(provider_id, {}), self._routes.request_fields(provider_id)
-        if now is not None and now != then:
-            self._tape.diverge("request_fields", then, now, self._about(request), payload=then, now=now)
 
     async def _answer(self, request: PromptRequest) -> PromptResponse:
         try:

@@ -274,6 +274,11 @@ class Tape:
                 about = (entry.entry_type, entry.entity_id, entry.entry_id)
                 self.diverge("entry", f"{entry.entry_type} {entry.entity_id}", None, about, payload=entry.payload, now={})
 
+    @property
+    def configuration(self) -> RecordedSources | None:
+        """The sources of the turn that runs; None: they cannot be read, or no turn runs."""
+        return self.configurations.get(self.turn.start.get("config_hash", "")) if self.turn is not None else None
+
     def diverge(
         self,
         path: str,

@@ -13,7 +13,7 @@ from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig
 from kitchener.config.router import price_of
 from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
-from kitchener.gateway.routing import Candidate, plan_route
+from kitchener.gateway.routing import Candidate, plan_longer, plan_route
 from kitchener.records.entries import UsageMapping
 from kitchener.records.prompt import RULES_PROVIDER
 from kitchener.records.work_order import TYPE_TAGS
@@ -200,15 +200,20 @@ class Reroute:
         except ProviderError as error:
             return RouteChoice(error.provider_id, now.model_id or error.provider_id, "explicit", "failed", error.reason)
         passed_over, has_ended = self._taken_as_given(call)
-        for candidate in plan:
+        left, asked = list(plan), set[str]()
+        while left:
+            candidate = left.pop(0)
+            asked.add(candidate.provider_id)
             found = self._named(candidate)
             if not self._other.allow_model_calls and candidate.provider_id not in self._free_now:
                 return found._replace(failure="forbidden")
             if candidate.provider_id in passed_over:
                 found = found._replace(failure="breaker_open")
                 continue
-            found = self._asked(call, found, has_fallback=candidate is not plan[-1])
-            if found.state != "failed" or found.failure not in RETRYABLE_REASONS:
+            found = self._asked(call, found, has_fallback=bool(left))
+            if found.failure == "context_length":
+                left = [each for each in plan_longer(candidate.provider_id, self._other) if each.provider_id not in asked]
+            elif found.state != "failed" or found.failure not in RETRYABLE_REASONS:
                 return found
             if has_ended and candidate.provider_id == call.tries[-1].provider_id:
                 return found

@@ -149,6 +149,8 @@ def _type_name(annotation: Any) -> str:
         return _type_name(inner[0])
     if origin in (Union, UnionType):
         return _type_name(next(each for each in inner if each is not type(None)))
+    if annotation is Any:
+        return "any value"
     if issubclass(annotation, Settings):
         return f"{{{', '.join(annotation.model_fields)}}}"
     return {str: "text", int: "whole number", float: "number", bool: "true | false"}[annotation]

@@ -103,7 +103,7 @@ def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:
     yield f"  contract    {request.contract_id}, prompt pack {request.prompt_pack_version}"
     yield f"  asked       {asked_words(prompt)}"
     if prompt.request_fields:
-        yield f"  fields      {canonical_bytes(prompt.request_fields).decode()}, from the provider's settings"
+        yield f"  fields      {fields_words(prompt)}"
     yield f"  hash        {prompt.request_hash}, {hash_verdict(prompt)}"
     yield f"  tokens      {prompt.tokens:,} estimated{usage_words(prompt.usage)}"
     for line in table_lines(("tokens", "part"), [{"tokens": each.tokens, "part": each.name} for each in prompt.parts]):
@@ -119,6 +119,11 @@ def asked_words(prompt: RecordedPrompt) -> str:
     if prompt.answer["provider_id"] == RULES_PROVIDER:
         return "the built-in rules; no model saw this"
     return f"{prompt.answer['model_id']} of {prompt.answer['provider_id']}, {limits}"
+
+
+def fields_words(prompt: RecordedPrompt) -> str:
+    """The fields that the settings of the provider added to a request."""
+    return f"{canonical_bytes(prompt.request_fields).decode()}, from the provider's settings"
 
 
 def temperature_of(prompt: RecordedPrompt) -> float:

@@ -22,8 +22,8 @@ _REASON_OF_CODE: Final[dict[str, ProviderReason]] = {
     "billing_hard_limit_reached": "out_of_credit",
     "billing_not_active": "out_of_credit",
     "content_filter": "refused",
-    "context_length_exceeded": "bad_request",
-    "exceed_context_size_error": "bad_request",
+    "context_length_exceeded": "context_length",
+    "exceed_context_size_error": "context_length",
     "exceeded_current_quota_error": "out_of_credit",
     "insufficient_quota": "out_of_credit",
     "insufficient_user_quota": "out_of_credit",
@@ -34,6 +34,8 @@ _REASON_OF_CODE: Final[dict[str, ProviderReason]] = {
 longer than the model's context (llama.cpp answers 500), Groq's checks of what the model wrote, and accounts without money, for
 which OpenAI, Moonshot and One API answer 429 or 403."""
 
+_TOO_LONG: Final = re.compile(r"maximum context length|(?:prompt|request|input).{0,80}exceeds?.{0,40}\bcontext", re.IGNORECASE)
+"""What servers such as vLLM say of a request that is longer than the context, without a code for it."""
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
@@ -48,6 +50,8 @@ def reason_of(status: int, body: object) -> ProviderReason:
             if isinstance(code := error.get(name), str) and (known := _REASON_OF_CODE.get(code)) is not None:
                 return known
     known_status = _REASON_OF_STATUS.get(status)
+    if known_status is None and status < 500 and _TOO_LONG.search(told_by(status, body)):
+        return "context_length"
     return known_status if known_status is not None else "server_error" if status >= 500 else "bad_request"
 
 

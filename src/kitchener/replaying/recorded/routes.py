@@ -1,17 +1,21 @@
 """Compares the routes of recorded calls with the routes that the current settings give. Pure.
 
-Only the route is a decision: the provider and model of a request, and their fallbacks. Failed attempts, and providers that
-were skipped because their circuit was open, are copied from the record.
+A route is the provider and model of a request, and their fallbacks. The fields that a provider's settings add are compared as
+well, because they shape the answer. Failed attempts, and providers that were skipped because their circuit was open, are copied
+from the record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.gateway.routing import Candidate, plan_route
+from kitchener.gateway.routing import Candidate, plan_longer, plan_route
 from kitchener.records.prompt import RULES_PROVIDER, Attempt, PromptRequest
+from kitchener.replaying.recorded.sources import RecordedSources
 
 RouteDifference = tuple[dict[str, object], dict[str, object]]
 """The recorded provider and model of an attempt, and the present ones."""
+FieldsDifference = tuple[Mapping[str, object], Mapping[str, object]]
+"""The fields that a provider's settings added to a request, and those that they add now."""
 
 
 class Routes:
@@ -29,6 +33,8 @@ class Routes:
     def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:
         """The first attempt that would go elsewhere now; None: there is none."""
         candidates = list(plan_route(request.provider_id, request.model_id, request.domain_tags, self._router).candidates)
+        for each in candidates:
+            candidates += [other for other in plan_longer(each.provider_id, self._router) if other not in candidates]
         for attempt in attempts:
             left = list(candidates)
             while left and not _is_same(left[0], attempt):
@@ -39,10 +45,17 @@ class Routes:
             candidates = left
         return None
 
-    def request_fields(self, provider_id: str) -> Mapping[str, object] | None:
-        """The fields that the settings of a provider add to its requests now; None: they are not compared."""
+    def changed_fields(self, recorded: RecordedSources | None, provider_id: str) -> FieldsDifference | None:
+        """The fields that the settings of a provider added to its requests, and those that they add now; None: the same.
+
+        Args:
+            recorded: the sources of the turn; None: they are not on record
+            provider_id: the provider
+        """
         provider = self._router.providers.get(provider_id)
-        return provider.request_fields if provider is not None else {}
+        now = provider.request_fields if provider is not None else {}
+        then = recorded.request_fields.get(provider_id, {}) if recorded is not None else now
+        return (then, now) if then != now else None
 
 
 class AnyRoute(Routes):
@@ -55,7 +68,7 @@ class AnyRoute(Routes):
         """None."""
         return None
 
-    def request_fields(self, provider_id: str) -> Mapping[str, object] | None:
+    def changed_fields(self, recorded: RecordedSources | None, provider_id: str) -> FieldsDifference | None:
         """None."""
         return None
 

@@ -424,12 +424,12 @@ STREAMED_ERRORS: Final[dict[str, tuple[Answer, ProviderReason, str]]] = {
     "Ollama": (sse('data: {"error":"model runner has stopped"}'), "server_error", "HTTP 500: model runner has stopped"),
     "llama.cpp of before, in a field of its own": (
         sse('error: {"code":400,"message":"the request exceeds the context","type":"invalid_request_error"}', "data: [DONE]"),
-        "bad_request",
+        "context_length",
         "HTTP 400: the request exceeds the context",
     ),
     "llama.cpp": (
         sse('data: {"error":{"code":500,"message":"too long","type":"exceed_context_size_error","n_ctx":4096}}'),
-        "bad_request",
+        "context_length",
         "HTTP 500: too long",
     ),
     "vLLM": (
@@ -464,8 +464,8 @@ async def test_an_answer_that_broke_off_is_no_answer() -> None:
             "malformed",
             "call failed",
         ),
-        (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}, "bad_request", "too long"),
-        (500, {"error": {"message": "too long", "type": "exceed_context_size_error"}}, "bad_request", "too long"),
+        (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}, "context_length", "too long"),
+        (500, {"error": {"message": "too long", "type": "exceed_context_size_error"}}, "context_length", "too long"),
         (
             400,
             [{"error": {"code": 400, "message": "no such field", "status": "INVALID_ARGUMENT"}}],
@@ -473,9 +473,15 @@ async def test_an_answer_that_broke_off_is_no_answer() -> None:
             "no such field",
         ),
         (400, {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}, "bad_request", "too long"),
+        (
+            400,
+            {"object": "error", "message": "This model's maximum context length is 8 tokens.", "code": 400},
+            "context_length",
+            "This model's maximum context length is 8 tokens.",
+        ),
         (404, {"error": "model 'm' not found"}, "bad_request", "model 'm' not found"),
     ],
-    ids=["Azure", "Groq", "OpenAI", "llama.cpp", "Google", "vLLM", "Ollama"],
+    ids=["Azure", "Groq", "OpenAI", "llama.cpp", "Google", "vLLM", "vLLM, too long", "Ollama"],
 )
 @pytest.mark.parametrize("streams", [False, True])
 async def test_an_error_answer_is_told_as_each_server_writes_it(

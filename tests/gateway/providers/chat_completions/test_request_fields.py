@@ -114,6 +114,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning_effort": "High!"}, "reasoning_effort", "match pattern"),
     ({"extra_headers": {}}, "extra_headers", "it is called 'headers' here"),
     ({"stop_sequences": []}, "stop_sequences", "it is called 'stop' here"),
+    ({"top_k": 5}, "top_k", "a field of requests goes to `extra_body`"),
     ({"max_tokens": 5}, "max_tokens", "'max_tokens' is a setting of [agents.<name>]"),
     ({"headers": {"Content-Type": "text/plain"}}, "headers", "cannot have 'Content-Type': Kitchener's HTTP client writes it"),
     ({"headers": {"traceparent": "x"}}, "headers", "set `send_traceparent`"),

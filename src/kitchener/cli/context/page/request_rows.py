@@ -11,6 +11,7 @@ from kitchener.cli.context.page.shapes import Bar, FoldedText, bar_of, folded
 from kitchener.cli.context.shown_requests import (
     as_readable,
     asked_words,
+    fields_words,
     hash_verdict,
     message_lines,
     message_title,
@@ -82,6 +83,7 @@ def _row(number: int, prompt: RecordedPrompt, known: dict[tuple[str, str], Piece
     facts = (
         ("contract", f"{request.contract_id}, prompt pack {request.prompt_pack_version}"),
         ("asked", asked_words(prompt)),
+        *([("fields", fields_words(prompt))] if prompt.request_fields else ()),
         ("hash", f"{prompt.request_hash}, {hash_verdict(prompt)}"),
         ("tokens", f"{prompt.tokens:,} estimated{usage_words(prompt.usage)}"),
     )
