@@ -152,7 +152,7 @@ ENDLESS: Mapping[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("is_async", "anyio_backend"), [(True, "asyncio"), (False, "trio")])
 @pytest.mark.parametrize("what", ENDLESS)
 async def test_a_result_without_end_is_an_error_for_the_model(tmp_path: Path, what: str, *, is_async: bool) -> None:
     """Regression: making its JSON held the whole process, also from a thread, until its memory was used up."""

@@ -118,7 +118,10 @@ async def test_a_server_that_has_forgotten_its_question_is_told_as_such(tmp_path
     assert not (folder / "answers").exists()
 
 
-@pytest.mark.parametrize(("kind", "told"), [("keeps", "removed a.txt"), ("forgets", "no longer takes the answer")])
+@pytest.mark.parametrize(
+    ("kind", "told", "anyio_backend"),
+    [("keeps", "removed a.txt", "asyncio"), ("forgets", "no longer takes the answer", "trio")],
+)
 async def test_a_server_of_the_library_takes_the_answer_in_another_process_if_its_key_lasts(
     tmp_path: Path, kind: str, told: str
 ) -> None:

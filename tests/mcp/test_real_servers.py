@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pytest
+
 from kitchener.config import McpServerConfig
 from kitchener.replaying import replay_session
 from tests.mcp.servers import open_desk, settings_of
@@ -52,6 +54,7 @@ def repository(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # how a server is spoken to, the other tests show on both event loops
 async def test_time_git_and_fetch_answer_in_one_turn_that_replays_identical(tmp_path: Path) -> None:
     folder = repository(tmp_path / "work")
     with page() as url:

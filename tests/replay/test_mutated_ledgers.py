@@ -279,11 +279,13 @@ async def test_forged_field_of_a_consolidation_is_told_by_replay(recorded_root: 
                 tape = await replays.consolidation_tape(session_id)
                 turns = [each for each in tape.consolidations if each.is_replayable]
                 for entry in (each for turn in turns for known in turn.entries.values() for each in known):
-                    for path in fields_of(entry.payload):
+                    new = [path for path in fields_of(entry.payload) if (entry.entry_type, ".".join(path)) not in tried]
+                    if new:
+                        assert not await told_of_learning(replays, tape, (entry, ()), monkeypatch, signer)
+                    for path in new:
                         field = entry.entry_type, ".".join(path)
                         if field not in tried:
                             tried.add(field)
-                            assert not await told_of_learning(replays, tape, (entry, ()), monkeypatch, signer)
                             if not await told_of_learning(replays, tape, (entry, path), monkeypatch, signer):
                                 missed[field] = f"{session_id} {entry.entry_id}"
     assert sorted(missed.keys() ^ GIVEN_IN_LEARNING.keys()) == []

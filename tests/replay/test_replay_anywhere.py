@@ -36,6 +36,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 ROOT: Final = Path(__file__).parents[2]
 BACKENDS: Final = ("asyncio", "trio")
+OTHER_LOOP: Final = pytest.mark.parametrize(("ran_on", "anyio_backend"), [BACKENDS, BACKENDS[::-1]])
+"""What ran on one event loop is replayed on the other. The other tests of this folder record and replay on the same one."""
 GOLDEN: Final = sorted(golden_roots.FOLDER.glob("*.tar.xz"))
 OTHERS: Final = [each for each in os.environ.get("REPLAY_PYTHONS", "").split(os.pathsep) if each]
 DIALOGUES: Final = os.environ.get("REPLAY_DIALOGUES", "")
@@ -116,10 +118,10 @@ TURNS: Final = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ran_on", BACKENDS)
+@OTHER_LOOP
 @pytest.mark.parametrize("name", programs.TOOLS)
 async def test_programs_replay_on_both_loops(recorded: Mapping[str, Path], name: str, ran_on: str) -> None:
-    """Each example and the demonstration: recorded on either loop, replayed on either, its providers and tools not run."""
+    """Each example and the demonstration: recorded on either loop, replayed on the other, its providers and tools not run."""
     reports = await replayed_here(recorded[ran_on] / name / programs.SETTINGS, programs.TOOLS[name])
     assert count(reports) == TURNS[name]
 
@@ -146,18 +148,21 @@ def everything(recorded_root: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ran_on", BACKENDS)
+@OTHER_LOOP
 async def test_everything_replays_on_both_loops(everything: Mapping[str, Path], ran_on: str) -> None:
-    """All that may happen in sessions under six policies: see `corpus.py`."""
+    """All that may happen in sessions under six policies, recorded on either loop, replayed on the other: see `corpus.py`."""
     reports = await replayed_here(everything[ran_on] / corpus.SETTINGS.name)
     turns, learned = count(reports)
     skipped = sorted(reason for report in reports for reason in report.skipped.values())
     assert (turns > 130, learned > 15, skipped) == (True, True, ["aborted: cancelled", "aborted: timeout"])
 
 
-@pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
+@pytest.mark.parametrize(
+    ("archive", "anyio_backend"),
+    [pytest.param(each, BACKENDS[at % 2], id=each.name.removesuffix(".tar.xz")) for at, each in enumerate(GOLDEN)],
+)
 async def test_golden_ledgers_read_verify_and_replay(tmp_path: Path, archive: Path) -> None:
-    """A root of each release, on this Python and on both loops; nothing in it changes by that."""
+    """A root of each release, on this Python and on either loop in turn; nothing in it changes by that."""
     root = golden_roots.unpacked(archive, tmp_path)
     ledgers = {path: path.read_bytes() for path in sorted(root.rglob("*.jsonl"))}
     assert len(ledgers) >= 5

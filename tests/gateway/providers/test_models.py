@@ -5,6 +5,7 @@ One suite for both kinds: the adapter of our own, and the vendors' library, here
 
 import logging
 import re
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
@@ -229,6 +230,26 @@ async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> N
         with anyio.fail_after(10):
             await server.gone.wait()
     assert (failed.reason, len(server.hits)) == ("timeout", 1)
+
+
+@pytest.mark.parametrize(("scheme", "most"), [("http", 0), ("https", 1)])
+async def test_certificates_are_read_once_for_https_and_never_for_plain_http(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, most: int
+) -> None:
+    """Regression: each start read the system's, and once more for each proxy of the environment."""
+    config, readers = RouterConfig(providers={"it": provider(f"{scheme}://127.0.0.1:1/v1")}), set[int]()
+    async with build_providers(config):
+        pass  # what is imported for the first time may read them too
+    for name in ("load_verify_locations", "set_default_verify_paths"):
+        read = getattr(ssl.SSLContext, name)
+
+        def noted(context: ssl.SSLContext, *arguments: Any, read: Any = read, **options: Any) -> None:
+            readers.add(id(context))
+            read(context, *arguments, **options)
+
+        monkeypatch.setattr(ssl.SSLContext, name, noted)
+    async with build_providers(config):
+        assert len(readers) <= most
 
 
 async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:

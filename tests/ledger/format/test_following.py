@@ -67,7 +67,7 @@ def test_a_damaged_line_is_followed_as_far_as_alone_and_its_body_is_not_given_as
     data = ledger(2)
     whole = followed(data, (1_000,))
     ends = {"far": 0, "short": 0}
-    for _ in range(300):
+    for _ in range(120):
         at = random.randrange(len(data) // 3, len(data) // 2)
         damaged = data[:at] + bytes([data[at] ^ random.choice((1, 2, 0x20))]) + data[at + 1 :]
         if damaged.count(b"\n") != data.count(b"\n"):
@@ -81,4 +81,4 @@ def test_a_damaged_line_is_followed_as_far_as_alone_and_its_body_is_not_given_as
             assert bool(why) != (seq == whole[0])
             assert why or len(wrong) <= 1
         ends["short" if why else "far"] += 1
-    assert min(ends.values()) > 20
+    assert min(ends.values()) > 8

@@ -56,7 +56,11 @@ async def check(path: Path, acknowledged: list[int], config: LedgerConfig | None
 
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EINTR], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("error", "anyio_backend"),
+    [(errno.EIO, "asyncio"), (errno.EIO, "trio"), (errno.ENOSPC, "asyncio"), (errno.EINTR, "trio")],
+    ids=lambda value: errno.errorcode.get(value, value),
+)
 async def test_every_call_may_fail(tmp_path: Path, error: int, forever: bool, config: LedgerConfig) -> None:
     """A loop over the calls of opening, three commits and closing: each fails, and is told as what it is."""
     for at in range(1, 1_000):

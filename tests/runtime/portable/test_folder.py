@@ -52,8 +52,11 @@ def ledgers(root: Path) -> Iterator[Path]:
     yield from sorted(root.rglob("*.jsonl"))
 
 
-@pytest.mark.parametrize("memory", [{}, LEARNING], ids=["forgetful", "learning"])
-@pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
+@pytest.mark.parametrize(
+    ("mode", "memory"),
+    [*((each, LEARNING) for each in MODES), (MODES[0], {}), (MODES[-1], {})],
+    ids=["off", "shadow", "bridge", "classified", "off, forgetful", "classified, forgetful"],
+)
 async def test_an_imported_session_goes_on_and_replays_as_where_it_ran(
     tmp_path: Path, mode: dict[str, Any], memory: dict[str, Any]
 ) -> None:

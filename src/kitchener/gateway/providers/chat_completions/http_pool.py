@@ -20,6 +20,8 @@ from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
 
+from kitchener.gateway.providers.authorities import trust_nobody
+
 IDLE_S: Final = 90.0
 """How long a connection is kept for the next call, seconds."""
 MAX_UNREAD_BYTES: Final = 65_536
@@ -200,7 +202,8 @@ def _has_unread(protocol: ResponseHandler) -> bool:
 @asynccontextmanager
 async def open_own_connections(target: PoolTarget) -> AsyncIterator[OwnConnections]:
     """Opens connections of the running event loop for the block."""
-    context = ssl.create_default_context()
+    is_plain = all(URL(each).scheme == "http" for each in (target.url, target.proxy) if each is not None)
+    context = trust_nobody() if is_plain else ssl.create_default_context()
     if target.authorities is not None:
         context.load_verify_locations(cadata=target.authorities.decode("ascii"))
     # The gateway's lanes limit the calls.

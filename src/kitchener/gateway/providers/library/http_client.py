@@ -13,6 +13,7 @@ import httpx
 import httpx2
 
 from kitchener.config import ProviderConfig
+from kitchener.gateway.providers.authorities import trust_nobody
 from kitchener.gateway.providers.bodies import PIECES_AT_ONCE, BodyReader, UnusableAnswer
 from kitchener.gateway.providers.redaction import Redaction
 
@@ -115,12 +116,12 @@ def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, 
         encoding = response.headers.pop("Content-Encoding", "")
         response.stream = BoundedBody(body, encoding=encoding, status=response.status_code, max_bytes=config.max_response_bytes)
 
-    trusted: dict[str, Any] = {}
+    # One context, because a client would make its own for each proxy of the environment.
+    trusted = trust_nobody() if only is not None and only[0] == "http" else library.create_ssl_context()
     if authorities is not None:
-        trusted["verify"] = library.create_ssl_context()
-        trusted["verify"].load_verify_locations(cadata=authorities.decode("ascii"))
+        trusted.load_verify_locations(cadata=authorities.decode("ascii"))
     return {
-        **trusted,
+        "verify": trusted,
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill a cookie jar without limit
         "event_hooks": {"request": [prepare], "response": [bound]},
         "timeout": library.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
