@@ -55,18 +55,19 @@ class Sealer:
     def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]], *, seals: bool = True) -> None:
         self.keyring, self.seals = keyring, seals
         self._fields = sealed_fields
+        self.sealed_types = frozenset(sealed_fields if seals else ())
+        """The types of new entries that may have something to encrypt."""
         self._awaited = dict[str, None]()
         self._loading: _Load | None = None
 
     def missing_key(self, entry_type: str, payload: Mapping[str, object]) -> str | None:
         """The subject whose key must be loaded before this payload is sealed; None: sealing it does not block."""
-        fields = self._fields.get(entry_type)
-        if fields is None or not self.seals:
+        if entry_type not in self.sealed_types:
             return None
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str) or self.keyring.has(subject_id):
             return None
-        return None if all(payload.get(field) is None for field in fields) else subject_id
+        return None if all(payload.get(field) is None for field in self._fields[entry_type]) else subject_id
 
     async def load_key(self, subject_id: str) -> None:
         """Loads or creates a subject's key, in a worker thread.
@@ -111,11 +112,10 @@ class Sealer:
             SealingError: a field must be encrypted, but the payload has no `subject_id`
             EntryRefused: a value has no canonical form
         """
-        fields = self._fields.get(entry_type)
-        if fields is None or not self.seals:
+        if entry_type not in self.sealed_types:
             return payload
         sealed, key = payload, None
-        for field in fields:
+        for field in self._fields[entry_type]:
             value = payload.get(field)
             if value is None or (not value and value == []):
                 continue

@@ -218,12 +218,12 @@ class TurnRanking:
         ruleset: sets the limit of postings and the token budget of the context
     """
 
-    __slots__ = ("_among", "_is_shared", "_ruleset", "_taken", "_tokens", "_turns", "_words", "similar")
+    __slots__ = ("_among", "_is_shared", "_resting", "_ruleset", "_taken", "_tokens", "_turns", "_words", "similar")
 
     def __init__(self, ruleset: Ruleset) -> None:
         self._ruleset = ruleset
         self._turns: Sequence[Item] = ()
-        self._words = self._no_words()
+        self._words = self._resting = self._no_words()
         self._taken = self._tokens = self._among = 0
         self._is_shared = False
         self.similar: Similarity | None = None
@@ -253,7 +253,7 @@ class TurnRanking:
     def rest(self) -> None:
         """Releases the subject's index after a turn, so that it can be evicted. The next turn takes it again."""
         if self._is_shared:
-            self._words = self._no_words()
+            self._words = self._resting
 
     def _no_words(self) -> TurnWords:
         return words_under(self._ruleset)

@@ -222,8 +222,9 @@ class SessionManager:
         """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
         ref = await self._ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
         self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
-        if entry_type in CHANGES:
-            CHANGES[entry_type](self.state, payload, ref)
+        change = CHANGES.get(entry_type)
+        if change is not None:
+            change(self.state, payload, ref)
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref

@@ -242,15 +242,13 @@ def body_of(entry_type: str, entity_id: str, payload: Mapping[str, object], time
     if not isinstance(entry_type, str):
         raise EntryRefused("entry_type", f"{type(entry_type).__name__} is not text")
     try:
-        entity, kind = orjson.dumps(entity_id), orjson.dumps(entry_type)
+        head = orjson.dumps({"entity_id": entity_id, "entry_type": entry_type})
     except TypeError:  # one of the texts holds a lone surrogate
         canonical_bytes(entity_id, at="entity_id")
         canonical_bytes(entry_type, at="entry_type")
         raise
     # Joined, because bytes that the encoder returns keep its buffer of 4 KiB or more as long as they live.
-    return b"".join(
-        (b'{"entity_id":', entity, b',"entry_type":', kind, b',"payload":', data, b',"timestamp":"', timestamp.encode(), b'"}')
-    )
+    return b"".join((head[:-1], b',"payload":', data, b',"timestamp":"', timestamp.encode(), b'"}'))
 
 
 def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:
