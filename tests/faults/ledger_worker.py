@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio.lowlevel import current_token
 
 from kitchener.cli.app import invoke
 from kitchener.config import LedgerConfig
@@ -96,11 +97,12 @@ class Lagging(FileOps):
     def __init__(self) -> None:
         self.began, self.released = anyio.Event(), os.pipe()
         self.is_armed = False
+        self._loop = current_token()
 
     def sync(self, fd: int) -> None:
         if self.is_armed:
             self.is_armed = False
-            anyio.from_thread.run_sync(self.began.set)
+            anyio.from_thread.run_sync(self.began.set, token=self._loop)
             os.read(self.released[0], 1)
         super().sync(fd)
 

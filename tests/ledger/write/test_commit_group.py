@@ -268,6 +268,69 @@ async def test_a_round_that_nobody_waits_for_takes_the_next_caller_along(tmp_pat
         ledgers.leave_turn()
 
 
+async def test_a_round_that_gathers_during_another_starts_when_it_is_due(tmp_path: Path) -> None:
+    """At the end of the first, its caller has waited for less than its linger, and other turns go on without a commit."""
+    ops = HeldSync()
+    async with three(tmp_path, ops, linger_ms=1_000) as ledgers, anyio.create_task_group() as tasks:
+        await ledgers.ho2m.write(fact(1))
+        ops.holds = True
+        tasks.start_soon(ledgers.commit)
+        await ops.arrival()
+        for _ in range(20):
+            ledgers.enter_turn()
+        await ledgers.ho2m.write(fact(2))
+        tasks.start_soon(ledgers.commit)
+        await anyio.wait_all_tasks_blocked()
+        ops.holds = False
+        ops.released.release()
+        with anyio.fail_after(10):
+            while ledgers.ho2m.durable_position < 2:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_the_only_turn_has_one_round_with_what_it_requested(tmp_path: Path) -> None:
+    """Nobody can join its round, so it starts at once; the request of its start is part of it."""
+    ops, passed = HeldSync(), list[int]()
+    async with three(tmp_path, ops) as ledgers, anyio.create_task_group() as tasks:
+        ledgers.enter_turn()
+        await ledgers.ho2m.write(fact(1))
+        ledgers.request_commit()
+        await ledgers.ho2m.write(fact(2))
+        ops.holds = True
+
+        async def end_turn() -> None:
+            await ledgers.commit()
+            ledgers.leave_turn()
+
+        async def pass_by() -> None:
+            assert await anyio.to_thread.run_sync(lambda: ops.arrived.acquire(timeout=10))
+            passed.append(ledgers.ho2m.durable_position)
+            ops.holds = False
+            ops.released.release()
+
+        tasks.start_soon(end_turn)
+        tasks.start_soon(pass_by)
+    assert passed == [0]
+    assert [line.partition(b'"batch":')[2][:7] for line in (tmp_path / "ho2m.jsonl").read_bytes().splitlines()] == [
+        b"[1,1,2]",
+        b"[1,2,2]",
+    ]
+
+
+async def test_the_thread_that_writes_ends_with_its_ledgers(tmp_path: Path) -> None:
+    def writers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "ledger writer"}
+
+    before = writers()
+    async with three(tmp_path) as ledgers:
+        assert writers() == before, "nothing was written yet"
+        await ledgers.ho1m.write(fact(1))
+        await ledgers.commit()
+        (mine,) = writers() - before
+    await anyio.to_thread.run_sync(mine.join, 10)
+    assert not mine.is_alive()
+
+
 @in_stopped_time
 @pytest.mark.parametrize(("turns", "share_s"), [(1, 0), (10, 10), (500, 95)])
 async def test_a_caller_shortens_the_wait_of_a_requested_round_to_its_own(tmp_path: Path, turns: int, share_s: float) -> None:

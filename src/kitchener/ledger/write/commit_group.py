@@ -1,25 +1,27 @@
 """Turns commit requests of many callers into commit rounds: one write and one fsync per ledger, in a fixed order.
 
-A group holds the ledgers of one agent class. A round cuts all their queues at one moment. Then one call in a worker thread
+A group holds the ledgers of one agent class. A round cuts all their queues at one moment. Then the group's writer thread
 writes and syncs each ledger, the commit record last. A durable entry of the commit record thus refers only to durable
-entries. `docs/ledger.md` explains when a round starts.
+entries. The caller that makes a round complete starts it itself, and the thread wakes the event loop once, so a turn that runs
+alone pays for no task and no timer of its own. `docs/ledger.md` explains when a round starts.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from kitchener.cancellation import is_cancellation, is_scope_cancelled
+from kitchener.clock import loop_clock
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.lanes.durations import Durations
+from kitchener.lanes.wakeups import Wakeup, signals
 from kitchener.ledger.format.lines import StoredEntry
 from kitchener.ledger.write.storage import Storage
+from kitchener.ledger.write.writer_thread import WriterThread
 
 _CALLERS_OF_FULL_ROUND: Final = 128
 """Number of waiting callers at which a round starts, however many turns run."""
@@ -56,19 +58,26 @@ class GroupMember(Protocol):
 class _Round:
     """One commit round, from its first request until every waiting caller resumes."""
 
-    __slots__ = ("done", "failure", "full", "is_forced", "linger", "waiters")
+    __slots__ = ("due", "failure", "fault", "is_forced", "waiting")
 
     def __init__(self, due: float) -> None:
-        self.linger = anyio.CancelScope(deadline=due)
-        self.waiters = 0
+        self.due = due
+        """When it starts at the latest, on the event loop's clock."""
+        self.waiting: list[Wakeup] = []
+        """One of each caller, also of those who were cancelled."""
         self.is_forced = False
-        self.full = anyio.Event()
-        self.done = anyio.Event()
         self.failure: LedgerWriteError | None = None
+        """What its callers get; None: it has not failed."""
+        self.fault: BaseException | None = None
+        """An error of this program that nobody has raised yet."""
+
+
+_Cuts = list[tuple[GroupMember, list[StoredEntry]]]
+"""The entries that a round takes of each ledger, in the order in which they become durable."""
 
 
 class CommitGroup:
-    """Commits several ledgers together, in rounds.
+    """Commits several ledgers together, in rounds. Belongs to the event loop in which it is made.
 
     Args:
         members: the ledgers, in the order in which they become durable, the commit record last
@@ -85,21 +94,27 @@ class CommitGroup:
         self._running: _Round | None = None
         self._cut: dict[GroupMember, int] = {}
         self._has_task = False
+        self._alarm: anyio.CancelScope | None = None
         self._turns = 0
-        self._limiter = anyio.CapacityLimiter(1)
+        self._thread = WriterThread()
+        self._now, self._signal = loop_clock(), signals()
         self.rounds = Durations(_ROUND_BOUNDS)
         """How long the rounds took to write and sync, without the linger before; failed ones count too."""
 
     def host(self, tasks: TaskGroup) -> None:
-        """Allows rounds to run in this task group."""
+        """Allows rounds to wait in this task group for the time when they start."""
         self._hosts.append(tasks)
 
     async def leave(self, member: GroupMember, tasks: TaskGroup) -> None:
-        """Removes a ledger that has nothing left to commit; later rounds neither touch it nor run in its task group."""
+        """Removes a ledger that has nothing left to commit; later rounds neither touch it nor wait in its task group."""
         self._members.remove(member)
         self._hosts.remove(tasks)
+        if self._alarm is not None:
+            self._alarm.cancel()  # its task ends, or goes on in another task group
         if self._running is not None:
-            await self._running.done.wait()
+            await self._end_of(self._running)
+        if not self._members:
+            self._thread.stop()
 
     def enter_turn(self) -> None:
         """Counts a turn that begins; a round may wait for one more caller."""
@@ -108,8 +123,7 @@ class CommitGroup:
     def leave_turn(self) -> None:
         """Counts a turn that ends; a round stops waiting for it."""
         self._turns -= 1
-        if self._gathering is not None and self._is_full(self._gathering):
-            self._gathering.full.set()
+        self._start_if_ready()
 
     async def commit(self, *, force: bool = False) -> None:
         """Returns when everything written before is durable; the setting `durability` says what durable means.
@@ -132,22 +146,26 @@ class CommitGroup:
             current = self._gather() if self._is_behind() else self._running
             if current is None:
                 return
+        end = self._end_of(current)
         if current is self._gathering:
-            if current.waiters == 0:
-                current.linger.deadline = min(current.linger.deadline, self._due())
-            current.waiters += 1
+            if len(current.waiting) == 1:
+                current.due = min(current.due, self._due())
             if force:
                 current.is_forced = True
-            if self._is_full(current):
-                current.full.set()
-        await current.done.wait()
+            # Outside of turns nobody knows how many callers come in the same round of the event loop.
+            if self._running is None and self._is_full(current) and (self._turns or force):
+                self._start(current)
+            else:
+                self._watch(current)
+        await end
         if current.failure is not None:
+            self._raise_fault(current)
             raise LedgerWriteError(current.failure.path, current.failure.problem) from current.failure
 
     def request(self) -> None:
         """Requests a round within `linger_ms` if there is an entry to commit, and does not wait for it."""
         if self._gathering is None and self._is_behind():
-            self._gather()
+            self._watch(self._gather())
 
     def _is_behind(self) -> bool:
         """Whether there are entries that are neither durable nor in the running round."""
@@ -157,82 +175,110 @@ class CommitGroup:
         return False
 
     def _gather(self) -> _Round:
-        current = self._gathering = _Round(anyio.current_time() + self._config.linger_ms / 1_000)
-        if not self._has_task:
-            self._spawn()
+        current = self._gathering = _Round(self._now() + self._config.linger_ms / 1_000)
         return current
+
+    def _end_of(self, current: _Round) -> Wakeup:
+        """What a caller awaits until a round ends."""
+        end = Wakeup(self._signal())
+        current.waiting.append(end)
+        return end
 
     def _due(self) -> float:
         """The time on the event loop's clock at which a round starts, if somebody waits for it from now on."""
         share = min(self._turns / _TURNS_OF_FULL_LINGER, 1.0) if self._turns > 1 else 0.0
-        return anyio.current_time() + self._config.linger_ms * share / 1_000
+        return self._now() + self._config.linger_ms * share / 1_000
 
     def _is_full(self, current: _Round) -> bool:
-        waiters = current.waiters
-        return waiters > 0 and (waiters >= self._turns or waiters >= _CALLERS_OF_FULL_ROUND or current.is_forced)
+        waiting = len(current.waiting)
+        return waiting > 0 and (waiting >= self._turns or waiting >= _CALLERS_OF_FULL_ROUND or current.is_forced)
 
-    def _spawn(self) -> None:
-        self._has_task = True
-        self._hosts[-1].start_soon(self._run, self._hosts[-1])
+    def _start_if_ready(self) -> None:
+        """Starts the round that gathers if it need not wait; otherwise its task does so later."""
+        current = self._gathering
+        if current is not None and self._running is None and (self._is_full(current) or current.due <= self._now()):
+            self._start(current)
+
+    def _watch(self, current: _Round) -> None:
+        """Has a task start the round when it is due."""
+        if not self._has_task:
+            self._has_task = True
+            self._hosts[-1].start_soon(self._run, self._hosts[-1])
+        elif self._alarm is not None and current.due < self._alarm.deadline:
+            self._alarm.deadline = current.due
 
     async def _run(self, host: TaskGroup) -> None:
-        """Runs rounds until no round is requested."""
-        # Shielded: callers outside this task group may wait for the round when the group is cancelled. The linger and the
-        # disk bound the shield.
+        """Starts rounds that are due. Sleeps on if a round starts before, because the next one may need it soon."""
         try:
+            # Shielded: callers outside this task group may wait for the round when the group is cancelled. The linger and the
+            # disk bound the shield.
             with anyio.CancelScope(shield=True):
-                while self._gathering is not None and host in self._hosts:
-                    await self._linger(self._gathering)
-                    await self._perform()
+                while host in self._hosts:
+                    if (running := self._running) is not None:
+                        await self._end_of(running)
+                        self._raise_fault(running)
+                    elif (current := self._gathering) is None:
+                        return
+                    elif current.due <= self._now():
+                        self._start(current)
+                    else:
+                        with anyio.CancelScope(deadline=current.due) as self._alarm:
+                            await anyio.sleep_forever()
         finally:
-            self._has_task = False
+            self._has_task, self._alarm = False, None
             if self._gathering is not None and self._hosts:
-                self._spawn()
+                self._watch(self._gathering)
 
-    async def _linger(self, current: _Round) -> None:
-        if not self._is_full(current) and current.linger.deadline > anyio.current_time():
-            with current.linger:
-                await current.full.wait()
-
-    async def _perform(self) -> None:
-        current, self._gathering = self._gathering, None
-        assert current is not None
-        self._running = current
+    def _start(self, current: _Round) -> None:
+        self._gathering, self._running = None, current
         # No await between the cuts, so every entry that an HO2m entry refers to is in this round or an earlier one.
         cuts = [(member, member.pending[:]) for member in self._members]
         self._cut = {member: member.position for member in self._members}
-        sync, began = self._config.durability == "fsync", anyio.current_time()
-        try:
-            await anyio.to_thread.run_sync(partial(_flush, cuts, sync), limiter=self._limiter)
-        except LedgerWriteError as error:
-            current.failure = error
-        except BaseException as error:
-            current.failure = LedgerWriteError("the commit round", repr(error))
-            if is_cancellation(error) and not is_scope_cancelled():
-                raise current.failure from error  # a bare cancellation would end the hosting task group without an error
-            raise
-        finally:
-            for member, _ in cuts:
-                member.settle()
-            if current.failure is not None:
-                problem = f"{current.failure.path}, which is committed with it, failed: {current.failure.problem}"
-                for member, _ in cuts:
-                    member.poison(problem)
-                if self._on_failure is not None:
-                    self._on_failure(current.failure)
-            self.rounds.add(anyio.current_time() - began)
-            self._running = None
-            self._cut = {}
-            current.done.set()
+        sync, began = self._config.durability == "fsync", self._now()
+        self._thread.run(lambda: _flush(cuts, sync), lambda error: self._end(current, cuts, began, error))
 
+    def _end(self, current: _Round, cuts: _Cuts, began: float, error: BaseException | None) -> None:
+        """Takes note of what a round made durable, or of its failure, and wakes everybody who waits for it.
 
-def _flush(cuts: Sequence[tuple[GroupMember, Sequence[StoredEntry]]], sync: bool) -> None:
-    try:
-        for member, entries in cuts:
-            member.storage.flush(entries, sync=sync)
-    finally:
+        Called outside of any task, so it cannot start one.
+        """
         for member, _ in cuts:
-            member.storage.note()
+            member.settle()
+        if error is not None:
+            failure = error if isinstance(error, LedgerWriteError) else LedgerWriteError("the commit round", repr(error))
+            current.failure = failure
+            for member, _ in cuts:
+                member.poison(f"{failure.path}, which is committed with it, failed: {failure.problem}")
+            if self._on_failure is not None:
+                self._on_failure(failure)
+            current.fault = error if failure is not error else None
+        self.rounds.add(self._now() - began)
+        self._running = None
+        self._cut = {}
+        for end in current.waiting:
+            end.set()
+        self._start_if_ready()
+
+    def _raise_fault(self, current: _Round) -> None:
+        """Ends a task group with an error of this program, since its callers only get a failure of the ledger."""
+        fault, current.fault = current.fault, None
+        if fault is not None and self._hosts:
+            self._hosts[-1].start_soon(_raise, fault)
+
+
+async def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _flush(cuts: _Cuts, sync: bool) -> None:
+    # A ledger without pending entries has nothing to write, but may have failed in another group.
+    changed = [(member.storage, entries) for member, entries in cuts if entries or member.storage.problem is not None]
+    try:
+        for storage, entries in changed:
+            storage.flush(entries, sync=sync)
+    finally:
+        for storage, _ in changed:
+            storage.note()
 
 
 @asynccontextmanager

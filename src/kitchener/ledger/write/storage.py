@@ -53,6 +53,11 @@ class Storage:
         self._boundaries: CommitDigest | None = None
         self.search = EntrySearch(journal.volume, journal.ledger_id, self, index_keys, opener)
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing more is written; None: it is."""
+        return self.journal.problem
+
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
         """Writes the entries that are not written yet, in order; with `sync`, returns when they are on disk.
 
