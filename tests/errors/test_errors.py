@@ -158,9 +158,9 @@ def test_a_refused_value_without_a_path_reads_well() -> None:
 
 
 @pytest.mark.parametrize("reason", get_args(ProviderReason))
-def test_the_first_six_reasons_are_worth_a_retry(reason: ProviderReason) -> None:
+def test_the_first_seven_reasons_are_worth_another_attempt(reason: ProviderReason) -> None:
     error = ProviderError("local", reason, "x")
-    assert error.is_retryable == (reason in get_args(ProviderReason)[:6])
+    assert error.is_retryable == (reason in get_args(ProviderReason)[:7])
     assert error.is_retryable == (reason in RETRYABLE_REASONS)
     assert (error.status, error.retry_after_s, error.output_begun) == (None, None, False)
 

@@ -159,27 +159,25 @@ class WorkOrderChain:
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", said))
         services, budgeter = self._services, self._services.budgeter
         reserve = 0 if step.wo_type == "tool_call" else services.config.reply_reserve
-        left = self.tokens_left
         room = Room(
             step,
             step.input_tokens(data) + reserve,
-            left,
+            self.tokens_left,
             partial(budgeter.check, self._scope[:1]),
             services.config.turn_budget,
             tuple(self.work_orders.values()),
         )
         wo, limits = self._work_order(step, number, room)
         self._wo_scope = scope = (*self._scope, wo.wo_id)
-        own = wo.constraints.token_budget
-        budgeter.allocate(scope, own)
-        remaining = own if left is None else min(own, left)  # the new scope has used nothing yet
-        is_covered = remaining >= room.needed or room.is_last
+        budgeter.allocate(scope, wo.constraints.token_budget)
+        budget = budgeter.check(scope)
+        is_covered = budget.covers(room.needed) or room.is_last
         planned = await self._plan(wo, step, limits, data, is_covered=is_covered)
         if not is_covered:
             self.work_orders[wo.wo_id] = wo.abandoned()
             await self.abandon(wo.wo_id, "BUDGET")
             await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
-            return room.refusal(wo, remaining, services.constants.policy_version)
+            return room.refusal(wo, budget.remaining, services.constants.policy_version)
         done = await self._execute(wo.dispatched(planned))
         if isinstance(done, Reply):
             return done

@@ -55,9 +55,9 @@ class Room(NamedTuple):
         limits.pop("results_budget", None)
         return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}
 
-    def refusal(self, wo: WorkOrder, remaining: int, policy_version: int) -> Reply:
+    def refusal(self, wo: WorkOrder, remaining: int | None, policy_version: int) -> Reply:
         """The reply about a work order that is not executed, with an error that names the remedy."""
-        message = f"the {wo.wo_type} step needs about {self.needed} tokens and {max(0, remaining)} are left"
+        message = f"the {wo.wo_type} step needs about {self.needed} tokens and {max(0, remaining or 0)} are left"
         text = apology_for("BUDGET", policy_version)
         if policy_version == 1:
             message += "; raise turn_budget or budget_ceiling, or start a new session"

@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from kitchener.cancellation import is_cancellation
 from kitchener.clock import loop_clock
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
@@ -251,7 +252,10 @@ class CommitGroup:
                 member.poison(f"{failure.path}, which is committed with it, failed: {failure.problem}")
             if self._on_failure is not None:
                 self._on_failure(failure)
-            current.fault = error if failure is not error else None
+            if failure is not error:
+                # A bare cancellation would end the task group that hosts the rounds without an error.
+                failure.__cause__ = error
+                current.fault = failure if is_cancellation(error) else error
         self.rounds.add(self._now() - began)
         self._running = None
         self._cut = {}
