@@ -13,6 +13,28 @@ from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import EMBEDDED, check_config, load_config
 
+_PROVIDER = '[router.providers.p]\nbase_url = "http://127.0.0.1:1/v1"\n'
+_SERVER = "[mcp.m]\n"
+_CLIENT = '[serve.clients.c]\nrights = ["act_for"]\n'
+REFERENCES = {
+    "ProviderConfig.api_key": (f'{_PROVIDER}api_key = "file:keys/one"', "router.providers.p.api_key"),
+    "ProviderConfig.headers": (f'{_PROVIDER}headers = {{ api-key = "file:keys/one" }}', "router.providers.p.headers.api-key"),
+    "ProviderConfig.query": (f'{_PROVIDER}query = {{ sig = "file:keys/one" }}', "router.providers.p.query.sig"),
+    "EmbeddingsConfig.api_key": ('[embeddings]\napi_key = "file:keys/one"', "embeddings.api_key"),
+    "McpServerConfig.token": (f'{_SERVER}url = "http://127.0.0.1:1/mcp"\ntoken = "file:keys/one"', "mcp.m.token"),
+    "McpServerConfig.headers": (
+        f'{_SERVER}url = "http://127.0.0.1:1/mcp"\nheaders = {{ key = "file:keys/one" }}',
+        "mcp.m.headers.key",
+    ),
+    "McpServerConfig.env": (f'{_SERVER}command = "x"\nenv = {{ KEY = "file:keys/one" }}', "mcp.m.env.KEY"),
+    "ServeClientConfig.key": (f'{_CLIENT}key = "file:keys/one"', "serve.clients.c.key"),
+    "ServeClientConfig.subject_secret": (
+        f'{_CLIENT}key = "env:A_KEY"\nsubject_secret = "file:keys/one"',
+        "serve.clients.c.subject_secret",
+    ),
+}
+"""Settings that take a reference to a secret: a file with one, and where it stands."""
+
 
 @pytest.fixture
 def write(tmp_path: Path) -> Any:
@@ -76,6 +98,7 @@ class TestPaths:
             kind = "openai_compatible"
             base_url = "http://127.0.0.1:1/v1"
             api_key = "file:secret"
+            ca_file = "authorities.pem"
             [agents.ADMIN]
             prompt_dir = "prompts"
             ho2m_path = "elsewhere/ho2m.jsonl"
@@ -87,8 +110,28 @@ class TestPaths:
         assert config.plane_root == str(conf / "data")
         assert config.ledger.keyring == str(tmp_path / "keys")
         assert config.router.providers["p"].api_key == f"file:{conf / 'secret'}"
+        assert config.router.providers["p"].ca_file == str(conf / "authorities.pem")
         assert config.agents["ADMIN"].prompt_dir == str(conf / "prompts")
         assert config.agents["ADMIN"].ho2m_path == str(conf / "elsewhere/ho2m.jsonl")
+
+    @pytest.mark.parametrize("setting", sorted(REFERENCES))
+    def test_a_relative_file_of_a_secret_is_relative_to_the_settings(self, write: Any, tmp_path: Path, setting: str) -> None:
+        """Regression: those of headers, embeddings and signed subjects were looked for in the current directory."""
+        table, at = REFERENCES[setting]
+        value: Any = load_config(write(table, "conf/kitchener.toml"), environ={}).config.model_dump()
+        for part in at.split("."):
+            value = value[part]
+        assert value == f"file:{tmp_path / 'conf' / 'keys' / 'one'}"
+
+    def test_these_are_all_settings_that_take_a_reference(self) -> None:
+        schema = RuntimeConfig.model_json_schema()
+        found = {
+            f"{name}.{setting}"
+            for name, each in schema["$defs"].items()
+            for setting, said in each.get("properties", {}).items()
+            if "eference to" in said.get("description", "") or "`file:/path`" in said.get("description", "")
+        }
+        assert found | {"ProviderConfig.query"} == set(REFERENCES)
 
     def test_a_relative_path_in_a_variable_is_relative_to_the_current_directory(
         self, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +361,14 @@ class TestReferences:
             check_config(config, environ={"NO_SUCH_KEY": ""})
         assert caught.value.key == "router.providers.p.api_key"
         assert caught.value.expected == "environment variable NO_SUCH_KEY is not set"
+        check_config(config, environ={"NO_SUCH_KEY": "s3cret"})
+
+    @pytest.mark.parametrize("table", ["headers", "query"])
+    def test_a_secret_of_a_header_or_parameter_that_is_not_set_is_found_too(self, table: str) -> None:
+        """Regression: it was found when the provider was opened, by an error that did not name the file."""
+        config = self.config(**{table: {"api-key": "env:NO_SUCH_KEY", "api-version": "2026-01-01"}})
+        with pytest.raises(ConfigError, match=rf"^kitchener\.toml: router\.providers\.p\.{table}\.api-key = .* is not set"):
+            check_config(config, source="kitchener.toml", environ={})
         check_config(config, environ={"NO_SUCH_KEY": "s3cret"})
 
     def test_a_key_file_must_be_there_and_hold_something(self, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.approval import ApprovalConfig, ApprovalRule, Decision, condition_terms
 from kitchener.config.embeddings import EmbeddingsConfig
-from kitchener.config.limits import LimitsConfig
+from kitchener.config.limits import LimitsConfig, ToolLimits
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
@@ -13,6 +13,7 @@ from kitchener.config.runtime_config import (
     LedgerConfig,
     ModelChoice,
     RuntimeConfig,
+    TelemetryConfig,
 )
 from kitchener.config.serve import ServeClientConfig, ServeConfig, ServeRight
 from kitchener.config.settings import (
@@ -39,8 +40,6 @@ from kitchener.config.shown import (
     shown_reference,
 )
 from kitchener.config.spending import SpendingConfig
-from kitchener.config.telemetry_switch import TelemetryConfig
-from kitchener.config.tool_limits import ToolLimits
 
 __all__ = [
     "INHERITED",

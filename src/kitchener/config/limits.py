@@ -1,4 +1,4 @@
-"""Defines the settings of `[limits]`."""
+"""Defines the settings of `[limits]`, and the limits of single tools."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -64,3 +64,17 @@ class LimitsConfig(Settings):
     """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
     stream_buffer: Positive = 256
     """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
+
+
+class ToolLimits(Settings):
+    """`[agents.<class>.tool_limits.<name>]`: the limits of the tools of one name, where they are not those of the class."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Calls of the tool that run at a time, over all sessions. Further ones wait within their time limit. None: no limit."""
+    rate_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Calls of the tool that start within any minute, over all sessions. Further ones wait, or are refused where the wait is
+    longer than their time limit. None: no limit."""
+    timeout_s: Seconds | None = None
+    """Longest run of a call, with its waits, seconds. None: the tool's own limit, or `tool_timeout_s`."""
+    max_result_bytes: Positive | None = None
+    """Largest result, bytes of its JSON. A larger one is cut and marked as cut. None: `tool_result_max_bytes`."""

@@ -13,15 +13,13 @@ from pydantic import AfterValidator, Field, model_validator
 from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
-from kitchener.config.limits import LimitsConfig
+from kitchener.config.limits import LimitsConfig, ToolLimits
 from kitchener.config.mcp_servers import McpLabel, McpServerConfig
 from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.serve import ServeConfig
 from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.config.spending import SpendingConfig
-from kitchener.config.telemetry_switch import TelemetryConfig
-from kitchener.config.tool_limits import ToolLimits
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 
 
@@ -59,7 +57,7 @@ class LedgerConfig(Settings):
     max_entry_bytes: Annotated[int, Field(ge=1_024, le=64 * 1_048_576)] = 1_048_576
     """Largest entry, bytes of its line. A larger one is refused before anything is written."""
     segment_bytes: Annotated[int, Field(ge=1_048_576, le=1_099_511_627_776)] = 64 * 1_048_576
-    """Size at which a ledger's file is sealed and a new one begins, bytes."""
+    """Size at which a ledger's file is finished and a new one begins, bytes."""
     max_clock_jump_s: Seconds = 3_600.0
     """Largest step ahead that the clock may make between two entries, seconds. A larger one is refused, because one entry dated
     2099 would hold back the time of all later ones."""
@@ -77,6 +75,15 @@ class LedgerConfig(Settings):
     signing_key: str | None = None
     """File of the Ed25519 key that signs the heads of ledgers and projections; `kitchener ledger key --new PATH` makes one.
     None: nothing is signed."""
+
+
+class TelemetryConfig(Settings):
+    """`[telemetry]`: spans and metrics for OpenTelemetry. Where they go, and whether they have content, the program's
+    OpenTelemetry and its environment variables say."""
+
+    traces: bool = False
+    """Whether turns, model calls, tools, memory operations and commits are told to OpenTelemetry. It needs the extra `otel`;
+    without an SDK in the program, nothing is recorded."""
 
 
 class PersonaConfig(Settings):

@@ -27,6 +27,7 @@ from kitchener.config import (
     described_key,
     described_name,
     dotted_key,
+    is_reference,
     parse_settings,
     read_settings_file,
     replacement_of,
@@ -64,13 +65,18 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho3_memory_dir"),
     ("agents", "*", "ho1m_path"),
     ("mcp", "*", "cwd"),
+    ("router", "providers", "*", "ca_file"),
 )
 _SHOWN_VARIABLE_CHARS: Final = 128
 _SHOWN_CLASS_CHARS: Final = 80
 _KEY_FILES: Final = (
     ("router", "providers", "*", "api_key"),
+    ("router", "providers", "*", "headers", "*"),
+    ("router", "providers", "*", "query", "*"),
+    ("embeddings", "api_key"),
     ("mcp", "*", "token"),
     ("serve", "clients", "*", "key"),
+    ("serve", "clients", "*", "subject_secret"),
     ("mcp", "*", "env", "*"),
     ("mcp", "*", "headers", "*"),
 )
@@ -166,7 +172,8 @@ def check_config(
         return
     for provider_id, provider in config.router.providers.items():
         if provider_id not in given:
-            _check_key(provider, source, dotted_key(("router", "providers", provider_id, "api_key")), environ)
+            for at, reference in _references(provider):
+                _check_key(reference, source, dotted_key(("router", "providers", provider_id, *at)), environ)
 
 
 @contextmanager
@@ -362,11 +369,16 @@ def _matches(at: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return len(at) == len(pattern) and all(want in ("*", part) for part, want in zip(at, pattern, strict=True))
 
 
-def _check_key(provider: ProviderConfig, source: str, key: str, environ: Mapping[str, str]) -> None:
+def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The references to secrets of a provider, each with its place in the provider's table."""
+    if provider.api_key is not None:
+        yield ("api_key",), provider.api_key
+    for table, values in (("headers", provider.headers), ("query", provider.query)):
+        yield from (((table, name), value) for name, value in values.items() if is_reference(value))
+
+
+def _check_key(reference: str, source: str, key: str, environ: Mapping[str, str]) -> None:
     """Whether the reference leads to something. What is shown of it is what cannot be a key (`shown_reference`)."""
-    reference = provider.api_key
-    if reference is None:
-        return
     shown = repr(shown_reference(reference))
     kind, _, name = reference.partition(":")
     if kind == "env" and not environ.get(name):
