@@ -144,6 +144,26 @@ async def test_what_stood_in_a_file_when_it_was_opened_is_finished_with_what_fol
     assert verify_file(path).ok
 
 
+@pytest.mark.parametrize(("entries", "segment_bytes"), [(10, 500_000), (2_000, 1_500_000)])
+async def test_finishing_a_file_reads_its_first_lines_only_so_that_no_commit_waits_for_a_long_file(
+    tmp_path: Path, entries: int, segment_bytes: int
+) -> None:
+    """Counted, not timed: one piece, also of a file of eight pieces."""
+    path, ops = tmp_path / "l.jsonl", FaultFS()
+    config = segments_of(segment_bytes, durability="os")
+    async with open_ledger(path, config=config, file_ops=ops) as ledger:
+        for number in range(entries):
+            await ledger.write(fact(number))
+        await ledger.commit()
+        assert not folder_of(path).exists()
+        ops.log.clear()
+        await ledger.write(LedgerEntry("NOTE", "x", {"text": "y" * 900_000}))
+        await ledger.commit()
+    assert json.loads(manifest_path(path, 1).read_bytes())["last_seq"] == entries + 1
+    assert [name for kind, name in ops.log if kind == "read"].count(path.name) == 1
+    assert verify_file(path).ok
+
+
 async def test_opening_takes_the_index_for_what_it_is_and_reads_no_finished_segment(path: Path) -> None:
     """Counted, not timed: of each segment the manifest and the begin of its first line."""
     ops = FaultFS()

@@ -252,8 +252,7 @@ def read_paths(file: Path, ledger_id: str, seqs: Sequence[int], head: tuple[int,
 
     def given(leaves: Sequence[bytes]) -> bytes:
         peaks = Peaks()
-        for leaf in leaves:
-            peaks.push(leaf)
+        peaks.extend(leaves)
         path.append(hash_text(peaks.root))
         return peaks.root
 

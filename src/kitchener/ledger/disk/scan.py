@@ -77,8 +77,7 @@ def verify_range(
         for block in read_blocks(read, verifier.offset, part.end):
             verifier.feed(block)
             if peaks is not None:
-                for line in block.split(b"\n")[:-1]:
-                    peaks.push(leaf_of_line(line))
+                peaks.extend(map(leaf_of_line, block.split(b"\n")[:-1]))
             if progress is not None:
                 progress(verifier.offset)
         if manifest is not None and part.end - part.base == manifest.length:

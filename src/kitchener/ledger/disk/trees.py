@@ -77,8 +77,7 @@ def root_of(volume: Volume, ledger_id: str, segment: SegmentSpan) -> bytes:
     if manifest is not None and manifest.tree is not None and manifest.last_seq == segment.last:
         return hash_bytes(manifest.tree)
     peaks = Peaks()
-    for _, leaf in lines_of(volume, ledger_id, segment):
-        peaks.push(leaf)
+    peaks.extend(leaf for _, leaf in lines_of(volume, ledger_id, segment))
     return peaks.root
 
 

@@ -75,12 +75,19 @@ class Peaks:
 
     def push(self, leaf: bytes) -> None:
         """Adds a leaf."""
+        self.extend((leaf,))
+
+    def extend(self, leaves: Iterable[bytes]) -> None:
+        """Adds leaves, in order."""
         hashes, size = self.hashes, self.size
-        while size & 1:
-            leaf = sha256(_NODE + hashes.pop() + leaf).digest()
-            size >>= 1
-        hashes.append(leaf)
-        self.size += 1
+        for leaf in leaves:
+            node, subtrees = leaf, size
+            while subtrees & 1:
+                node = sha256(_NODE + hashes.pop() + node).digest()
+                subtrees >>= 1
+            hashes.append(node)
+            size += 1
+        self.size = size
 
     @property
     def root(self) -> bytes:
@@ -107,8 +114,7 @@ class LedgerTree:
 
     def add_lines(self, leaves: Iterable[bytes]) -> None:
         """Adds lines to the segment that grows, given by their leaves."""
-        for leaf in leaves:
-            self._lines.push(leaf)
+        self._lines.extend(leaves)
 
     def add_segment(self, last: int, root: bytes) -> None:
         """Adds a whole segment, given by the number of its last entry; the one that grows has no lines yet."""

@@ -26,7 +26,7 @@ from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, render_batch, split_line
 from kitchener.ledger.index.index import IndexedState
 from kitchener.ledger.verify.recovery import Recovered, check_is_crash, cut, tail_missing
-from kitchener.ledger.write.segments import RunningHash, make_manifest, protect, put_aside, settle_manifests, swap
+from kitchener.ledger.write.segments import SegmentDigest, make_manifest, protect, put_aside, settle_manifests, swap
 from kitchener.logs import get_logger
 
 _log = get_logger(__name__)
@@ -53,7 +53,7 @@ class Journal:
         self._ops, self._fd = ops, fd
         self._identity = identity
         self._last_commit: int | None = None
-        self._hash = RunningHash(volume)
+        self._digest = SegmentDigest(volume)
         self._not_before = 0
         self._process = os.getpid()
         watch(self)
@@ -71,7 +71,7 @@ class Journal:
         """
         data, lengths, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
         self._guarded(lambda: self._write(data))
-        self._hash.take(self.tip.offset, data)
+        self._digest.take(self.tip.offset, data)
         last = entries[-1]
         self.tip = Mark(last.seq, self.tip.offset + len(data), chain, self.tip.batch + 1, last.timestamp)
         return lengths
@@ -107,18 +107,18 @@ class Journal:
             return
         length = self.tip.offset - self.volume.base
         try:
-            self._hash.follow(self.tip.offset)
+            self._digest.follow(self.tip.offset)
             if length < max(segment_bytes, self._not_before):
                 return
             self.sync()
             self._finish_segment()
         except (OSError, LedgerPathError) as error:
-            self._hash, self._not_before = RunningHash(self.volume), length + segment_bytes
+            self._digest, self._not_before = SegmentDigest(self.volume), length + segment_bytes
             _log.warning("segment not finished", path=str(self.path), reason=str(error), next_try_at_bytes=self._not_before)
 
     def _finish_segment(self) -> None:
         volume, ops = self.volume, self._ops
-        manifest = make_manifest(volume, self.ledger_id, self.tip, self._hash.finish(self.tip.offset))
+        manifest = make_manifest(volume, self.ledger_id, self.tip, self._digest)
         following = put_aside(volume, ops, self._identity, manifest)
         try:
             self._guarded(lambda: swap(self.path, ops))
@@ -127,7 +127,7 @@ class Journal:
             raise
         volume.advance(manifest, following.fd)
         self._fd, self._identity = following
-        self._hash, self._not_before = RunningHash(volume), 0
+        self._digest, self._not_before = SegmentDigest(volume), 0
         protect(self.path, ops, manifest.number)
 
     def _write(self, data: bytes) -> None:

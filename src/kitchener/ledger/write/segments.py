@@ -17,7 +17,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, write_whole
 from kitchener.ledger.disk.manifests import (
     FORMAT,
@@ -28,54 +27,65 @@ from kitchener.ledger.disk.manifests import (
     manifest_path,
     segment_path,
 )
-from kitchener.ledger.disk.scan import find_line
-from kitchener.ledger.disk.trees import root_of, segments_up_to
+from kitchener.ledger.disk.scan import find_line, read_blocks
 from kitchener.ledger.disk.volume import Volume, sorted_out
-from kitchener.ledger.format.lines import START, Mark, split_line
-from kitchener.ledger.format.tree import hash_text
+from kitchener.ledger.format.lines import START, BadLine, Mark, split_line
+from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
 from kitchener.logs import get_logger
 
 _log = get_logger(__name__)
-_CATCH_UP_BYTES = 4 << 20
+_CATCH_UP_BYTES = 1 << 20
 """Bytes hashed per commit of what the file held when it was opened; the limit bounds the delay of each commit."""
 _PIECE_BYTES = 1 << 18
 _NEXT = "next"
 
 
-class RunningHash:
-    """The running SHA-256 of a volume's last file; each file has its own.
+class SegmentDigest:
+    """The running SHA-256 and Merkle tree of a volume's last file; each file has its own.
 
-    Written bytes are hashed from memory when they are written. Finishing a file therefore needs no second read, and a change to
-    the file before it is finished makes file and manifest differ. Bytes that the file held when it was opened are read from it.
+    Lines are hashed from memory when they are written. Finishing a file therefore does not read it again, which would hold up a
+    commit for a second, and a change to the file before it is finished makes file and manifest differ. Lines that the file held
+    when it was opened are read from it.
     """
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
-        self._sha = sha256()
+        self._sha, self._tree = sha256(), Peaks()
         self._done = volume.base
 
-    def take(self, offset: int, data: bytes) -> None:
-        """Hashes bytes written at `offset` if everything before them is hashed; otherwise `follow` reads them later."""
+    def take(self, offset: int, lines: bytes) -> None:
+        """Hashes lines written at `offset` if everything before them is hashed; otherwise `follow` reads them later."""
         if offset == self._done:
-            self._sha.update(data)
-            self._done += len(data)
+            self._add(lines)
 
     def follow(self, end: int) -> None:
-        """Reads and hashes the next bytes before `end`, a limited number per call."""
-        self._read(min(end, self._done + _CATCH_UP_BYTES))
+        """Reads and hashes the next lines before `end`, a limited number of bytes per call.
 
-    def finish(self, end: int) -> str:
-        """`sha256:…` of the file, which ends at offset `end`."""
-        self._read(end)
-        return f"sha256:{self._sha.hexdigest()}"
+        Raises:
+            OSError: the file cannot be read, or does not have what was written
+        """
+        self._read(end, self._done + _CATCH_UP_BYTES)
 
-    def _read(self, end: int) -> None:
-        while self._done < end:
-            piece = self._volume.read(min(_PIECE_BYTES, end - self._done), self._done)
-            if not piece:
-                raise OSError(f"ends at byte {self._done - self._volume.base} instead of {end - self._volume.base}")
-            self._sha.update(piece)
-            self._done += len(piece)
+    def finish(self, end: int) -> tuple[str, str]:
+        """`sha256:…` of the file, which ends at offset `end`, and `sha256:…`, the root of its tree. Raises as `follow`."""
+        self._read(end, end)
+        return f"sha256:{self._sha.hexdigest()}", hash_text(self._tree.root)
+
+    def _read(self, end: int, stop: int) -> None:
+        try:
+            blocks = read_blocks(self._volume.read, self._done, end)
+            while self._done < min(end, stop):
+                lines = next(blocks, None)
+                if lines is None:
+                    raise OSError(f"ends at byte {self._done - self._volume.base} instead of {end - self._volume.base}")
+                self._add(lines)
+        except BadLine as fault:
+            raise OSError(f"its lines are not what was written: {fault}") from fault
+
+    def _add(self, lines: bytes) -> None:
+        self._tree.extend(map(leaf_of_line, lines.split(b"\n")[:-1]))
+        self._sha.update(lines)
+        self._done += len(lines)
 
 
 class NextSegment(NamedTuple):
@@ -86,18 +96,19 @@ class NextSegment(NamedTuple):
     """Device and inode of the file."""
 
 
-def make_manifest(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> SegmentManifest:
-    """The manifest of a volume's last file, which ends with `tip`."""
+def make_manifest(volume: Volume, ledger_id: str, tip: Mark, digest: SegmentDigest) -> SegmentManifest:
+    """The manifest of a volume's last file, which ends with `tip`.
+
+    Raises:
+        OSError: the file cannot be read, or does not have what was written
+    """
     manifests = volume.manifests
     first_seq = volume.finished_seq + 1
     found = find_line(volume.read, 1, START._replace(offset=volume.base))
     line = split_line(found[1]) if found is not None else None
     if line is None or line.seq != first_seq:
         raise OSError("its first line is not what was written")
-    try:
-        root = root_of(volume, ledger_id, segments_up_to(volume, tip.seq)[-1])
-    except LedgerDamaged as fault:
-        raise OSError(f"its lines are not what was written: {fault}") from fault
+    file_hash, root = digest.finish(tip.offset)
     return SegmentManifest(
         FORMAT,
         ledger_id,
@@ -107,9 +118,9 @@ def make_manifest(volume: Volume, ledger_id: str, tip: Mark, digest: str) -> Seg
         f"sha256:{line.chain_hash}",
         f"sha256:{tip.chain}",
         tip.offset - volume.base,
-        digest,
+        file_hash,
         manifests[-1].hash if manifests else NO_MANIFEST,
-        hash_text(root),
+        root,
     )
 
 
