@@ -237,11 +237,15 @@ function checkPart (part, given, links, isEarlier) {
   same(where, { head: sorted({ chain_hash: last.chain_hash, ledger_id, seq: last.seq, ...more }) }, part)
   return `${told}: nobody, its head is not signed`
 }
+const areTexts = (values) => values.every((each) => typeof each === 'string')
+const isPair = (value) => Array.isArray(value) && value.length === 2 && areTexts(value)
 function * refsIn (value, name) { // each reference, and the field that it stands in
   if (!(value instanceof Object)) return
-  const isRef = Object.keys(value).sort().join() === 'entry_hash,entry_id,ledger_id'
-  if (isRef && Object.values(value).every((each) => typeof each === 'string')) yield [name, value]
-  else for (const [key, item] of Object.entries(value)) yield * refsIn(item, Array.isArray(value) ? name : key)
+  const isRef = Object.keys(value).sort().join() === 'entry_hash,entry_id,ledger_id', { ledger_id, entries } = value
+  if (isRef && areTexts(Object.values(value))) yield [name, value]
+  else if (typeof ledger_id === 'string' && Array.isArray(entries) && entries.every(isPair)) { // a group, in one ledger
+    for (const [entry_id, entry_hash] of entries) yield [name, { ledger_id, entry_id, entry_hash }]
+  } else for (const [key, item] of Object.entries(value)) yield * refsIn(item, Array.isArray(value) ? name : key)
 }
 // A projection has a signature of its own. Whose keys count, a signed head or an entry of HO2m says; before format 2 none had to.
 function checkProjections (entries, keys, isDue) {

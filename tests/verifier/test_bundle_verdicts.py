@@ -331,6 +331,26 @@ async def test_a_reference_is_followed_in_the_fields_that_hold_references(entry_
         assert refused(wrong) == wrong
 
 
+def group(ledger_id: object, *entries: object, **more: str) -> dict[str, object]:
+    return {"ledger_id": ledger_id, "entries": list(entries), **more}
+
+
+async def test_each_reference_of_a_group_is_followed(written: Written) -> None:
+    ours, elsewhere = [ONE, ZEROS], ["E-2026-11-22-000000000009", ZEROS]
+    followed = [group(HERE, ours), group(HERE, elsewhere, ours), group(HERE, ours, reason="LOW_URGENCY")]
+    wrong = [await written("PROJECTION_COMPUTED", "visible_refs", {"recalled": [each]}) for each in followed]
+    others = [
+        group("ELSE", ours),
+        group(HERE, elsewhere),
+        group(HERE),
+        group(HERE, [ONE]),
+        group(HERE, [ONE, 1]),
+        group(1, ours),
+    ]
+    fine = [await written("PROJECTION_COMPUTED", "suppressed_refs", {"recalled": [each]}) for each in others]
+    assert refused([*fine, *wrong]) == wrong
+
+
 @pytest.mark.parametrize("entry_type", ["TOOL_CALL", "TURN_STARTED_TOO", "WO_COMPLETED"])
 async def test_what_looks_like_a_reference_in_any_other_field_is_somebodys_words(entry_type: str, written: Written) -> None:
     """A tool may answer with whatever it likes, and no answer may make a turn unprovable."""

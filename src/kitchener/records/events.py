@@ -190,7 +190,7 @@ LAST_UNBOUNDED: Final = 8
 """The last version of the policy under which a check against a caller's schema takes as long as it takes."""
 
 VERSIONS: Final[Mapping[str, int]] = {
-    PROJECTION_COMPUTED: 3,
+    PROJECTION_COMPUTED: 4,
     CONFLICT_FLAG: 2,
     HO3_SIGNAL: 2,
     HO3_OVERLAY_DEACTIVATED: 2,
@@ -201,6 +201,7 @@ VERSIONS: Final[Mapping[str, int]] = {
 UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
     (PROJECTION_COMPUTED, 1): upgrades.name_projection,
     (PROJECTION_COMPUTED, 2): upgrades.keep_lists,
+    (PROJECTION_COMPUTED, 3): upgrades.keep_recalled,
     (CONFLICT_FLAG, 1): upgrades.name_conflict,
     (HO3_SIGNAL, 1): upgrades.gather_event,
     (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,

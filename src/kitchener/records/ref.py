@@ -1,7 +1,7 @@
 """References: the triple by which entries and results name one entry of a ledger."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, TypeGuard, final
 
 
 class RefMapping(TypedDict):
@@ -12,10 +12,20 @@ class RefMapping(TypedDict):
     entry_hash: str
 
 
+@final
 class ListedRefMapping(TypedDict):
     """A member of a list of references in a payload."""
 
     ref: RefMapping
+
+
+@final
+class RefGroup(TypedDict):
+    """References to entries of one ledger in a payload. Long lists of references are written so, because this is shorter."""
+
+    ledger_id: str
+    entries: list[list[str]]
+    """The id and the hash of each."""
 
 
 class Ref(NamedTuple):
@@ -62,6 +72,22 @@ def refs_in(value: object, name: str) -> Iterator[tuple[str, Ref]]:
     elif isinstance(value, dict):
         if value.keys() == set(Ref._fields) and all(isinstance(each, str) for each in value.values()):
             yield name, Ref(**value)
+        elif _is_group(value):
+            yield from ((name, ref) for ref in refs_of(value))
         else:
             for key, item in value.items():
                 yield from refs_in(item, key)
+
+
+def refs_of(group: RefGroup) -> Iterator[Ref]:
+    """The references of a group."""
+    return (Ref(group["ledger_id"], entry_id, entry_hash) for entry_id, entry_hash in group["entries"])
+
+
+def _is_group(value: dict[str, object]) -> TypeGuard[RefGroup]:
+    entries = value.get("entries")
+    return (
+        isinstance(value.get("ledger_id"), str)
+        and isinstance(entries, list)
+        and all(isinstance(each, list) and len(each) == 2 and all(isinstance(part, str) for part in each) for each in entries)
+    )

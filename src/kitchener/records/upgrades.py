@@ -23,6 +23,11 @@ def keep_lists(payload: dict[str, object]) -> dict[str, object]:
     return {**payload, "v": 3}
 
 
+def keep_recalled(payload: dict[str, object]) -> dict[str, object]:
+    """`PROJECTION_COMPUTED` 3 to 4: recalled entries are grouped by ledger. Lists of references are read as they are."""
+    return {**payload, "v": 4}
+
+
 def name_conflict(payload: dict[str, object]) -> dict[str, object]:
     """`CONFLICT_FLAG` 1 to 2: it has an `overlay_type`, and each listed reference is an object with `ref`."""
     upgraded = {**payload, "v": 2, "overlay_type": "CONFLICT_FLAG"}

@@ -24,9 +24,10 @@ from kitchener.context import (
     read_lists,
     resolve_active,
 )
+from kitchener.context.fold.items import Item
 from kitchener.context.projection.record import apply_edits, edit_script, positions_of, runs_of, written_edits
 from kitchener.context.ruleset import Ruleset
-from kitchener.records.ref import Ref
+from kitchener.records.ref import Ref, refs_in
 from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank
 
 SEVERAL = 16
@@ -54,7 +55,7 @@ def test_a_first_projection_has_all_references_once() -> None:
     payload = stored(projection, transition_refs=[context_ref(7)])
     rendering = text_of(projection)
     assert payload == {
-        "v": 3,
+        "v": 4,
         "overlay_type": "PROJECTION_COMPUTED",
         "timestamp": second(1),
         "intent_id": "INT-1",
@@ -97,6 +98,60 @@ def test_lists_that_an_older_version_wrote_out_say_the_same() -> None:
     }
     assert base_ref(older) is None
     assert read_lists(older) == read_lists(stored(projection)) == lists
+
+
+def recalling(*found: Item) -> Projection:
+    """A projection that considers these items of other sessions."""
+    history = History()
+    history.declare("INT-1")
+    history.turn("T-1", "INT-1")
+    state, ruleset = history.state(), Ruleset(context_budget=4_000)
+    projector = Projector(ruleset, estimate=ESTIMATE, rank=word_rank)
+    return projector.project(state, resolve_active(state, ruleset), message="answer of T-1", recalled=found)
+
+
+def test_recalled_items_are_grouped_by_ledger_and_their_usual_reason_is_written_once() -> None:
+    found = [evidence(900 + n, n, ledger) for n, ledger in enumerate(LEDGERS_OF_EVIDENCE)]
+    payload = stored(recalling(*found))
+    pairs = [[item.ref.entry_id, item.ref.entry_hash] for item in found]
+    assert payload["visible_refs"]["recalled"] == [
+        {"ledger_id": "CONTEXT:ADMIN", "entries": pairs[:1]},
+        {"ledger_id": "HO2M:ADMIN", "entries": pairs[1:3]},
+    ]
+    assert payload["suppressed_refs"]["recalled"] == [
+        {"ledger_id": "CONTEXT:ADMIN", "reason": "BUDGET_EVICTION", "entries": pairs[3:]}
+    ]
+    assert payload["eligibility_reasons"]["recalled"] == ["RECALLED"]
+    assert not [key for key in payload["eligibility_reasons"] if "00000000090" in key]
+    assert {ref for _, ref in refs_in(payload["visible_refs"], "visible_refs")} == {item.ref for item in found[:3]}
+
+
+def test_recalled_items_that_an_older_version_listed_one_by_one_say_the_same() -> None:
+    """Up to version 3 of the payload."""
+    found = [evidence(900 + n, n, ledger) for n, ledger in enumerate(LEDGERS_OF_EVIDENCE)]
+    projection = recalling(*found)
+    payload, lists = stored(projection), lists_of(projection)
+    shown, hidden = (
+        [item.ref.as_listed() for item in found[:3]],
+        {"ref": found[3].ref.as_mapping(), "reason": "BUDGET_EVICTION"},
+    )
+    reasons = {f"{item.ref.ledger_id}/{item.ref.entry_id}": ["RECALLED"] for item in found}
+    older = payload | {
+        "v": 3,
+        "visible_refs": payload["visible_refs"] | {"recalled": shown},
+        "suppressed_refs": payload["suppressed_refs"] | {"recalled": [hidden]},
+        "eligibility_reasons": {key: each for key, each in payload["eligibility_reasons"].items() if key != "recalled"}
+        | reasons,
+    }
+    assert read_lists(older) == read_lists(payload) == lists
+
+
+def test_a_recalled_item_takes_little_more_than_its_id_and_its_hash() -> None:
+    few, many = ([evidence(n, n, "HO2M:ADMIN") for n in range(count)] for count in (10, 110))
+    payloads = [stored(recalling(*found)) for found in (few, many)]
+    assert "recalled" not in payloads[1]["suppressed_refs"]
+    sizes = [len(canonical_bytes([payload["visible_refs"], payload["eligibility_reasons"]])) for payload in payloads]
+    assert sizes[1] - sizes[0] == 100 * len('["E-2026-02-18-000000000001","sha256:%s"],' % ("0" * 64))
 
 
 def test_a_flag_is_recorded_with_what_it_is_about() -> None:
@@ -193,7 +248,7 @@ def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], 
             state = history.state()
             bases = {name: base_of_lists(known[each.ref], each.ref) for name, each in bases.items()}
         resolution = resolve_active(state, ruleset)
-        found = [evidence_item("T-x", context_ref(900), second(step), "question answer", ESTIMATE)] if step % 3 == 0 else []
+        found = [] if step % 3 else [evidence(900 + n, step, ledger) for n, ledger in enumerate(LEDGERS_OF_EVIDENCE)]
         projection = projector.project(state, resolution, message="answer of T-1", recalled=found)
         base = bases.get(resolution.active)
         payload = stored(projection, base)
@@ -202,6 +257,15 @@ def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], 
         assert read == lists_of(projection)
         known[context_ref(step)] = read
         bases[resolution.active] = base_of(projection, context_ref(step))
+
+
+LEDGERS_OF_EVIDENCE = ("CONTEXT:ADMIN", "HO2M:ADMIN", "HO2M:ADMIN", "CONTEXT:ADMIN")
+
+
+def evidence(number: int, step: int, ledger_id: str) -> Item:
+    """An item of another session; the fourth is so long that it is not shown."""
+    text = "question answer" * (4_000 if number == 903 else 1)
+    return evidence_item(f"T-{number}", context_ref(number)._replace(ledger_id=ledger_id), second(step), text, ESTIMATE)
 
 
 def play(history: History, move: str, step: int) -> None:

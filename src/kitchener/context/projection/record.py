@@ -2,20 +2,21 @@
 
 The eligible references are written as a difference from an earlier projection of the session, its *base*: runs of kept
 positions, and new references. Without a base, all are new. Visible and suppressed items are given by their positions in the
-eligible list. The size of an entry therefore does not grow with the length of the session. Older versions wrote short lists
-out.
+eligible list, recalled ones in groups. The size of an entry therefore does not grow with the length of the session. Older
+versions wrote short lists and recalled items out.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Final, Literal, NamedTuple, cast
 
 import orjson
 
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import IN_INTENT, Item, Reasons, place_of
+from kitchener.context.fold.items import IN_INTENT, RECALLED, Item, Reasons, place_of
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.context.projection.rendering import Rendering
@@ -29,15 +30,18 @@ from kitchener.records.entries import (
     HistoryMapping,
     ProjectionPayload,
     Runs,
+    SuppressedGroup,
     SuppressedPositions,
     SuppressedRef,
     VisiblePositions,
     payload_as,
 )
-from kitchener.records.ref import ListedRefMapping, Ref, RefMapping
+from kitchener.records.ref import ListedRefMapping, Ref, RefGroup, RefMapping, refs_of
 
 UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
 _ALL: Final = "*"
+_OF_RECALLED: Final = "recalled"
+"""Stands for the recalled items that `eligibility_reasons` does not name."""
 _VERSION: Final = events.VERSIONS[events.PROJECTION_COMPUTED]
 _FLAG_VERSION: Final = events.VERSIONS[events.CONFLICT_FLAG]
 
@@ -215,6 +219,10 @@ def _reasons(reasons: Reasons) -> Sequence[str]:
     return cast(Sequence[str], orjson.Fragment(orjson.dumps(reasons)))
 
 
+def _ledger_of(ref: Ref) -> str:
+    return ref.ledger_id
+
+
 def _key(ref: Ref) -> str:
     return f"{ref.ledger_id}/{ref.entry_id}"
 
@@ -225,8 +233,27 @@ def _proofs(projection: Projection, transition_refs: Iterable[Ref]) -> Iterable[
     return dict.fromkeys([*changed, *transition_refs])
 
 
-def _suppressed(placed: PlacedItem) -> SuppressedRef:
-    return {"ref": _json(placed.item.ref), "reason": placed.reason}
+@lru_cache(4_096)
+def _pair(ref: Ref) -> bytes:
+    """A member of a group of references as JSON. Cached, because most recalled items are recalled again in the next turn."""
+    return orjson.dumps((ref.entry_id, ref.entry_hash))
+
+
+def _group(ledger_id: str, refs: Iterable[Ref]) -> RefGroup:
+    return {"ledger_id": ledger_id, "entries": cast(list[list[str]], orjson.Fragment(b"[%b]" % b",".join(map(_pair, refs))))}
+
+
+def _groups(refs: Iterable[Ref]) -> list[RefGroup]:
+    """References in their order, those of one ledger together while they follow each other."""
+    return [_group(ledger_id, members) for ledger_id, members in groupby(refs, _ledger_of)]
+
+
+def _suppressed_groups(evidence: Iterable[PlacedItem]) -> list[SuppressedGroup]:
+    """As `_groups`, by ledger and reason."""
+    return [
+        {**_group(ledger_id, [each.item.ref for each in members]), "reason": reason}
+        for (ledger_id, reason), members in groupby(evidence, lambda each: (each.item.ref[0], each.reason or NOT_ADMITTED))
+    ]
 
 
 def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListChanges:
@@ -247,22 +274,30 @@ def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListC
         elif each.reason is not None and each.reason != "LOW_URGENCY":
             suppressed.setdefault(each.reason, []).append(index)
     hidden: SuppressedPositions = {"rest": NOT_ADMITTED}
-    if recalled_hidden := [_suppressed(each) for each in projection.suppressed_evidence()]:
+    if recalled_hidden := _suppressed_groups(projection.suppressed_evidence()):
         hidden["recalled"] = recalled_hidden
     for reason, indexes in suppressed.items():
         hidden[reason] = runs_of(indexes)
     shown: VisiblePositions = {"eligible": runs_of(visible)}
-    if recalled_shown := [
-        _listed(each.item.ref) for each in projection.placed if each.form == "FULL" and each.item.ref in evidence
-    ]:
+    placed = [each.item.ref for each in projection.placed if each.form == "FULL"]
+    if recalled_shown := _groups([ref for ref in placed if ref in evidence]):
         shown["recalled"] = recalled_shown
-    named = (*[each.item for each in projection.head], *projection.recalled)
     return {
         "eligible_refs": eligible,
         "visible_refs": shown,
         "suppressed_refs": hidden,
-        "eligibility_reasons": {_ALL: IN_INTENT, **{_key(item.ref): _reasons(item.reasons) for item in named}},
+        "eligibility_reasons": _named_reasons(projection),
     }
+
+
+def _named_reasons(projection: Projection) -> dict[str, Sequence[str]]:
+    """Why items were eligible or recalled; the usual reason of either is written once."""
+    reasons: dict[str, Sequence[str]] = {_ALL: IN_INTENT}
+    if projection.recalled:
+        reasons[_OF_RECALLED] = RECALLED
+    reasons |= {_key(each.item.ref): _reasons(each.item.reasons) for each in projection.head}
+    others = [item for item in projection.recalled if item.reasons != RECALLED]
+    return reasons | {_key(item.ref): _reasons(item.reasons) for item in others}
 
 
 def _indexed(projection: Projection, evidence: set[Ref]) -> Iterable[tuple[int, PlacedItem]]:
@@ -354,23 +389,34 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     seen = set(visible)
     rest = [(ref, reason_of.get(n, hidden["rest"])) for n, ref in enumerate(eligible) if n not in seen]
     named = _read_reasons(payload["eligibility_reasons"])
-    common = named.pop(_ALL)
+    common, of_recalled = named.pop(_ALL), named.pop(_OF_RECALLED, None)
+    recalled_shown, recalled_hidden = read_refs(shown.get("recalled", ())), read_suppressed(hidden.get("recalled", ()))
+    reasons = {_key(ref): common for ref in eligible}
+    if of_recalled is not None:
+        reasons |= {_key(ref): of_recalled for ref in (*recalled_shown, *[ref for ref, _ in recalled_hidden])}
     return ProjectionLists(
         eligible,
-        (*[eligible[n] for n in visible], *read_refs(shown.get("recalled", ()))),
-        (*rest, *read_suppressed(hidden.get("recalled", ()))),
-        {**{_key(ref): common for ref in eligible}, **named},
+        (*[eligible[n] for n in visible], *recalled_shown),
+        (*rest, *recalled_hidden),
+        reasons | named,
     )
 
 
-def read_refs(values: Iterable[ListedRefMapping]) -> tuple[Ref, ...]:
-    """References as a payload contains them."""
-    return tuple([Ref.from_listed(each) for each in values])
+def read_refs(values: Iterable[RefGroup | ListedRefMapping]) -> tuple[Ref, ...]:
+    """References as a payload contains them, one by one or in groups."""
+    found: list[Ref] = []
+    for each in values:
+        found += [Ref.from_listed(each)] if "ref" in each else refs_of(each)
+    return tuple(found)
 
 
-def read_suppressed(values: Iterable[SuppressedRef]) -> tuple[tuple[Ref, str], ...]:
-    """Suppressed references and their reasons as a payload contains them."""
-    return tuple([(Ref.from_mapping(each["ref"]), each["reason"] or NOT_ADMITTED) for each in values])
+def read_suppressed(values: Iterable[SuppressedGroup | SuppressedRef]) -> tuple[tuple[Ref, str], ...]:
+    """Suppressed references and their reasons as a payload contains them, one by one or in groups."""
+    found: list[tuple[Ref, str]] = []
+    for each in values:
+        refs = [Ref.from_mapping(each["ref"])] if "ref" in each else refs_of(each)
+        found += [(ref, each["reason"] or NOT_ADMITTED) for ref in refs]
+    return tuple(found)
 
 
 def _read_reasons(reasons: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

@@ -1,10 +1,10 @@
 """Payloads of the context ledger: what the Context Authority decided."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, final
 
 from kitchener.records.entries.common import CommonPayload, Sealed
-from kitchener.records.ref import ListedRefMapping, RefMapping
+from kitchener.records.ref import ListedRefMapping, RefGroup, RefMapping
 
 ProjectionMode = Literal["enforce", "shadow"]
 TransitionAction = Literal["DECLARE", "CONTINUE", "SUPERSEDE", "REOPEN", "CLOSE", "NOOP", "ASK", "KEEP", "DEFER"]
@@ -40,11 +40,21 @@ class AuthorityMapping(TypedDict):
     sig: str | None
 
 
+@final
 class SuppressedRef(TypedDict):
     """An item that is eligible and was not shown."""
 
     ref: RefMapping
     reason: SuppressReason | None
+
+
+@final
+class SuppressedGroup(TypedDict):
+    """A group of references (`RefGroup`) to recalled items that were not shown, all for the same reason."""
+
+    ledger_id: str
+    entries: list[list[str]]
+    reason: SuppressReason
 
 
 class AddedRefs(TypedDict):
@@ -66,7 +76,7 @@ class VisiblePositions(TypedDict):
     """The visible list by positions in the eligible list."""
 
     eligible: Runs
-    recalled: NotRequired[list[ListedRefMapping]]
+    recalled: NotRequired[list[RefGroup] | list[ListedRefMapping]]
     """Absent: none, as in `SuppressedPositions`."""
 
 
@@ -75,7 +85,7 @@ class SuppressedPositions(TypedDict):
 
     rest: SuppressReason
     """The reason of all items that no other field names."""
-    recalled: NotRequired[list[SuppressedRef]]
+    recalled: NotRequired[list[SuppressedGroup] | list[SuppressedRef]]
     DEFERRED: NotRequired[Runs]
     BUDGET_EVICTION: NotRequired[Runs]
     ERASED: NotRequired[Runs]
@@ -110,7 +120,8 @@ class HistoryMapping(TypedDict):
 class ProjectionPayload(CommonPayload):
     """`PROJECTION_COMPUTED`: which entries a model may see, and why.
 
-    Lists are a change of an earlier projection. Before version 3, those of at most 16 eligible entries were written out.
+    Lists are a change of an earlier projection. Before version 4, recalled entries were a list of references; before version 3,
+    lists of at most 16 eligible entries were written out.
     """
 
     overlay_type: Literal["PROJECTION_COMPUTED"]
@@ -129,7 +140,7 @@ class ProjectionPayload(CommonPayload):
     visible_refs: list[ListedRefMapping] | VisiblePositions
     suppressed_refs: list[SuppressedRef] | SuppressedPositions
     eligibility_reasons: Mapping[str, Sequence[str]]
-    """By `{ledger_id}/{entry_id}`; `*` stands for all others."""
+    """By `{ledger_id}/{entry_id}`; of those that are not named, `*` stands for the eligible and `recalled` for the recalled."""
     proof_refs: list[ListedRefMapping]
     history: NotRequired[HistoryMapping]
     """Left out where all turns are shown in one text, as before version 4 of the policy."""
