@@ -83,10 +83,12 @@ from kitchener.records.entries import ToolDefinition
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
 from kitchener.records.ref import Ref
+from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.replaying.comparison import line_diff
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
 from kitchener.schemas.schema_steps import steps
+from kitchener.serve.agui.run_input import read_run
 from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
 from kitchener.serve.chat.client_history import ClaimedHistory
 from kitchener.serve.problems import RequestRefused
@@ -211,6 +213,26 @@ def _served(text: str) -> object:
     """A server's tool, whose name, description and schema say the same."""
     schema = {"type": "object", "properties": {text: {"description": text}}}
     return read_tools("web", McpServerConfig(command="true"), [{"name": text, "description": text, "inputSchema": schema}])
+
+
+def _as_run(text: str) -> object:
+    """A run of a client, whose messages, calls and tools are pieces of the text, each with an id of its own."""
+    pieces = [text[at : at + 16] for at in range(0, min(len(text), 16 * 4_000), 16)]
+    said = [{"id": f"{at}", "role": "user", "content": each} for at, each in enumerate(pieces)]
+    called = {"id": "c", "role": "assistant", "toolCalls": [{"id": each, "function": {"name": "t"}} for each in pieces]}
+    tools = [{"name": each} for each in pieces]
+    body = {"threadId": "t", "runId": "r", "messages": [called, *said], "tools": tools}
+    return read_run(json.dumps(body).encode())
+
+
+def _of_client(text: str) -> object:
+    """The definition of a tool of a client, which says the text in its description and its schema."""
+    schema = {"type": "object", "properties": {text: {"description": text}}}
+    tools = ClientToolset.of([ClientTool("t", text, schema)])
+    kept = imported_sources(
+        "sources.json", canonical_bytes({tools.hash: tools.text}) + b"\n", [("client_tools", tools.hash)], "A"
+    )
+    return kept, tools.runnable(is_trusted=False)
 
 
 def _lines_in_pieces(text: str) -> object:
@@ -442,6 +464,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a response of the server", _asked_response),
         Scan("a conversation that a client claims", _claimed, chars=12_500),
         Scan("a tool of a server", _served),
+        Scan("a tool of a client", _of_client),
+        Scan("a run of a client", _as_run, chars=12_500),
         Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
         Scan("an object for a schema that refers", lambda text: filled(_referring(text), text), REFERENCE_FRAMES),

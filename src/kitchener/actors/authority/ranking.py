@@ -149,8 +149,10 @@ class TurnWords:
         return self._best_score(number, ranked) / ranked.possible if ranked.possible else 0.0
 
     def _best_score(self, number: int, ranked: RankedTurns) -> float:
-        start = self._ends[number - 1] if number else 0
-        return max([ranked.scores.get(each, 0.0) for each in range(start, self._ends[number])], default=0.0)
+        start, end = self._ends[number - 1] if number else 0, self._ends[number]
+        if end - start == 1:  # nearly always: a message or a reply is one text
+            return ranked.scores.get(start, 0.0)
+        return max([ranked.scores.get(each, 0.0) for each in range(start, end)], default=0.0)
 
     def said(self, number: int) -> str:
         """The words of a turn, a message or a reply, without the names of the speakers."""

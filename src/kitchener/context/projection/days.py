@@ -63,6 +63,10 @@ class Days:
         days = {day_of(item) for item in items if item.kind in _DATED}
         return self._tokens * len(days - self._open)
 
+    def tokens_of(self, item: Item) -> int:
+        """Tokens of the heading that one item needs; 0 if its heading is there."""
+        return self._tokens if item.kind in _DATED and day_of(item) not in self._open else 0
+
     def open(self, item: Item) -> int:
         """Notes that an item is shown. Returns the tokens of the heading that it needs; 0 if its heading is there."""
         if item.kind not in _DATED or (day := day_of(item)) in self._open:
@@ -78,6 +82,10 @@ class NoDays(Days):
         self.tokens_of_today = 0
 
     def tokens(self, items: Iterable[Item]) -> int:
+        """None are needed."""
+        return 0
+
+    def tokens_of(self, item: Item) -> int:
         """None are needed."""
         return 0
 

@@ -90,10 +90,10 @@ class Packer:
         """Packs one item: in full if it fits, otherwise as a stub if that fits. A deferred item is a stub at most."""
         if item.tier == TIER_DEFERRED:
             return self._stub(item, "DEFERRED", 0)
-        short_by = self.used + self._tokens((item,)) - self.budget
+        short_by = self.used + item.tokens + self._days.tokens_of(item) - self.budget
         if short_by > 0:
             return self._stub(item, "BUDGET_EVICTION", short_by)
-        return self._show((item,))[0]
+        return self._show_one(item)
 
     def _tokens(self, unit: Sequence[Item]) -> int:
         """Tokens of items that are shown together, and of the headings of their days."""
@@ -101,9 +101,12 @@ class Packer:
 
     def _show(self, unit: Sequence[Item]) -> list[PlacedItem]:
         """Places items in full. A new heading counts with the first item under it."""
-        placed = [PlacedItem(item, "FULL", item.tokens + self._days.open(item)) for item in unit]
-        self.used += sum([each.tokens for each in placed])
-        return placed
+        return [self._show_one(item) for item in unit]
+
+    def _show_one(self, item: Item) -> PlacedItem:
+        tokens = item.tokens + self._days.open(item)
+        self.used += tokens
+        return PlacedItem(item, "FULL", tokens)
 
     def stub(self, item: Item, reason: SuppressReason) -> PlacedItem:
         """Packs one item as a stub, if that fits, for a reason other than the budget."""
@@ -184,13 +187,15 @@ class Packer:
         placed: list[PlacedItem] = []
         missed, done = 0, set[str]()
         for item, reserve in items:
-            unit: Sequence[Item] = (item,)
-            if item.group is not None:
-                if item.group in done:
-                    continue
+            if item.group is None:
+                unit, tokens = [item], item.tokens + self._days.tokens_of(item)
+            elif item.group in done:
+                continue
+            else:
                 done.add(item.group)
-                unit = groups[item.group]
-            short_by = self.used + self._tokens(unit) + reserve - self.budget
+                unit = [*groups[item.group]]
+                tokens = self._tokens(unit)
+            short_by = self.used + tokens + reserve - self.budget
             if short_by <= 0:
                 placed += self._show(unit)
                 continue

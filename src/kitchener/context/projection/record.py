@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple, cast
 
 import orjson
@@ -219,10 +220,6 @@ def _reasons(reasons: Reasons) -> Sequence[str]:
     return cast(Sequence[str], orjson.Fragment(orjson.dumps(reasons)))
 
 
-def _ledger_of(ref: Ref) -> str:
-    return ref.ledger_id
-
-
 def _key(ref: Ref) -> str:
     return f"{ref.ledger_id}/{ref.entry_id}"
 
@@ -245,7 +242,7 @@ def _group(ledger_id: str, refs: Iterable[Ref]) -> RefGroup:
 
 def _groups(refs: Iterable[Ref]) -> list[RefGroup]:
     """References in their order, those of one ledger together while they follow each other."""
-    return [_group(ledger_id, members) for ledger_id, members in groupby(refs, _ledger_of)]
+    return [_group(ledger_id, members) for ledger_id, members in groupby(refs, attrgetter("ledger_id"))]
 
 
 def _suppressed_groups(evidence: Iterable[PlacedItem]) -> list[SuppressedGroup]:
@@ -279,8 +276,8 @@ def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListC
     for reason, indexes in suppressed.items():
         hidden[reason] = runs_of(indexes)
     shown: VisiblePositions = {"eligible": runs_of(visible)}
-    placed = [each.item.ref for each in projection.placed if each.form == "FULL"]
-    if recalled_shown := _groups([ref for ref in placed if ref in evidence]):
+    full = (each.item.ref for each in projection.placed if each.form == "FULL")
+    if recalled_shown := _groups(ref for ref in full if ref in evidence):
         shown["recalled"] = recalled_shown
     return {
         "eligible_refs": eligible,
