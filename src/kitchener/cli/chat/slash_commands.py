@@ -39,7 +39,7 @@ def is_about_context(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChatContext:
-    """Answers of one chat. Reads the ledgers, where every reply is by the time it is shown."""
+    """Answers questions in one chat. Reads the ledgers, which have each reply before it is shown."""
 
     paths: LedgerPaths
     supervisor: HO2Supervisor
@@ -48,7 +48,7 @@ class ChatContext:
         """The answer to a typed line.
 
         Raises:
-            InvalidLifecycle: the conflict was settled meanwhile
+            InvalidLifecycle: the conflict was resolved in the meantime
             LedgerError: the ledgers cannot be read
         """
         words = word.split()
@@ -112,7 +112,7 @@ class ChatContext:
         return state, resolve_active(state, ruleset_of(past.config))
 
     def _hint(self) -> str:
-        """How to turn on the Context Authority, if the class has it off."""
+        """How to turn on the Context Authority, if it is off for the class; otherwise empty."""
         config = self.supervisor.config
         return "" if config.context_mode == "enforce" else f"; {how_to_turn_on(self.supervisor.agent_class)}"
 
@@ -152,16 +152,16 @@ class ChatMemory:
 
     place: AgentMemory
     memory: HO3Memory | None
-    """None: it is off."""
+    """The memory of the agent class; None: it is off."""
 
     @classmethod
     def of(cls, runtime: Runtime, paths: LedgerPaths, agent_class: str) -> "ChatMemory":
-        """The one of an agent class of a runtime."""
+        """The memory of one of a runtime's agent classes."""
         place = AgentMemory(paths, agent_class)
         return cls(place, runtime.memory(agent_class) if place.is_on else None)
 
     async def text(self, subject_id: str | None) -> str:
-        """The memory of a subject in a few lines; None: there is no subject yet, because an anonymous session has not begun."""
+        """A subject's memory in a few lines. With None there is no subject yet, because an anonymous session has not begun."""
         if self.memory is None:
             return self.place.how_to_turn_on()
         if subject_id is None:
@@ -171,7 +171,7 @@ class ChatMemory:
 
 
 def brief(who: str, subject: SubjectMemory, cut: Cut, config: HO3MemoryConfig) -> list[str]:
-    """The nearest gates and the heaviest learned lines, for a look in between."""
+    """The gates that are nearest to opening and the learned lines of highest weight, as a short summary."""
     signals = [each for each in signal_views(subject, cut, config) if each.gate.reason != "excluded"]
     signals.sort(key=lambda each: (each.gate.reason in ("blocked", "quarantined"), -each.gate.progress, each.signal_id))
     learned = [each for each in learned_views(subject, cut, config) if each.state == "speaks"]

@@ -1,4 +1,4 @@
-"""Looks at embeddings for `kitchener doctor`: whether they can be had, and whether recent turns had them."""
+"""Checks embeddings for `kitchener doctor`: whether the provider works, and whether recent turns had vectors."""
 
 from collections import Counter
 from typing import Final, Literal, NamedTuple
@@ -22,7 +22,7 @@ _PROBE_S: Final = 20.0
 
 
 class EmbeddingsFinding(NamedTuple):
-    """One thing that was looked at, as `doctor` shows it."""
+    """The result of one check, as `doctor` shows it."""
 
     what: str
     state: Literal["ok", "warn", "fail"]
@@ -30,7 +30,7 @@ class EmbeddingsFinding(NamedTuple):
 
 
 async def look_at_embeddings(config: RuntimeConfig, probe: bool) -> list[EmbeddingsFinding]:
-    """Looks at the configured provider, and at the newest projections; nothing where there are no embeddings.
+    """Checks the configured provider and the newest projections. Returns no findings if embeddings are not configured.
 
     Args:
         config: the settings
@@ -62,7 +62,7 @@ async def _provider(config: RuntimeConfig, probe: bool) -> EmbeddingsFinding:
 
 
 async def _recent(config: RuntimeConfig) -> list[EmbeddingsFinding]:
-    """The number of the newest projections that lacked vectors, and why."""
+    """How many of the newest projections lacked vectors, and why."""
     places, seen, problems = LedgerPaths(config), 0, Counter[str]()
     for agent_class in ("ADMIN", *(each for each in places.agent_classes() if each != "ADMIN")):
         try:
@@ -74,7 +74,7 @@ async def _recent(config: RuntimeConfig) -> list[EmbeddingsFinding]:
                     if (used := payload_as(ProjectionPayload, entry.payload).get("similarity")) is not None:
                         seen += 1
                         problems[used.get("problem", "")] += 1
-        except KitchenerError:  # the finding of that ledger tells it
+        except KitchenerError:  # the check of that ledger reports it
             continue
     lacking = {name: count for name, count in sorted(problems.items()) if name}
     if not seen:

@@ -17,7 +17,7 @@ _DEADLINE_S: Final = 5.0
 
 
 class QueueFinding(NamedTuple):
-    """One queue for a reader, in the form of doctor's findings."""
+    """One queue, as `doctor` shows it."""
 
     what: str
     state: Literal["ok", "warn"]
@@ -25,9 +25,9 @@ class QueueFinding(NamedTuple):
 
 
 async def read_queues(config: RuntimeConfig) -> tuple[object, list[QueueFinding]]:
-    """The queues of the process that has the root open, as JSON types of `RuntimeStatistics`, and a line for each.
+    """The queues of the process that has the root open, as JSON types of `RuntimeStatistics`, and a finding for each.
 
-    Where no process listens, None and no lines. Where one does not answer, None and a line that says why.
+    If no process listens, None and no findings. If one does not answer, None and a finding that says why.
     """
     admin = config.admin.model_copy(update={"deadline_s": min(_DEADLINE_S, config.admin.deadline_s)})
     try:

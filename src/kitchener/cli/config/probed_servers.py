@@ -1,4 +1,4 @@
-"""Looks at MCP servers for `kitchener doctor`: whether the library is there and, on request, whether they answer."""
+"""Checks MCP servers for `kitchener doctor`: whether the library is installed and, on request, whether they answer."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -13,7 +13,7 @@ from kitchener.runtime.tools.connected_servers import look_at_servers
 
 
 class ServerFinding(NamedTuple):
-    """One thing that was looked at, as `doctor` shows it."""
+    """The result of one check, as `doctor` shows it."""
 
     what: str
     state: Literal["ok", "warn", "fail"]
@@ -21,7 +21,7 @@ class ServerFinding(NamedTuple):
 
 
 async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[ServerFinding]:
-    """Looks at the configured servers; nothing where there are none.
+    """Checks the configured servers. Returns no findings if there are none.
 
     Args:
         config: the settings

@@ -1,4 +1,4 @@
-"""Waits for the server before this one: while another process writes the ledgers of a root, nothing of a runtime is opened."""
+"""Waits until an earlier server has released the ledgers of a root, before the runtime is opened."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,9 @@ _LOOK_S: Final = 0.1
 
 
 async def wait_for_root(config: RuntimeConfig) -> None:
-    """Returns when no process writes the ledgers of the root, at the latest after `serve.lock_wait_s`.
+    """Returns when no process writes the ledgers of the root, or after `serve.lock_wait_s`.
 
-    After that the opening of the runtime says who has them.
+    If a process still has them then, opening the runtime fails with an error that names it.
     """
     with anyio.move_on_after(config.serve.lock_wait_s):
         is_first = True

@@ -84,7 +84,7 @@ def _left(past: RecordedSession) -> list[str]:
 
 
 async def _void(paths: LedgerPaths, past: RecordedSession, chosen: Sequence[InvalidEvent], reason: str) -> None:
-    """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable."""
+    """Appends `LIFECYCLE_VOIDED` for each entry, and returns when they are durable."""
     operation = VoidEntries(
         agent_class=past.agent_class,
         session_id=past.session_id,
