@@ -246,13 +246,14 @@ class RerouteReport:
             f" failed calls {failed['recorded']:,} → {failed['other']:,}"
         )
         if found["assumed_to_answer"]:
-            yield f"{found['assumed_to_answer']:,} calls go to where nothing is on record of them: taken to be answered"
+            assumed = f"{found['assumed_to_answer']:,} calls go to a provider without a recorded attempt"
+            yield f"{assumed}, which is assumed to answer"
         if self.knows_prices:
             before, after = amount_of_money(cost["recorded"]), amount_of_money(cost["other"])
             sums = f"{before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
             yield f"cost {'unknown' if cost['unpriced_calls'] == found['calls'] else sums}"
         if cost["unpriced_calls"] and self.knows_prices:
-            yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
+            yield f'{cost["unpriced_calls"]:,} calls without a known price are in neither sum; see [router.prices."<model>"]'
 
 
 def _row(pair: RoutePair) -> dict[str, object]:

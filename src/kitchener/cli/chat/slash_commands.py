@@ -62,7 +62,7 @@ class ChatContext:
             return await self._intents(session_id)
         if len(words) == 3 and words[1] == "keep":
             return await self._keep(session_id, words[2])
-        return "/intents lists the threads of this session; /intents keep N goes on with the N-th of those that compete"
+        return "/intents lists the threads of this session; /intents keep N continues the N-th competing one"
 
     async def _why(self, session_id: str) -> str:
         turn_id = await self._last_turn(session_id, events.TURN_COMPLETED, events.TURN_ABORTED)

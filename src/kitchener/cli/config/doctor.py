@@ -188,7 +188,7 @@ def _file_system(directory: Path) -> Iterator[Finding]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             took = statistics.median(_sync_times_ms(descriptor))
     except OSError as error:
-        yield Finding("file system", "fail", f"{directory}: no locked and synced file: {error.strerror or error}")
+        yield Finding("file system", "fail", f"{directory}: cannot lock and sync a file: {error.strerror or error}")
         return
     yield Finding("file system", "ok", f"{kind}, with locks")
     yield Finding("sync", "ok" if took <= _SLOW_SYNC_MS else "warn", f"{took:.2f} ms for {_BLOCK} bytes, median of {_SYNCS}")

@@ -154,7 +154,7 @@ def _help(view: TurnView, found: Explanation) -> Iterator[str]:
     elif found.verdict == "unreachable":
         yield "an intent that is declared with --parent INT-… reaches what belongs to its parent"
     elif found.verdict == "invalid" and found.since is not None:
-        yield f"kitchener session repair {session_id} --void {found.since.entry_id} --reason TEXT puts it aside"
+        yield f"kitchener session repair {session_id} --void {found.since.entry_id} --reason TEXT voids it"
 
 
 def _ended_intent(view: TurnView, name: str) -> str | None:

@@ -251,13 +251,13 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain:
         print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
     if not is_chain and any(part.is_chain for part in parts):
         print_text(
-            "Where an earlier version signed the head, every entry up to it is named: `kitchener ledger checkpoint` signs it"
-            " anew, then the bundle does not grow with the ledger."
+            "An earlier version signed the head, so the bundle names every entry up to it. Sign it again with `kitchener"
+            " ledger checkpoint`, and a new bundle does not grow with the ledger."
         )
     if not is_signed:
         print_text(
-            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, and says"
-            " how to make a key; then write it again."
+            "Without a signature the bundle proves only that it is complete. `kitchener ledger checkpoint` signs, and says how"
+            " to make a key; then write the bundle again."
         )
 
 

@@ -54,7 +54,7 @@ def list_servers(server: ServerChoice = None, *, options: Options = NO_OPTIONS, 
             return OK
         for label, tools in found.items():
             print_text(f"{label}: {_address(servers[label])}")
-            _print_tools(tools, "no recorded turn had tools of it; `kitchener mcp check` asks the server")
+            _print_tools(tools, "no recorded turn had its tools; `kitchener mcp check` asks the server")
         if not servers:
             print_text("no server is configured; docs/mcp.md says how")
         return OK

@@ -114,7 +114,7 @@ def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText])
         yield from _told_change(change, whom, turns)
         yield ""
     if not report.is_exact:
-        yield "the settings have changed since: run again as it was, the turn is not shown what is on record for it"
+        yield "the settings have changed since: with the recorded memory, the turn is not shown what is on record"
     yield looked
 
 

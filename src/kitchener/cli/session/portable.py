@@ -156,8 +156,8 @@ def _exported(made: SessionExport) -> str:
         lines.append(f"The instructions, prompts and tools of its turns are not in the folder: they are {hint}.")
     if not made.is_signed:
         lines.append(
-            "Not every head is signed, so the folder proves only that it is whole: `kitchener ledger checkpoint` signs, then"
-            " export it again."
+            "Not every head is signed, so the folder proves only that it is complete. Sign with `kitchener ledger checkpoint`,"
+            " then export the session again."
         )
     return "\n".join(lines)
 
@@ -171,5 +171,5 @@ def _imported(made: SessionImport) -> str:
             " with --with-keys and import that folder too."
         )
     if not made.is_signed:
-        lines.append("Not every head in the folder was signed, so it proved only that it is whole, and not who wrote it.")
+        lines.append("Not every head in the folder was signed, so it proved only that it is complete, not who wrote it.")
     return "\n".join(lines)
