@@ -19,7 +19,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, Attempt
+from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, Attempt, route_kind
 from kitchener.tuning.routes import CallOutcome, PastAttempt, RecordedCall, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id), RULES_PROVIDER: RULES_MODEL}
@@ -118,7 +118,7 @@ class _PartialCall:
 
 def _implied(first: PastAttempt) -> ConstraintsMapping:
     """What a request asked for, derived from its first route."""
-    kind, _, tag = first.route_reason.partition(":")
+    kind, tag = route_kind(first.route_reason)
     if kind == "explicit":
         return {"provider_id": first.provider_id, "model_id": first.model_id}
     return {"domain_tags": [tag]} if kind == "domain_tag" else {}

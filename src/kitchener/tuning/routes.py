@@ -15,7 +15,7 @@ from kitchener.config.router import price_of
 from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway.routing import Candidate, plan_longer, plan_route
 from kitchener.records.entries import UsageMapping
-from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.prompt import RULES_PROVIDER, route_kind
 from kitchener.records.work_order import TYPE_TAGS
 
 CallOutcome = Literal["answered", "failed", "cut off"]
@@ -106,7 +106,7 @@ class RouteChoice(NamedTuple):
     @property
     def fell_back(self) -> bool:
         """Whether a fallback was asked instead of the first provider."""
-        return self.route_reason == "fallback"
+        return route_kind(self.route_reason)[0] == "fallback"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.config.embeddings import look_at_embeddings
+from kitchener.cli.config.finding import Finding
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
@@ -71,15 +71,6 @@ _PROBE_S: Final = 20.0
 _DETAIL_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    what: str
-    state: Literal["ok", "warn", "fail"]
-    detail: str
-
-
 def doctor(
     *,
     options: Options = NO_OPTIONS,
@@ -118,14 +109,14 @@ def doctor(
         findings += _findings("keys", _keys, config) + _findings("ledgers", _ledgers, config)
         findings += _findings("content", _content, config)
         queues, shown = anyio.run(read_queues, config)
-        findings += [Finding(*each) for each in shown]
-        findings += _findings("embeddings", _embeddings, config, probe and is_checked)
-        findings += [Finding(*each) for each in anyio.run(look_at_mcp_servers, config, probe and is_checked)]
+        findings += shown
+        findings += _findings("embeddings", look_at_embeddings, config, probe and is_checked)
+        findings += anyio.run(look_at_mcp_servers, config, probe and is_checked)
         if probe and is_checked:
             findings += anyio.run(_probe_providers, config)
     is_fine = all(each.state != "fail" for each in findings)
     if json:
-        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings], "queues": queues})
+        print_json({"ok": is_fine, "findings": [each._asdict() for each in findings], "queues": queues})
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:
@@ -272,10 +263,6 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     size = sum(path.stat().st_size for path in index)
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
-
-
-async def _embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:
-    return [Finding(*each) for each in await look_at_embeddings(config, probe)]
 
 
 async def _content(config: RuntimeConfig) -> list[Finding]:

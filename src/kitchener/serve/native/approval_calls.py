@@ -1,7 +1,7 @@
 """Tool calls of a session that wait for a person: list, approve, deny. Explained in `docs/server.md`."""
 
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
+from kitchener.records.entries.approvals import ApprovalScope
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.event_stream import until_gone
@@ -43,7 +44,7 @@ class Approval(BaseModel):
     """Arguments in place of the model's. None: the model's."""
     answer: Any = None  # any JSON value, checked by the request's own schema
     """The answer to the question that the tool asks. None: yes."""
-    scope: Literal["once", "session"] = "once"
+    scope: ApprovalScope = "once"
     """`session`: also later calls of the tool in this session."""
     message: str | None = None
     """What to tell the model about it."""
