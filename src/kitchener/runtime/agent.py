@@ -31,7 +31,7 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key, dotted_key
-from kitchener.errors import CallerError, ConfigError, KitchenerError, RuntimeClosed, ToolError
+from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerWriteError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, Mailbox
@@ -51,7 +51,6 @@ from kitchener.runtime.root_layout import index_dir, ledger_paths
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools
-from kitchener.runtime.write_failure import WriteFailure
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 from kitchener.telemetry.port import Telemetry
@@ -73,6 +72,26 @@ class RuntimeArguments:
     ids: IdSource | None
     embeddings: EmbeddingProvider | None = None
     telemetry: Telemetry | None = None
+
+
+class WriteFailure:
+    """The first failed commit of a runtime, after which its ledgers accept no entries. Tasks can wait for it."""
+
+    def __init__(self) -> None:
+        self.error: LedgerWriteError | None = None
+        self._noted = anyio.Event()
+
+    def note(self, error: LedgerWriteError) -> None:
+        """Records that a commit failed. Only the first failure counts, because the others follow from it."""
+        if self.error is None:
+            self.error = error
+            self._noted.set()
+
+    async def wait(self) -> LedgerWriteError:
+        """Returns the failure as soon as there is one."""
+        await self._noted.wait()
+        assert self.error is not None
+        return self.error
 
 
 @dataclass(frozen=True, slots=True)
