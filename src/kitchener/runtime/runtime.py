@@ -23,7 +23,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import RuntimeConfig
+from kitchener.config import LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -365,7 +365,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     injected = RuntimeArguments(
         tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings, telemetry
     )
-    limits, listener = loaded.config.limits, None
+    listener: AdminListener | None = None
     body_error: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
@@ -379,18 +379,23 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                 body_error = error
             finally:
-                try:
-                    with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
-                        if listener is not None:
-                            await listener.close()
-                        await runtime._close()
-                finally:
-                    runtime._shared.scope.cancel()
+                await _shut_down(runtime, listener, loaded.config.limits)
     except BaseExceptionGroup as group:
         only = _only(group)
         raise only from only.__cause__
     if body_error is not None:
         raise body_error
+
+
+async def _shut_down(runtime: Runtime, listener: AdminListener | None, limits: LimitsConfig) -> None:
+    """Closes the listener and the runtime within the grace periods, and ends the task that holds the runtime in any case."""
+    try:
+        with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
+            if listener is not None:
+                await listener.close()
+            await runtime._close()
+    finally:
+        runtime._shared.scope.cancel()
 
 
 async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status: TaskStatus[Runtime]) -> None:
