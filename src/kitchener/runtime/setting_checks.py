@@ -36,7 +36,7 @@ _NEEDS: Final[Mapping[str, str]] = {
 
 
 def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = CONFIGURATION) -> None:
-    """Checks that the providers and models of `[agents.<class>]` exist, as far as settings can tell.
+    """Checks that the providers and models of `[agents.<class>]` exist, if the settings can tell.
 
     Args:
         config: the settings

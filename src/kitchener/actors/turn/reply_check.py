@@ -139,7 +139,7 @@ async def apology_after(
 def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int) -> list[Mapping[str, object]]:
     """The tool results of a work order, for the replying model: of tools that ran before the reply, or in a failed attempt.
 
-    After a failed attempt, the next one may call no tools, so it is shown the same parts of the results.
+    After a failed attempt, the next one may call no tools, so it is shown at most the same parts of the results.
 
     Args:
         trace: the executor's entries of the turn

@@ -104,7 +104,7 @@ class ChatContext:
             return f"/intents keep {number}: expected a number from 1 to {len(competing)}; /intents lists them"
         chosen = competing[int(number) - 1]
         await self.supervisor.resolve_conflict(session_id, keep=chosen)
-        return f"we go on with {intent_words(state, chosen)}"
+        return f"continuing with {intent_words(state, chosen)}"
 
     async def _resolved(self, session_id: str) -> tuple[ContextState, Resolution]:
         past = await read_past(self.paths, session_id, self.supervisor.agent_class)
@@ -133,7 +133,7 @@ def _why_lines(view: TurnView) -> Iterator[str]:
 
 def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
     if resolution.competing:
-        yield f"{len(resolution.competing)} threads compete; /intents keep N goes on with one of them:"
+        yield f"{len(resolution.competing)} threads compete; /intents keep N continues one of them:"
         yield from thread_lines([state.intents[each] for each in resolution.competing], state)
     elif resolution.active is not None:
         turns = count_turns(state.attached(resolution.active).turns)

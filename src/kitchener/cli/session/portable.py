@@ -148,7 +148,7 @@ def _exported(made: SessionExport) -> str:
         others = counted(made.context_entries, "entry is", "entries are")
         lines.append(f"{others} from the memory and the other sessions of {made.subject_id!r}: its turns could read them")
     if made.has_key:
-        lines.append(f"The folder has the key of {made.subject_id!r}: whoever has the folder can read all that they said.")
+        lines.append(f"The folder has the key of {made.subject_id!r}: anybody with the folder can read all that they said.")
     elif made.key_id is not None:
         lines.append("Its content is sealed, and the folder has no key: --with-keys adds it.")
     if not made.has_sources:

@@ -328,7 +328,7 @@ class LexicalIndex(LexicalTurns):
         return told >= _BEST * (told + sum(compress(rarities, is_number)))
 
     def _order_again(self, order: list[int], scores: dict[int, float], wanted: int, again: float) -> None:
-        """Orders the best turns anew: each counts less, the more turns of its session are better."""
+        """Reorders the best turns: each counts less, the more turns of its session are better."""
         factors: dict[int, float] = {}
         best, session_of = order[: _PER_AGAIN * wanted], self._session_of
         for each in best:

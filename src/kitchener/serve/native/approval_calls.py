@@ -86,14 +86,14 @@ class ApprovalCalls:
         return json_response({"approvals": [_told(each) for each in found]})
 
     async def approve(self, request: Request) -> ASGIApp:
-        """Allows a call, and answers with the reply of the turn that goes on."""
+        """Allows a call, and answers with the reply of the continued turn."""
         body, found = read_model(Approval, await request.body() or b"{}"), await self._of(request)
         given = {"arguments": body.arguments, "answer": body.answer, "scope": body.scope, "message": body.message}
         approve = partial(found.supervisor.approve, request.path_params["approval_id"], **given)
         return await self._answered(request, found, partial(approve, answered_by=found.session.subject_id))
 
     async def deny(self, request: Request) -> ASGIApp:
-        """Refuses a call, and answers with the reply of the turn that goes on."""
+        """Refuses a call, and answers with the reply of the continued turn."""
         body, found = read_model(Denial, await request.body() or b"{}"), await self._of(request)
         deny = partial(found.supervisor.deny, request.path_params["approval_id"], body.message)
         return await self._answered(request, found, partial(deny, answered_by=found.session.subject_id))
