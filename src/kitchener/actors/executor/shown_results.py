@@ -59,7 +59,7 @@ def shown_result(outcome: ToolOutcome, *, is_page: bool) -> ShownResult:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text is blank. It is then shown as JSON: chat interfaces refuse a blank message, and a model may take it as missing."""
+    """Whether a text is blank. Then it is shown as JSON, because chat interfaces refuse a blank message."""
     return not text or text.isspace()
 
 
