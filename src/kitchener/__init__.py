@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kitchener.lazy_names import homes_in
 
-# Imported when they are first asked for: all of Kitchener takes long enough for a command's user to press Ctrl-C meanwhile.
+# Imported on first use: importing all of Kitchener takes so long that a user may press Ctrl-C in between.
 _HOMES = homes_in(__file__)
 _VERSION: Final = "__version__"
 __all__ = sorted(_HOMES, key=lambda name: (not name[0].isupper(), name))

@@ -45,7 +45,7 @@ def test_each_way_is_a_row_and_the_sums_follow(other: Cli, tmp_path: Path) -> No
     assert lines[2].startswith(">  offline/offline-rules-1 (default)  local/qwen3-8b (default)  ")
     assert lines[3].startswith("   offline/offline-rules-1 (default)  offline/offline-rules-1 (domain_tag:consolidation)")
     assert lines[4] == "fallbacks 0 → 0 (0 more, 0 fewer); failed calls 0 → 0"
-    assert lines[5] == "28 calls go to where nothing is on record of them: taken to be answered"
+    assert lines[5] == "28 calls go to a provider without a recorded attempt, which is assumed to answer"
     assert lines[6].startswith("cost 0.00 → 0.0")
     assert lines[-1].startswith("given the same requests, and the failures on record")
 
@@ -107,7 +107,7 @@ def test_a_model_without_a_price_is_told(other: Cli, tmp_path: Path) -> None:
     text = OTHER.replace("[router.prices.qwen3-8b]", "[router.prices.another]")
     (tmp_path / "unpriced.toml").write_text(text, encoding="utf-8")
     outcome = other("gateway", "what-if", "--with-config", "unpriced.toml")
-    assert 'without a known price, and in neither sum: 28 calls; see [router.prices."<model>"]' in outcome.out
+    assert '28 calls without a known price are in neither sum; see [router.prices."<model>"]' in outcome.out
 
 
 @pytest.mark.parametrize(

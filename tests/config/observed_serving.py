@@ -12,7 +12,7 @@ import anyio
 import jwt
 import pytest
 
-from kitchener.cli.serve.root_wait import wait_for_root
+from kitchener.cli.serve.serve_command import wait_for_root
 from kitchener.config import RuntimeConfig, ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece

@@ -194,7 +194,7 @@ async def test_a_chain_that_was_rebuilt_to_its_end_is_refused_at_opening(tmp_pat
     await two_sessions(path)
     rewrite(path, all_links, place)
     for opening in (open_ledger(path), LedgerReader.open(path)):
-        with pytest.raises(LedgerDamaged, match="as the index has seen it"):
+        with pytest.raises(LedgerDamaged, match="as its index recorded"):
             async with opening:
                 pytest.fail("it was opened")
     forget_index(path)

@@ -84,7 +84,7 @@ class SharedResources:
         sources: what shapes requests; None: read from the settings and the tools. A replay passes those of the original
             settings, or recorded ones
         policy_version: version of the rules that turns follow; a replay passes the recorded one
-        store: has the bytes of images and files; None: messages cannot bring any
+        store: stores images and files; None: messages cannot bring any
         request_fields: the fields that the settings of providers add to requests, by provider, for the record
         media_types: the types of content that a provider, a model and domain tags take; a replay passes the recorded ones
         comparer: compares messages with earlier turns by meaning; None: their words alone count. A replay passes the recorded
@@ -113,7 +113,7 @@ class SharedResources:
 
 @dataclass(frozen=True, slots=True)
 class GivenParts:
-    """What one supervisor is given. `HO2Supervisor` documents its arguments, which these are."""
+    """The arguments of one supervisor, documented in `HO2Supervisor`."""
 
     agent_class: str
     executor: HO1ExecutorProtocol
@@ -137,7 +137,7 @@ class GivenParts:
 
     @property
     def is_recording(self) -> bool:
-        """Whether what shapes requests is recorded. A replay passes it, and does not."""
+        """Whether the sources of requests are recorded. A replay passes them in, and records nothing."""
         return self.host.sources is None
 
 
@@ -151,7 +151,7 @@ class Policy:
 
     @classmethod
     def of(cls, given: GivenParts) -> "Policy":
-        """That of the settings; a replay passes the recorded one with the shared resources."""
+        """The policy that the settings give. A replay passes the recorded one with the shared resources."""
         memory_config = given.used_memory.config if given.used_memory is not None else None
         return cls(
             given.host.ruleset_hash or policy_identity(given.config, memory_config),
@@ -274,7 +274,7 @@ def _authority(given: GivenParts, policy: Policy) -> ContextAuthority | None:
 
 
 def _content(given: GivenParts, reply: Constraints) -> ContentIntake:
-    """Takes images and files that the provider takes to which a reply goes first."""
+    """Accepts the images and files that the first provider of a reply accepts."""
     host = given.host
     media_types = partial(host.media_types, reply.provider_id, reply.model_id, reply.domain_tags)
     return ContentIntake(given.config, host.limits, host.store, media_types)

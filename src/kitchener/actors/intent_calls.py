@@ -29,7 +29,7 @@ class IntentCalls:
     Args:
         sessions: the sessions of the agent class
         admission: the queues of the sessions
-        authority: the Context Authority; None if it is off. If it is off or in `shadow`, every call is refused
+        authority: the Context Authority; None: it is off. If it is off or in `shadow`, every call is refused
     """
 
     def __init__(self, sessions: SessionDirectory, admission: Admission, authority: ContextAuthority | None) -> None:
@@ -136,7 +136,7 @@ class IntentCalls:
                 raise SessionEnded(session_id)
             await authority.follow_shared(thread, session_id, session.subject_id, authority.shared.position)
             first = authority.first_intent(thread, session_id) if thread.state.turns else None
-            if first is not None:  # the session has turns from a time without the Authority; they get an intent of their own
+            if first is not None:  # the session has turns from a time without the Authority; these get their own intent
                 await self._append(authority, session, thread, [first])
             made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
             # Written all together or not at all. A fork without its children would be a different decision.
@@ -155,8 +155,8 @@ class IntentCalls:
 
 
 MAX_CHILDREN: Final = 100
-"""Most intents that one fork declares. Each is compared with all others of the session, and later turns list the competing
-ones."""
+"""Most intents that one fork declares. Each is compared with all others of the session, and later turns list the intents that
+compete."""
 
 
 def _check_live(intent_id: str, intents: SessionIntents) -> None:

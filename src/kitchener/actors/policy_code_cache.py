@@ -1,7 +1,7 @@
-"""Keeps the hash of the policy code beside Python's compiled files, because parsing the code is a fifth of a command's start.
+"""Caches the hash of the policy code beside Python's compiled files, because parsing the code is a fifth of a command's start.
 
-The hash is kept under a digest of the whole text that it is computed from, so an edited module has a hash of its own at once.
-Anyone who can change the file can change the compiled code beside it, too. `policy_identity.py` computes the hash.
+The key is a digest of all the text from which the hash is computed, so an edit takes effect at once. Anyone who can change the
+file can also change the compiled code beside it. `policy_identity.py` computes the hash.
 """
 
 import json
@@ -22,14 +22,14 @@ _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def kept_hash(sources: Sequence[str], compute: Callable[[Sequence[str]], str], *, beside: str) -> str:
-    """Returns what `compute` makes of the sources, from the file of an earlier process where there is one for the same sources.
+    """Returns what `compute` returns for the sources, from the cache if an earlier process computed it for the same sources.
 
-    Nothing is kept where Python keeps no compiled files: in a folder that cannot be written, or if the environment says so.
+    Nothing is cached where Python writes no compiled files: in a read-only folder, or if the environment forbids it.
 
     Args:
         sources: the texts of modules
         compute: turns them into a hash, which depends on nothing but them and its own module
-        beside: the source file of that module; the hash is kept with its compiled file
+        beside: the source file of that module; the hash is cached beside the module's compiled file
     """
     file = Path(cache_from_source(beside)).with_suffix(".code.json")
     key = digest(json.dumps([Path(beside).read_text(encoding="utf-8"), *sources]).encode())
@@ -54,7 +54,7 @@ def _read(file: Path, key: str) -> str | None:
 
 
 def _write(file: Path, kept: dict[str, str]) -> None:
-    """Puts the file in place as a whole, because several processes may start at once."""
+    """Replaces the file atomically, because several processes may start at once."""
     own = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         own.write_text(json.dumps(kept), encoding="utf-8")

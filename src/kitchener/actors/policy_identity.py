@@ -60,7 +60,7 @@ NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passi
 """Settings that decide nothing: where files are, and how long something waits."""
 
 MAX_IDENTITIES: Final = 64
-"""Identities that a process keeps, so that another runtime or a replay with the same settings opens in less time."""
+"""Most identities that a process caches, so that another runtime or a replay with the same settings opens faster."""
 
 _UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
 """Fields of a syntax tree that do not affect what the code decides."""
@@ -85,7 +85,7 @@ def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
 
 @lru_cache(maxsize=MAX_IDENTITIES)
 def _identity(settings: str, prompts: str, templates: tuple[AttentionTemplate, ...]) -> str:
-    """The identity of settings, as JSON, with the hash of prompts and these templates."""
+    """The identity of these settings (JSON), prompts (their hash) and templates."""
     shapes = [template.model_dump(mode="json") for template in templates]
     return canonical_digest(
         {

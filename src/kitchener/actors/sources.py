@@ -1,8 +1,8 @@
-"""Collects what shapes an agent class's requests to models, records each source once by its hash, and reads it back.
+"""Collects the sources of an agent class's requests to models, records each once by its hash, and reads them back.
 
 The sources are the settings, prompt contracts and packs, attention templates, and tools. Each turn names its configuration by
-`config_hash`, and the configuration names the others. So a request can be rebuilt from the ledgers after a source was edited.
-Explained in `docs/prompts.md`.
+`config_hash`, and the configuration names the others. So a request can be rebuilt from the ledgers, even after an edit of a
+source. Explained in `docs/prompts.md`.
 """
 
 import json
@@ -38,9 +38,9 @@ from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientToolset
 
 _ENTRY_FIELDS_BYTES: Final = 900
-"""Bytes of an entry that a piece of text leaves to its other fields and to the seal's."""
+"""Bytes of an entry that are reserved for its other fields and for the seal."""
 _CHAR_BYTES: Final = 8
-"""Most bytes of one character in an entry: six as a JSON escape, a third more under a seal."""
+"""Most bytes of one character in an entry: six as a JSON escape, and a third more if it is sealed."""
 _SHORTEST_PIECE: Final = 16
 _REMEMBERED: Final = 256
 _NO_FIELDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType({})
@@ -72,7 +72,7 @@ class RequestSources:
     texts: tuple[Source, ...]
     """Every source, the configuration last."""
     acceptance: tuple[str, ...] = ()
-    """The criteria of replies that their contract carries."""
+    """The acceptance criteria in the contract of replies."""
     shows_history: bool = True
     """Whether the pack of replies has a place for chat messages of earlier turns."""
 
@@ -112,7 +112,7 @@ class RequestSources:
         return cls(config_hash, templates, texts, acceptance, shows)
 
     def with_tools(self, tools: ToolRegistry) -> "RequestSources":
-        """The sources with the tools that are in place now. Reads no file."""
+        """The sources with the present tools. Reads no file."""
         *others, whole = self.texts
         kept = [each for each in others if each.kind != "tool"]
         config_hash, texts = _with_tools(whole.name, json.loads(whole.text), kept, tools)
@@ -143,11 +143,11 @@ def has_history(contract_id: str, prompts: Mapping[str, str]) -> bool:
 
 
 class CallersSources:
-    """Records what callers bring along for a request: schemas of objects, and definitions of tools that they run.
+    """Records the sources that callers bring with a request: schemas of objects, and definitions of the caller's tools.
 
     Args:
         ledgers: the ledgers of the agent class
-        is_recording: False: a replay, which finds them on record
+        is_recording: False: a replay, which finds these sources on record
     """
 
     def __init__(self, ledgers: LedgerGroup, *, is_recording: bool = True) -> None:
@@ -190,7 +190,7 @@ async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:
 
     Args:
         ho2m: the ledger of the agent class's supervisor
-        sources: with each configuration, all that it names
+        sources: each configuration with all sources that it names
     """
     keys = {events.source_index_key(each.hash): each for each in sources}
     known = await ho2m.known_keys(keys)
@@ -200,7 +200,7 @@ async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:
 
 
 async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
-    """Returns a configuration and all that it names, as recorded; empty where the ledger lacks one of them.
+    """Returns a recorded configuration and all sources that it names; empty if the ledger lacks one of them.
 
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
@@ -215,7 +215,7 @@ async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
 
 
 def named_sources(configuration: ConfigurationSource) -> Iterator[tuple[NamedSource, SourceKind]]:
-    """What a configuration names, with the kind of each."""
+    """The sources that a configuration names, with their kinds."""
     yield from ((each, "prompt_pack" if each["name"].startswith("PRM-") else "contract") for each in configuration["prompts"])
     yield from ((each, "attention_template") for each in configuration["attention_templates"])
     yield from ((each, "tool") for each in configuration["tools"])
@@ -285,10 +285,10 @@ def _prompts_of(config: HO2Config) -> Iterator[Source]:
 
 
 def _reply_criteria(config: HO2Config, prompts: Iterable[Source]) -> tuple[str, ...]:
-    """The acceptance criteria that the contract of replies carries.
+    """The acceptance criteria in the contract of replies.
 
     Raises:
-        PromptError: another contract carries some, or one is a statement and no model verifies replies
+        PromptError: another contract has criteria, or a criterion is a statement and no model verifies replies
     """
     found = {each.name: criteria_of(each.text) for each in prompts if each.kind == "contract"}
     criteria = found.pop(config.synthesize_contract_id, ())
@@ -301,7 +301,7 @@ def _reply_criteria(config: HO2Config, prompts: Iterable[Source]) -> tuple[str, 
 
 
 def criteria_of(contract: str) -> tuple[str, ...]:
-    """The acceptance criteria that the text of a contract carries."""
+    """The acceptance criteria in the text of a contract."""
     return tuple(json.loads(contract).get("acceptance", ()))
 
 
@@ -317,7 +317,7 @@ def _canonical_source(kind: SourceKind, name: str, text: str) -> Source:
 
 
 def _of_tool(definition: ToolDefinition) -> Source:
-    """A definition, with the keys of its schema in their order: a model reads them in it."""
+    """A tool's definition as a source. Keeps the order of the schema's keys, because a model reads them in this order."""
     ordered = {**json.loads(canonical_bytes(definition, at="tool")), "parameters": dict(definition["parameters"])}
     text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
     return Source("tool", definition["tool_id"], text, digest(text.encode()))
@@ -328,7 +328,7 @@ def _named(sources: list[Source]) -> list[NamedSource]:
 
 
 def _without_locations(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings without paths: moving a root or a folder of prompts changes no request."""
+    """Settings without paths, because moving a root or a folder of prompts changes no request."""
     return {
         key: _without_locations(value) if key == "memory" and isinstance(value, dict) else value
         for key, value in settings.items()
@@ -337,7 +337,7 @@ def _without_locations(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _joined_text(pieces: Mapping[int, str], source_hash: str, parts: int) -> str:
-    """Returns the text of a source from its recorded pieces by number.
+    """Joins the recorded pieces of a source's text, given by number.
 
     Raises:
         LedgerError: a piece is missing, or the text has another hash

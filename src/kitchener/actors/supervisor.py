@@ -103,7 +103,7 @@ class HO2Supervisor:
         self._runner, self._consolidations, self._approvals = parts.runner, parts.consolidations, parts.approvals
         self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
         self._checks, self.content = parts.checks, parts.content_checks
-        """`content` checks a message and its content before its session exists."""
+        """`content` checks a message and its images and files before its session exists."""
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
@@ -199,18 +199,18 @@ class HO2Supervisor:
             message: text
             session_id: the session; None: starts a new session
             subject_id: the subject of the conversation; must match the session's subject
-            idempotency_key: a message sent again with the same key runs one turn only, also after a restart
+            idempotency_key: messages with the same key run one turn only, even after a restart
             memory: False: this turn neither reads nor writes long-term memory
             deadline: seconds from now for the whole call, including time in queues; None: `turn_deadline_s` from its start
             acceptance: criteria that the reply must meet, besides those of the agent class: `min_chars:N`, `max_chars:N`,
-                `contains:TEXT` or `not_contains:TEXT`. A reply that fails one is retried, and the retry is told which
+                `contains:TEXT` or `not_contains:TEXT`. If a reply fails a criterion, a retry names the criterion
             parts: images and files of the message, see `ImagePart` and `FilePart`; refused if the model does not take them
-            speaker: the name of the person who says the message, where several talk; None: the subject
+            speaker: the name of the person who says the message, in a conversation of several people; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit. The result has the object as
                 `output`, and its text as `response`; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
-            client_tools: tools that the caller runs; where the model calls some, the result has `client_calls`
-            listener: is awaited with each update as it happens, but for `TurnCompleted`; None: nobody wants them
+            client_tools: tools that the caller runs; if the model calls some, the result has `client_calls`
+            listener: is awaited with each update as it happens, except `TurnCompleted`; None: no updates
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
@@ -236,20 +236,20 @@ class HO2Supervisor:
         answered_by: str | None = None,
         message: str | None = None,
     ) -> TurnResult | None:
-        """Allows a tool call that waits. Returns the result of the turn that makes it; None: other calls beside it still wait.
+        """Allows a waiting tool call. Returns the result of the continued turn; None: other calls of the turn still wait.
 
         The answer is durable before the call is made. The same answer given again returns the same result.
 
         Args:
-            approval_id: of `TurnResult.pending_approval`; or the id of its work order, for all its open requests
-            arguments: used in place of the model's; None: the model's
-            answer: to the question that the tool asks, by its `response_schema`; None: yes
+            approval_id: an id from `TurnResult.pending_approval`; or the id of a work order, for all its open requests
+            arguments: replace the model's arguments; None: the model's
+            answer: the answer to the tool's question, by its `response_schema`; None: yes
             scope: `session` also allows later calls of the tool in this session, with any arguments
             answered_by: who answered, for the record
-            message: what to tell the model about it
+            message: a message to the model about the answer
 
         Raises:
-            UnknownApproval, ApprovalAnswered, ApprovalVoid, CallerError: nothing can be done with this answer
+            UnknownApproval, ApprovalAnswered, ApprovalVoid, CallerError: this answer cannot be accepted
             OutcomeUnknown: the turn was cut off while the tool ran, so its effect may or may not have happened
             Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same answer again
         """
@@ -272,7 +272,7 @@ class HO2Supervisor:
     async def answer_approval(
         self, approval_id: str, given: GivenAnswer, listener: UpdateListener | None = None
     ) -> TurnResult | None:
-        """Gives an answer, like `approve` and `deny`. The listener receives the updates of the turn that goes on."""
+        """Gives an answer, like `approve` and `deny`. The listener receives the updates of the continued turn."""
         await self._ready()
         with raises_cut_off("the turn"):
             outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
@@ -281,12 +281,12 @@ class HO2Supervisor:
     async def answer_client_calls(
         self, outputs: Mapping[str, ClientOutput | Json], *, listener: UpdateListener | None = None
     ) -> TurnResult | None:
-        """Records the outputs of calls that the caller has made, and returns the result of the continued turn.
+        """Records the outputs of the caller's tools, and returns the result of the continued turn; None: other calls wait.
 
-        None: others wait. The same outputs given again return the same result.
+        The same outputs given again return the same result.
 
         Args:
-            outputs: what the tools returned, or a `ClientOutput`, by ids of `TurnResult.client_calls` of one work order
+            outputs: what each tool returned, or a `ClientOutput`, by ids of `TurnResult.client_calls`; all of one work order
             listener: is awaited with each update of the continued turn; None: no updates
 
         Raises:
@@ -301,11 +301,11 @@ class HO2Supervisor:
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
     ) -> list[WorkOrder]:
-        """Consolidates the signals whose gates are open now, and returns one finished work order for each of these.
+        """Consolidates the signals whose gates are open now, and returns a finished work order for each of them.
 
         Args:
             signal_ids: `TurnResult.consolidation_candidates`, or any signal ids
-            namespace: `agent_class/subject_id`, both percent-encoded; None: all signal ids are of results, which know theirs
+            namespace: `agent_class/subject_id`, both percent-encoded; None: the signal ids come from results and know theirs
             gate_ts: when the gates opened, ISO time with a zone; None: now
 
         Raises:
@@ -318,7 +318,7 @@ class HO2Supervisor:
         return await self._consolidations.run(by_namespace, gate_ts)
 
     async def recover(self) -> None:
-        """Ends the consolidations that a crash left open, and records what shapes requests and who signs projections.
+        """Ends the consolidations that a crash left open, and records the sources of requests and the signer of projections.
 
         A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
         """
@@ -445,7 +445,7 @@ class HO2Supervisor:
     async def _admit(
         self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
     ) -> TurnOutcome:
-        """Finds or starts the session, of which `use` learns, waits in its queue and for a slot, then runs the turn."""
+        """Finds or starts the session and tells `use`, waits in the session's queue and for a slot, then runs the turn."""
         await self._ready()
         self._checks.size(message, self._ledgers.ho2m.config)
         if call.session_id is None:

@@ -42,7 +42,7 @@ class LongTermMemory(Protocol):
         ...
 
     async def log_turn(self, signal_ids: Iterable[str], session_id: str, turn_id: str, *, namespace: str) -> None:
-        """Logs the signals that a turn gave in one entry."""
+        """Logs the signals of a turn, all in one entry."""
         ...
 
     def stored_id(self, signal_id: str, *, namespace: str) -> str:
@@ -109,7 +109,7 @@ class OpenGates(NamedTuple):
     signal_ids: tuple[str, ...]
     """Signals whose gate is open, with ids in the form that ledgers store."""
     gate_ts: str | None
-    """The time at which the gates were read, ISO time: that of the turn's last signal entry; None: the turn gave no signal."""
+    """When the gates were read, ISO time: the time of the turn's last signal entry; None: the turn gave no signal."""
     positions: Mapping[str, int]
     """Ledger positions up to which the gates were read."""
 

@@ -1,4 +1,4 @@
-"""Runs the `kitchener` command line: finds the subcommand, sets the exit code, and reports a user's mistake in one line.
+"""Runs the `kitchener` command line: finds the subcommand, sets the exit code, and reports a user's error in one line.
 
 Each subcommand is imported when it runs, so that `kitchener --version` does not load a runtime. Explained in
 `docs/commands.md`.
@@ -50,7 +50,7 @@ from kitchener.errors import (
     UnknownSubject,
 )
 
-# The first class that fits decides, so subclasses stand before their bases.
+# The first matching class decides, so subclasses stand before their base classes.
 _EXIT_CODES: Final = (
     ((LedgerDamaged, FolderDamaged, PartDamaged), DAMAGED),
     ((LedgerLocked, AdminUnavailable), LOCKED),
@@ -101,7 +101,7 @@ _COMMANDS: Final = (
 
 
 def _shown_default(value: object) -> str | None:
-    """A default as a help text names it; None: not at all, as for a switch that is off and for an empty list."""
+    """A default as a help text shows it; None: the help text shows none, as for a switch that is off or an empty list."""
     return None if value in (None, False, ()) else str(value)
 
 
@@ -109,8 +109,8 @@ def build_app(*, is_listing: bool) -> App:
     """The command line.
 
     Args:
-        is_listing: only the list of commands is wanted, so their modules need not be loaded; a help text given here would
-            otherwise take the place of a command's own
+        is_listing: True: only the list of commands is needed, so their modules need not be loaded. False: each command has its
+            own help text, which the short text in the list must not replace
     """
     app = App(
         name="kitchener",
@@ -126,14 +126,14 @@ def build_app(*, is_listing: bool) -> App:
 
 
 def invoke(tokens: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code. A user's mistake gives one line on standard error."""
+    """Runs one command line and returns its exit code. Reports a user's error in one line on standard error."""
     try:
         app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-        # Only commands that have loaded this module take ids. It leads to the ledgers, which a help text need not load.
+        # Only commands that loaded this module take ids. It imports the ledgers, which a help text need not load.
         if (options := sys.modules.get("kitchener.cli.options")) is not None:
             options.resolve_ids(command, bound.arguments)
-        if not gc.isenabled():  # in a process of its own, where what is imported by now stays
+        if not gc.isenabled():  # in a separate process, in which the modules imported so far stay
             gc.freeze()
             gc.enable()
         code = command(*bound.args, **bound.kwargs)
@@ -151,7 +151,7 @@ def invoke(tokens: Sequence[str]) -> int:
 
 
 def _told(error: Exception) -> int:
-    """The exit code of a failure a user can mend, told in one line; anything else is a bug and passes on."""
+    """Reports a failure that a user can mend in one line, and returns its exit code. Any other error is a bug and is raised."""
     first = error
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
@@ -171,8 +171,8 @@ def _fail(code: int, text: str) -> int:
 
 def run(tokens: Sequence[str]) -> NoReturn:
     """Runs one command line and ends the process with its exit code."""
-    # Standard output belongs to the commands, also where a tool logs by structlog, which writes there. Errors in a log line
-    # come without the values of variables, and no colours, since their escapes could not be told from those of a message.
+    # Standard output belongs to the commands, so logs go elsewhere, even those of a tool that uses structlog's default. Log
+    # lines have no values of variables, and no colours, because escapes could also come from a message.
     rendered = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*structlog.get_config()["processors"][:-1], rendered],
@@ -185,16 +185,16 @@ def run(tokens: Sequence[str]) -> NoReturn:
     threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
     try:
         code = invoke(tokens)
-    except Exception as error:  # noqa: BLE001  a bug, which is told; a thread that hangs must not hold it up
+    except Exception as error:  # noqa: BLE001  reports a bug at once, even if a thread hangs
         say_traceback(error)
         code = NEGATIVE
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process, now that all is committed and closed, also where a tool hangs in its thread.
+    """Ends the process after everything is committed and closed, even if a tool hangs in its thread.
 
-    The interpreter would wait for that thread for ever.
+    The interpreter would wait for that thread forever.
     """
     running = () if code == INTERRUPTED else _running_threads()
     if running:

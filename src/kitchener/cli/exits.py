@@ -4,18 +4,18 @@ from typing import Final
 
 OK: Final = 0
 NEGATIVE: Final = 1
-"""The command did its work, and the answer is no: a result has an error, nothing of that name is on record."""
+"""The command ran, and its answer is negative: e.g. a result has an error, or nothing on record has that name."""
 USAGE: Final = 2
 """The command line, the input or the settings are wrong; nothing was started."""
 BLOCKED: Final = 3
 """Several intents compete, so nothing can be shown before one is chosen."""
 INVALID: Final = 4
-"""An intent or a work order has an impossible life, on record or as it was asked for."""
+"""An intent or a work order has, or would get, an invalid life cycle."""
 DIVERGED: Final = 5
-"""A replay came out otherwise than it was recorded."""
+"""A replay differs from the record."""
 DAMAGED: Final = 6
 """A ledger does not verify."""
 LOCKED: Final = 7
-"""Another process writes the ledger, and does not take the request."""
+"""Another process writes the ledger, and does not accept the request."""
 INTERRUPTED: Final = 130
 """SIGINT or SIGTERM ended the command before it was done."""

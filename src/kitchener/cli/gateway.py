@@ -132,7 +132,7 @@ def _cost_row(found: tuple[tuple[str, str], Spending]) -> dict[str, object]:
 
 
 async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -> dict[tuple[str, str], Spending]:
-    """The tokens of answered calls, by provider and model, the most input first; rules are no model.
+    """The tokens of answered calls, by provider and model, the most input first. The built-in rules are not a model.
 
     Raises:
         NotOnRecord: there are none
@@ -155,12 +155,12 @@ def _no_calls(agent_class: str, session_id: str | None) -> NotOnRecord:
 
 
 async def _class_of(paths: LedgerPaths, session_id: str, preferred: str) -> str:
-    """The agent class of a session; a consolidation's pseudo-session is the class's that is asked for."""
+    """The agent class of a session. A consolidation's pseudo-session counts as one of the preferred class."""
     return preferred if session_id.startswith("CONS-") else await paths.class_of(session_id, preferred)
 
 
 async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) -> list[RecordedCall]:
-    """The calls on record.
+    """The recorded calls.
 
     Raises:
         NotOnRecord: there are none
@@ -179,7 +179,7 @@ async def _read(paths: LedgerPaths, agent_class: str, session_id: str | None) ->
 
 
 def _reroute(recorded: RouterConfig, other: LoadedConfig, agent_class: str, calls: list[RecordedCall]) -> Reroute:
-    """What holds calls against the other router; providers that a program brought along may be named in both.
+    """Compares calls with the other router. Providers that a program passed as objects may be named in both settings.
 
     Raises:
         ConfigError: a route of the other router leads nowhere
@@ -198,17 +198,17 @@ def _reroute(recorded: RouterConfig, other: LoadedConfig, agent_class: str, call
 
 @dataclass(slots=True)
 class RerouteReport:
-    """All calls, compared with what the other router would do."""
+    """The comparison of all calls with the other router."""
 
     agent_class: str
     session_id: str | None
     knows_prices: bool
-    """Whether any price is configured; else costs are not worth a column."""
+    """Whether any price is configured; otherwise the table has no costs."""
     summary: RouteSummary = field(default_factory=RouteSummary)
     calls: list[Rerouted] = field(default_factory=list)
 
     def add(self, found: Rerouted) -> None:
-        """The next call."""
+        """Adds the next call."""
         self.summary.add(found)
         self.calls.append(found)
 
@@ -224,7 +224,7 @@ class RerouteReport:
         }
 
     def tell(self, *, lists_changed: bool) -> None:
-        """The same for a reader."""
+        """Prints the report as text."""
         found = self.summary.sums()
         print_text(
             f"{self.agent_class}: {found['changed']:,} of {found['calls']:,} recorded model calls would have gone elsewhere"
@@ -246,13 +246,14 @@ class RerouteReport:
             f" failed calls {failed['recorded']:,} → {failed['other']:,}"
         )
         if found["assumed_to_answer"]:
-            yield f"{found['assumed_to_answer']:,} calls go to where nothing is on record of them: taken to be answered"
+            assumed = f"{found['assumed_to_answer']:,} calls go to a provider without a recorded attempt"
+            yield f"{assumed}, which is assumed to answer"
         if self.knows_prices:
             before, after = amount_of_money(cost["recorded"]), amount_of_money(cost["other"])
             sums = f"{before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
             yield f"cost {'unknown' if cost['unpriced_calls'] == found['calls'] else sums}"
         if cost["unpriced_calls"] and self.knows_prices:
-            yield f'without a known price, and in neither sum: {cost["unpriced_calls"]:,} calls; see [router.prices."<model>"]'
+            yield f'{cost["unpriced_calls"]:,} calls without a known price are in neither sum; see [router.prices."<model>"]'
 
 
 def _row(pair: RoutePair) -> dict[str, object]:
@@ -270,7 +271,7 @@ def _row(pair: RoutePair) -> dict[str, object]:
 
 
 def _name(choice: RouteChoice) -> str:
-    """A choice in a few words."""
+    """A choice as text."""
     end = "" if choice.state == "answered" else f": {choice.state}"
     return f"{choice.provider_id}/{choice.model_id} ({choice.route_reason}){end}"
 

@@ -14,19 +14,19 @@ from kitchener.cli.exits import INTERRUPTED
 
 def main() -> None:
     """Entry point of the `kitchener` script."""
-    # A shell's background job is started with Ctrl-C ignored, and stays so.
+    # A shell starts a background job with Ctrl-C ignored; it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
-    # Until the command's modules are imported too, see `invoke`: the collector took a tenth of the CPU time of a start.
+    # Off until the command's modules are imported, see `invoke`: the collector took a tenth of the CPU time of a start.
     gc.disable()
-    # Imported here because it takes half a second, in which one may think better of it.
+    # Imported here because the import takes half a second, and Ctrl-C must work during it.
     from kitchener.cli.app import run
 
     run(sys.argv[1:])
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # For as long as nothing is open that has to be closed (`interrupt.py`). Not by an exception: one that is raised inside an
-    # import may be printed and forgotten there.
+    # Used while nothing is open that has to be closed (`interrupt.py`). Raises no exception, because an exception inside an
+    # import may be printed and dropped there.
     os.write(2, b"kitchener: interrupted\n")
     os._exit(INTERRUPTED)

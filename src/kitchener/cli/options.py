@@ -1,6 +1,6 @@
-"""The options and ids that all commands share, and what they lead to: settings, ledgers, agent classes, the newest turn.
+"""Defines the options and ids that all commands share, and finds what they name: settings, ledgers, agent class, newest turn.
 
-An id is a position of the command line and an option too: `session show SES-…` is `session show --session SES-…`.
+An id can be given by position or as an option: `session show SES-…` equals `session show --session SES-…`.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, 
 @Parameter(name="*", group="Common options")
 @dataclass(frozen=True)
 class Options:
-    """Where a command finds its settings and ledgers, and whose sessions it means."""
+    """Chooses the settings, the ledgers and the agent class of a command."""
 
     root: Annotated[Path | None, Parameter(help="Directory of the ledgers. Overrides `plane_root` of the settings.")] = None
     config: Annotated[
@@ -39,7 +39,7 @@ class Options:
 
     @property
     def agent(self) -> str:
-        """The agent class that is meant: the named one, else ADMIN if it or no class is configured, else the only class.
+        """The chosen agent class: the named one, else ADMIN if it or no class is configured, else the only class.
 
         Raises:
             ConfigError: the settings are wrong, or they have several classes and none is ADMIN
@@ -51,14 +51,14 @@ class Options:
 
     @property
     def first_agent(self) -> str:
-        """The agent class whose ledgers are searched first for a session that has an id; those of all others follow."""
+        """The agent class whose ledgers are searched first for a session id. The ledgers of all other classes follow."""
         if self.named_agent is not None:
             return self.named_agent
         classes = self.load().config.classes
         return DEFAULT_AGENT if len(classes) != 1 else next(iter(classes))
 
     def load(self) -> LoadedConfig:
-        """The settings these options mean.
+        """The settings that these options choose.
 
         Raises:
             ConfigError: the settings or the agent class are wrong
@@ -69,34 +69,34 @@ class Options:
             return load_config(self.config, root=self.root)
 
     def load_checked(self) -> LoadedConfig:
-        """As `load`, and checks what the settings refer to: for commands that run an agent."""
+        """Like `load`, and also checks what the settings refer to. For commands that run an agent."""
         loaded = self.load()
         check_config(loaded.config, source=loaded.source)
         if str(loaded.base_dir) not in sys.path:
-            # `tools = ["my_bot.tools:list_packages"]` means a module beside the settings; installed ones go first.
+            # `tools = ["my_bot.tools:list_packages"]` may name a module beside the settings; installed modules come first.
             sys.path.append(str(loaded.base_dir))
         return loaded
 
     def paths(self, *, must_exist: bool = False) -> "LedgerPaths":
-        """The ledgers these options mean. Raises as `load`; with `must_exist` also where `--root` is no directory."""
+        """The ledgers that these options choose. Raises as `load`; with `must_exist` also if `--root` is no directory."""
         found = LedgerPaths(self.load().config)
         if must_exist and self.root is not None and not found.root.is_dir():
             raise ConfigError("--root", "", repr(str(self.root)), "is not a directory")
         return found
 
     def as_text(self) -> str:
-        """These options as one would type them again, with a leading blank, or nothing."""
+        """These options as a command line, with a leading blank; empty if there are none."""
         text = f" --root {self.root}" if self.root else ""
         return text + (f" --config {self.config}" if self.config else "")
 
 
 NO_OPTIONS: Final = Options()
-"""The options of a command line that has none of the common ones."""
+"""The defaults of the common options."""
 
 
 @contextmanager
 def named_argument(name: str, path: Path | None) -> Iterator[None]:
-    """Lets the error about a file that cannot be read name the argument with its path.
+    """Makes an error about an unreadable file name the argument that has its path.
 
     Args:
         name: the argument as a help text calls it, such as `--config`
@@ -111,7 +111,7 @@ def named_argument(name: str, path: Path | None) -> Iterator[None]:
 
 
 def listens(config: RuntimeConfig) -> bool:
-    """Whether a command that serves turns listens for other commands: unless the settings say no."""
+    """Whether a command that serves turns listens for other commands. True unless the settings forbid it."""
     return config.admin.socket is not False
 
 
@@ -137,7 +137,7 @@ ReasonOption = Annotated[str, Parameter(name="--reason", help="The reason. It is
 
 
 def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) -> None:
-    """Puts ids in the place of `last`, in the arguments by name that a command is about to be called with.
+    """Replaces `last` by ids in the arguments, by name, of a command that is about to run.
 
     Raises:
         CallerError: an argument by position is empty, or is no id of a session or turn where one is expected

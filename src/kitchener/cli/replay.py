@@ -94,7 +94,7 @@ async def _replay(
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     reports = [report async for report in _reports(config, options.first_agent, session, given, is_json=is_json)]
     done = {report.session_id for report in reports}
-    for report in reports if nested else ():  # grows, because a nested session may have nested ones
+    for report in reports if nested else ():  # `reports` grows, because a nested session may have nested sessions
         for turn in report.nested_turns:
             if turn["session_id"] not in done:
                 done.add(turn["session_id"])
@@ -132,7 +132,7 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
 async def _reports(
     config: RuntimeConfig, preferred: str, session: str | None, tools: Sequence[Callable[..., object]], *, is_json: bool
 ) -> AsyncIterator[ReplayReport]:
-    """A report of each session, told as it comes."""
+    """Yields a report of each session. Prints each one as it comes."""
 
     told: set[SourceChange] = set()
 
@@ -156,7 +156,7 @@ async def _worked(
     *,
     is_json: bool,
 ) -> AsyncIterator[R]:
-    """What came of the session, or of all sessions of all agent classes, told as it comes."""
+    """Yields the report of the session, or of all sessions of all agent classes. Prints each one as it comes."""
     known = [preferred, *(name for name in agent_classes(config) if name != preferred)]
     classes = known if session is None else [await class_of(config, session, known)]
     for agent_class in classes:
@@ -188,15 +188,15 @@ def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
 
 
 def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., object], ...]]:
-    """The settings that a command's options mean, and the tools that it names, imported.
+    """The settings that a command's options choose, and the imported tools that it names.
 
     Raises:
         ConfigError: the settings are wrong
-        ToolError: a name leads to no tool
+        ToolError: a name does not name a tool
     """
     loaded = options.load()
     for place in (str(loaded.base_dir), str(Path.cwd())):
         if place not in sys.path:
-            # `module:attribute` means a module beside the settings or here; installed ones go first.
+            # `module:attribute` may name a module beside the settings or here; installed modules come first.
             sys.path.append(place)
     return loaded.config, load_tools(tools)

@@ -1,6 +1,6 @@
 """Turns a usage error into one line: the error, the likely correction, and the help text to read.
 
-`app.py` prints it. Values that a command refuses after it began are errors of that command.
+`app.py` prints the line. A value that a running command refuses is an error of that command, not a usage error.
 """
 
 import difflib
@@ -11,12 +11,12 @@ from typing import Final
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 _LIKE_ENOUGH: Final = 0.65
-"""Smallest similarity of two words, 0 to 1, at which one is suggested for the other. "list" and "bisect" have 0.6."""
+"""Least similarity of two words, 0 to 1, for one to be suggested instead of the other. "list" and "bisect" have 0.6."""
 _SHOWN_CHARS: Final = 80
 
 
 def usage_line(error: CycloptsError) -> str:
-    """What is wrong with a command line, and where the right one is explained."""
+    """The error in a command line, and the command that prints the help text."""
     match error:
         case MissingArgumentError():
             text = _missing(error)
@@ -50,7 +50,7 @@ def _unexpected(error: UnusedCliTokensError) -> str:
 
 
 def _given_names(error: CycloptsError, names: Sequence[str]) -> list[str]:
-    """Those names of an option that the command line has."""
+    """The names of an option that occur in the command line."""
     return sorted({each.partition("=")[0] for each in error.root_input_tokens or ()}.intersection(names))
 
 
@@ -65,5 +65,5 @@ def _unknown_command(error: UnknownCommandError) -> str:
 
 
 def _label(option: str, name: str) -> str:
-    """What a help text calls an argument that may also be given as an option, as `SESSION` for `--session`."""
+    """The name in a help text of an argument that may also be given as an option, e.g. `SESSION` for `--session`."""
     return name.upper() if option.startswith("-") else option

@@ -64,18 +64,19 @@ class Ruleset:
     intent_conflict_policy: ConflictPolicy = "block"
     """If several intents are live: `block` shows nothing until the user chooses; `most_recent_wins` takes the newest."""
     unclear_policy: UnclearPolicy = "continue_and_flag"
-    """What a message does whose relation to the active intent is unclear: continue it (with a flag or not), declare, ask."""
+    """What happens if the relation of a message to the active intent is unclear: the message continues the intent (with or
+    without a flag), declares a new one, or the user is asked."""
     shared_intent_policy: SharedIntentPolicy = "parent"
     """What a shared intent may be in the session that declared it: only a `parent`, or also `active` while no SESSION intent of
     the session is live."""
     intent_min_confidence: float = 0.6
     """Least confidence of a relation, 0 to 1; below it, the relation counts as unclear."""
     intent_max_failures: int = 3
-    """Number of failed turns of one intent in a row from which `repeated_failure_policy` applies."""
+    """`repeated_failure_policy` applies after so many failed turns of one intent in a row."""
     repeated_failure_policy: RepeatedFailurePolicy = "flag"
     """What follows repeated failures: `flag` flags them; `defer` also defers the intent, in `classified` mode."""
     continue_after_close: ContinueAfterClose = "declare"
-    """What a message that continues does if classification closed the last intent: `declare` a new one, or `reopen` it."""
+    """What a continuing message does if classification closed the last intent: `declare` a new one, or `reopen` that one."""
     invalid_lifecycle_policy: InvalidLifecyclePolicy = "ignore_event"
     """If an event contradicts earlier ones: `ignore_event` ignores and flags it; `block` shows nothing until it is voided."""
     recall_scope: RecallScope = "intent"
@@ -103,15 +104,15 @@ class Ruleset:
     context_budget: int = 2_400
     """Most tokens of shown context."""
     excerpt_tokens: int = 0
-    """Most tokens of a message or a reply that is shown whole; a longer one is shown as an excerpt, and each day that is shown
-    has its date. 0: a turn is one item, without a date, as before version 3 of the policy."""
+    """Most tokens of a message or a reply that is shown whole; a longer one is shown as an excerpt, and turns stand under the
+    dates of their days. 0: a turn is one item, without a date, as before version 3 of the policy."""
     prompt_layout: PromptLayout = "block"
     """`chat`: the session's past is shown as chat messages, in a window that moves in steps. `block`: as one text, as before
     version 4 of the policy."""
     evict_to: float = 0.4
     """Share of the history's room to which the window shrinks when it is full, 0.1 to 0.95."""
     speaker_weight: float = 1.0
-    """Factor of the rank of what a speaker said whom the message names. 1: none, as before turns had speakers."""
+    """Factor for the scores of turns whose speaker the message names. 1: no effect, as before turns had speakers."""
     standing_rules: tuple[str, ...] = ()
     """Rules for every turn, in order; rule n has the id `INV-n`."""
     policy_version: int = POLICY_VERSION
@@ -142,12 +143,12 @@ class Ruleset:
 
     @property
     def is_split(self) -> bool:
-        """Whether a turn's message and reply are items of their own, under the dates of their days."""
+        """Whether a turn's message and reply are two items, under the dates of their days."""
         return self.excerpt_tokens > 0
 
     @property
     def is_terse(self) -> bool:
-        """Whether what says nothing new is left out of what is shown, and names before messages count as speakers."""
+        """Whether repetitions are left out of the shown text, and names before messages count as speakers."""
         return self.policy_version > 3
 
     @property
@@ -157,12 +158,12 @@ class Ruleset:
 
     @property
     def is_steady(self) -> bool:
-        """Whether what matches a message never takes the room of the chat messages, so that a cache can serve them."""
+        """Whether matches never take the room of the chat messages, so that a cache can serve these."""
         return self.policy_version > 5
 
     @property
     def hides_resumed(self) -> bool:
-        """Whether the deferred work order that a turn goes on with is not shown as one that waits."""
+        """Whether the deferred work order that a turn continues is hidden from the list of waiting ones."""
         return self.policy_version > 6
 
     def _settings(self) -> dict[str, Json]:

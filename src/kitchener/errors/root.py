@@ -9,7 +9,7 @@ class KitchenerError(Exception):
 
 
 CONFIGURATION: Final = "configuration"
-"""The source of a `ConfigError` where the settings are at hand, but not where they come from."""
+"""The source in a `ConfigError` if the code knows the settings, but not where they come from."""
 
 
 class ConfigError(KitchenerError):

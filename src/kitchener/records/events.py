@@ -173,7 +173,7 @@ room; the goal stood before them).
 Version 7: a turn records things once. HO1m has the calls of a work order and HO2m its life: `WO_EXECUTING` and `WO_COMPLETED`
 of HO1m are those of consolidations only (6: of every work order), and `WO_COMPLETED` of HO2m has the output's hash. What says
 nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
-time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn goes on with is not
+time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn continues is not
 shown as one that waits (6: it was).
 
 Version 8: a turn can bring tools that its caller runs. `TURN_STARTED` names their definitions, a call of one is a request with

@@ -182,6 +182,22 @@ class Usage:
         return counts
 
 
+RouteKind = Literal["explicit", "domain_tag", "default", "fallback"]
+"""Why a provider was chosen: the request named it, a domain tag or the default led to it, or an earlier one failed."""
+_ROUTE_KINDS: Final[Mapping[str, RouteKind]] = {
+    "explicit": "explicit",
+    "domain_tag": "domain_tag",
+    "default": "default",
+    "fallback": "fallback",
+}
+
+
+def route_kind(route_reason: str) -> tuple[RouteKind | None, str]:
+    """The kind of a recorded `route_reason` and, of `domain_tag:<tag>`, the tag; None: another program wrote the reason."""
+    kind, _, tag = route_reason.partition(":")
+    return _ROUTE_KINDS.get(kind), tag
+
+
 class Attempt(NamedTuple):
     """One attempt at one provider, as reported while it happens."""
 

@@ -85,7 +85,7 @@ class TurnCall(NamedTuple):
     tool_choice: str | None = None
     """What the first answer of the reply must call: `none`, `required` or the id of a tool; None: the model chooses."""
     resumes: ResumesMapping | None = None
-    """The deferred work order that the turn goes on with; None: the message is one of its own."""
+    """The deferred work order that the turn continues; None: the message begins a turn of its own."""
     client_tools: ClientToolset | None = None
     """The tools that the caller runs, checked; None: none."""
 

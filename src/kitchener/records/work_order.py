@@ -219,7 +219,7 @@ class WorkOrder(_Replaceable):
     requests: tuple[ApprovalRequest, ...] = ()
     """The calls that wait for a person, if the work order is deferred."""
     resumption: Annotated[Resumption | None, _Unchecked] = None
-    """The deferred work order that this one goes on with; None: it begins anew."""
+    """The deferred work order that this one continues; None: it continues none."""
     output_result: dict[str, Any] | None = None
     """The output; validated by the contract's output schema; None: there is none."""
     output_hash: str | None = None

@@ -162,7 +162,7 @@ def summary_text(reports: Sequence[WhatIfReport]) -> str:
         f"{found['sessions']:,} sessions, {found['changed']:,} of {found['turns']:,} turns differ:"
         f" {found['came_in']:,} items more, {found['went_out']:,} fewer;"
         f" context {before['tokens']:,} → {after['tokens']:,} tokens,"
-        f" of which the turn before had begun alike {before['prefix_tokens']:,} → {after['prefix_tokens']:,}"
+        f" beginning shared with the turn before {before['prefix_tokens']:,} → {after['prefix_tokens']:,}"
         + (f"; {_of_erased(found['erased'])}" if found["erased"] else "")
     )
 

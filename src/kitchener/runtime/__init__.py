@@ -1,4 +1,4 @@
-"""Opens everything in order and closes it in the order of the flow."""
+"""Turns settings into a running Kitchener: opens its parts in order, and closes them in order."""
 
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig, load_config

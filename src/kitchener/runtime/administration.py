@@ -1,4 +1,4 @@
-"""Carries an operation out: in the process that has the root open, or here where no process has it open.
+"""Carries out an operation: in the process that has the root open, or in this one if no process has it open.
 
 Both ways run the same operation of `admin/operations.py`. Explained in `docs/runtime.md`.
 """
@@ -29,18 +29,18 @@ R = TypeVar("R")
 
 
 async def administer(config: RuntimeConfig, operation: Operation[R]) -> R:
-    """Runs an operation, in the process that has the root open or else here, and returns its result.
+    """Runs an operation in the process that has the root open, else in this one, and returns its result.
 
     Args:
         config: the whole configuration, with absolute paths
-        operation: what to do
+        operation: the operation
 
     Raises:
-        AdminUnavailable: a process has the root open and cannot take the request; nothing was done
+        AdminUnavailable: a process has the root open and cannot accept the request; nothing was done
         AdminRefused: the operation failed in that process
         AdminUnanswered: that process gave no answer in time; the change may have been made
         LedgerLocked: a process has the ledgers open and does not listen
-        KitchenerError: the operation failed here
+        KitchenerError: the operation failed in this process
     """
     try:
         return await ask(config, operation)
@@ -62,7 +62,7 @@ class FreeRoot:
 
     @asynccontextmanager
     async def open_supervisor(self, agent_class: str) -> AsyncIterator[HO2Supervisor]:
-        """The supervisor of a runtime that is open for the block."""
+        """The supervisor of a runtime that is opened for the block."""
         async with open_runtime(self._config, admin_socket=False) as runtime:
             yield runtime.supervisor(agent_class)
 
@@ -79,7 +79,7 @@ class FreeRoot:
     async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
         """Appends entries about a session.
 
-        Not through a session of a runtime: the ledger may be another program's, whose sessions no runtime can bring back.
+        Does not use a session of a runtime: the ledger may be another program's, whose sessions no runtime can activate.
         """
         opened = LedgerClient.open(
             ledger_paths(self._config, agent_class)["ho2m"],
@@ -114,5 +114,5 @@ class FreeRoot:
         )
 
     def statistics(self) -> RuntimeStatistics:
-        """Raises NotOnRecord: no process has queues."""
+        """Raises NotOnRecord, because no process has queues."""
         raise NotOnRecord(f"no process has {self.directory} open and listens, so there are no queues")

@@ -1,7 +1,7 @@
 """Builds one agent class of a runtime: its executor behind a mailbox, its supervisor, and the task that holds its ledgers.
 
-The runtime makes one `Agent` for each configured class, and for other classes on first use. An agent knows no other agent;
-`RuntimeParts` has what they share. Explained in `docs/runtime.md`.
+The runtime creates one `Agent` for each configured class, and for other classes on first use. An agent knows no other agent;
+`RuntimeParts` has the parts that they share. Explained in `docs/runtime.md`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
 from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key, dotted_key
-from kitchener.errors import CallerError, ConfigError, KitchenerError, RuntimeClosed, ToolError
+from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerWriteError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, Mailbox
@@ -51,7 +51,6 @@ from kitchener.runtime.root_layout import index_dir, ledger_paths
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.tools.connected_servers import PREFIX, McpServers, wanted_tools
-from kitchener.runtime.write_failure import WriteFailure
 from kitchener.sealing import Sealer
 from kitchener.signing import Signer
 from kitchener.telemetry.port import Telemetry
@@ -59,7 +58,7 @@ from kitchener.telemetry.port import Telemetry
 _log = get_logger(__name__)
 
 ALL_GIVEN: Final = "*"
-"""In the setting `tools`: all tools given to `open_runtime`."""
+"""In the setting `tools`: all tools that were given to `open_runtime`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,26 @@ class RuntimeArguments:
     telemetry: Telemetry | None = None
 
 
+class WriteFailure:
+    """The first failed commit of a runtime, after which its ledgers accept no entries. Tasks can wait for it."""
+
+    def __init__(self) -> None:
+        self.error: LedgerWriteError | None = None
+        self._noted = anyio.Event()
+
+    def note(self, error: LedgerWriteError) -> None:
+        """Records that a commit failed. Only the first failure counts, because the others follow from it."""
+        if self.error is None:
+            self.error = error
+            self._noted.set()
+
+    async def wait(self) -> LedgerWriteError:
+        """Returns the failure as soon as there is one."""
+        await self._noted.wait()
+        assert self.error is not None
+        return self.error
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeParts:
     """The parts of a runtime that all agent classes share."""
@@ -83,7 +102,7 @@ class RuntimeParts:
     injected: RuntimeArguments
     gateway: LLMGateway
     models: PromptGateway
-    """The gateway of the executors, with the limits of `[spending]` if there are any."""
+    """The gateway that executors call, with the limits of `[spending]` if there are any."""
     limiter: TurnLimiter
     active_text: ActiveText
     sealer: Sealer | None
@@ -91,14 +110,14 @@ class RuntimeParts:
     content: ContentStore
     embeddings: Embeddings | None
     memories: Mapping[str, HO3Memory]
-    """Agent class to its long-term memory; classes without one are left out."""
+    """Agent class to its long-term memory. Classes without a memory are missing."""
     servers: McpServers
     telemetry: Telemetry | None
     tasks: TaskGroup
     scope: anyio.CancelScope
     write_failure: WriteFailure = field(default_factory=WriteFailure)
     opening_memory: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held while a memory is open that no agent class uses."""
+    """Held while a memory that no agent class uses is open."""
 
 
 class _OpeningAttempt:
@@ -109,7 +128,7 @@ class _OpeningAttempt:
     def __init__(self) -> None:
         self.settled, self.closed = anyio.Event(), anyio.Event()
         self.error: Exception | None = None
-        """Why opening failed; None: it did not fail, or is not settled yet."""
+        """Why opening failed; None: it succeeded, or has not ended yet."""
 
 
 class Agent:
@@ -182,7 +201,7 @@ class Agent:
 
     @property
     def is_open(self) -> bool:
-        """Whether the ledgers are open, or were and are closing."""
+        """Whether the ledgers are open or closing."""
         return self._host.is_open
 
     def open(self) -> None:
@@ -213,7 +232,7 @@ class Agent:
                     async with self.mailbox.open():
                         self._host.is_open = True
                         opening.settled.set()
-                        with ends_when_told(what):  # also here, because the runtime may be cancelled while it closes
+                        with ends_when_told(what):  # here, too, because the runtime may be cancelled while it closes
                             await self._closing.wait()
         except (KitchenerError, OSError) as error:
             if opening.settled.is_set():
@@ -248,7 +267,7 @@ class Agent:
 def _resources_of(
     shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]], kinds: ComponentKinds
 ) -> SharedResources:
-    """The objects that the supervisor of a class shares with the others of its runtime."""
+    """The objects that all supervisors of a runtime share."""
     return SharedResources(
         limits=shared.config.limits,
         limiter=shared.limiter,
@@ -267,7 +286,7 @@ def _resources_of(
 
 
 def _prompts_of(config: HO2Config) -> PromptLibrary:
-    """The prompts of an agent class. Warns of those that a later version will not take."""
+    """The prompts of an agent class. Logs a warning about prompts that a later version will refuse."""
     prompts = PromptLibrary.load(config.prompt_dir)
     if is_object_reply(config, prompts):
         _log.warning("replies as objects end with the next minor version", agent_class=config.agent_class)
@@ -277,7 +296,7 @@ def _prompts_of(config: HO2Config) -> PromptLibrary:
 
 
 def _mailbox_of(executor: HO1Executor, agent_class: str, limits: LimitsConfig) -> Mailbox[WorkOrder, WorkOrder]:
-    """Hosts the executor of an agent class: a lane for turns, one for what runs after them."""
+    """Hosts the executor of an agent class, with a lane for turns and one for background work."""
     return HostedExecutor.hosting(
         executor,
         name=f"HO1 {agent_class}",
@@ -292,7 +311,7 @@ def _mailbox_of(executor: HO1Executor, agent_class: str, limits: LimitsConfig) -
 
 
 def check_tools(config: RuntimeConfig, source: str) -> None:
-    """Imports the tools that settings name by module. Names of tools given to `open_runtime` are not known here.
+    """Imports the tools that settings name by module. Does not know the tools that a program gives to `open_runtime`.
 
     Raises:
         ConfigError: a tool cannot be loaded; names the class and the tool
@@ -325,12 +344,13 @@ def tools_of(
     """The tools of an agent class.
 
     Args:
-        config: the settings of the class; its `tools` says which it has
+        config: the settings of the class; `tools` names its tools
         given: the tools given to `open_runtime`
-        items: the built-in tool, which needs no permission; left out where nothing can be read with it
-        is_configured: whether classes are configured. A class without the setting `tools` has none then, else all given ones
-        supervisor_of: the supervisors that its tools may ask; None: tools do not run
-        servers: labels of the MCP servers whose tools it has, which come later
+        items: the built-in tool, which needs no permission; left out if it could read nothing
+        is_configured: whether any class is configured. If so, a class without the setting `tools` has no tools; otherwise it
+            has all given ones
+        supervisor_of: finds the supervisors that its tools may ask; None: tools do not run
+        servers: labels of the MCP servers whose tools the class has; these tools are added later
         kind: the class of the registry
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
@@ -358,5 +378,5 @@ def tools_of(
 
 
 def is_module_name(name: str) -> bool:
-    """Whether a name of the setting `tools` is a `module:attribute` to import."""
+    """Whether a name in the setting `tools` is a `module:attribute` to import."""
     return ":" in name and not name.startswith((AGENT_PREFIX, PREFIX))

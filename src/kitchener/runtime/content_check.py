@@ -24,10 +24,10 @@ _WANTED = (events.PART_ATTACHED, events.SUBJECT_ERASED)
 
 
 class ContentFault(NamedTuple):
-    """An image or a file whose stored file is not what its entry says."""
+    """An image or a file whose stored file differs from its entry."""
 
     part_id: str
-    """The turn and the number of the image or file, such as `T-0a1b2c3d-000001.1`."""
+    """The id: turn and number, such as `T-0a1b2c3d-000001.1`."""
     path: str
     problem: str
 
@@ -36,14 +36,14 @@ class ContentReport(NamedTuple):
     """The state of the images and files of a root."""
 
     parts: int
-    """Number of entries that name a part, without entries of erased subjects."""
+    """Number of entries that name an image or a file, without those of erased subjects."""
     faults: tuple[ContentFault, ...]
     orphans: tuple[Path, ...]
     """Files that no entry names."""
 
 
 class RecordedPart(NamedTuple):
-    """An image or a file on record, with its subject."""
+    """A recorded image or file, with its subject."""
 
     part_id: str
     subject_id: str
@@ -51,9 +51,9 @@ class RecordedPart(NamedTuple):
 
 
 async def check_content(config: RuntimeConfig) -> ContentReport:
-    """Checks every image and file of a root by the hash of its stored file. Takes no lock and needs no key.
+    """Checks the hash of every stored image and file of a root. Takes no lock and needs no key.
 
-    Beside a runtime, a file whose entry is about to be written counts as one that no entry names.
+    If a runtime is running, a file whose entry is about to be written counts as one that no entry names.
 
     Raises:
         LedgerDamaged: a ledger cannot be read
@@ -77,7 +77,7 @@ async def check_content(config: RuntimeConfig) -> ContentReport:
 
 
 async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
-    """Removes the files that no entry names, and returns them. Locks the supervisors' ledgers meanwhile.
+    """Removes the files that no entry names, and returns them. Locks the supervisors' ledgers while it runs.
 
     Raises:
         LedgerLocked: a process has the ledgers open, and may be about to name such a file
@@ -105,7 +105,7 @@ async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> t
 
     Args:
         config: the whole configuration
-        store: the one store that turns use; it keeps files that an entry is about to name
+        store: the store that turns use, which knows the files that an entry is about to name
 
     Raises:
         LedgerDamaged: a ledger cannot be read

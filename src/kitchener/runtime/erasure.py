@@ -40,11 +40,11 @@ class ErasureReport:
     subject_id: str
     """The erased subject."""
     key_id: str
-    """Kid of the destroyed key."""
+    """Id of the destroyed key."""
     erased_at: str
     """ISO time when the erasure started."""
     was_erased_before: bool
-    """Whether the subject was erased earlier and nothing was left to do; the counts then come from the records."""
+    """Whether the subject had been erased before, and nothing was left to do. The counts then come from the record."""
     sessions: int = 0
     """Number of the subject's sessions, with all agent classes."""
     turns: int = 0
@@ -54,7 +54,7 @@ class ErasureReport:
     artifacts: int = 0
     """Number of deactivated artifacts that had the subject as a source."""
     files: int = 0
-    """Number of images and files that were removed now; 0 where an interrupted erasure had removed them."""
+    """Number of images and files that this call removed; 0 if an interrupted erasure had removed them."""
 
     def as_json(self) -> dict[str, object]:
         """All fields as JSON types."""
@@ -62,7 +62,7 @@ class ErasureReport:
 
 
 class Stores(NamedTuple):
-    """The keyring, the ledgers that may contain data of a subject, open for writing, the images and files, and the vectors."""
+    """The stores of a subject's data: the keyring, the ledgers (open for writing), the images and files, and the vectors."""
 
     keyring: Keyring
     supervisors: Mapping[str, LedgerClient]
@@ -70,7 +70,7 @@ class Stores(NamedTuple):
     memories: Sequence[HO3Memory]
     content: ContentStore
     indexes: Path
-    """The directory with the kept vectors of embeddings."""
+    """The directory with the stored vectors of embeddings."""
 
 
 def keyring_of(sealer: Sealer | None) -> Keyring:
@@ -138,7 +138,7 @@ async def open_stores(
 
 
 class ErasureGuards:
-    """Refuses calls for a subject from `begin` until the block ends, and longer if the erasure started but did not complete.
+    """Refuses calls for a subject from `begin` to the end of the block, and longer if the erasure started but did not complete.
 
     Clears the subject's cached data at the end.
 
@@ -151,7 +151,7 @@ class ErasureGuards:
         self._subject_id = subject_id
         self._guards = [(each, memory_namespace(name, subject_id)) for name, each in classes.items()]
         self.is_erasing = False
-        """Whether the erasure has started; the key may then be destroyed, and calls stay refused until it completes."""
+        """Whether the erasure has started. The key may then be destroyed, so calls stay refused until the erasure completes."""
 
     async def begin(self) -> None:
         """Refuses new calls for the subject, and returns when no turn of the subject runs."""
@@ -167,7 +167,7 @@ class ErasureGuards:
             each.forget(self._subject_id)
             if has_ended:
                 each.end(self._subject_id, namespace)
-        # These caches do not record whose text they hold, so they are cleared completely.
+        # These caches do not know whose text they contain, so they are cleared completely.
         forget_words()
 
 
@@ -202,8 +202,6 @@ async def erase_subject(
 
 async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
     """Erases a subject, or completes an interrupted erasure. Everything is durable when it returns.
-
-    A second call completes an interrupted one.
 
     Args:
         subject_id: the subject to erase
@@ -359,7 +357,7 @@ async def _why_unknown(subject_id: str, stores: Stores) -> str:
 
 
 async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:
-    """The kid of a key whose file was removed without a recorded erasure; None: there is none."""
+    """The id of a key whose file was removed without a recorded erasure; None: there is none."""
     for ho2m in stores.supervisors.values():
         recorded = {str(each.payload.get("key_id")) for each in await _records(subject_id, ho2m)}
         async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):

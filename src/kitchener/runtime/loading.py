@@ -49,10 +49,10 @@ PREFIX: Final = "KITCHENER_"
 """Prefix of the environment variables that are settings; `__` separates the keys."""
 
 DEFAULT_FILE: Final = "kitchener.toml"
-"""The settings file that is used where none is named and this one is in the current directory."""
+"""The settings file that is used if none is named and the current directory has this one."""
 
 EMBEDDED: Final = "embedded defaults"
-"""The value of `LoadedConfig.source` without a settings file."""
+"""The value of `LoadedConfig.source` if there is no settings file."""
 
 _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("plane_root",),
@@ -89,9 +89,9 @@ class LoadedConfig:
     config: RuntimeConfig
     """The settings; `plane_root` and every other path in them are absolute."""
     source: str
-    """The file as the caller named it, or `embedded defaults`."""
+    """The file's path as the caller gave it, or `embedded defaults`."""
     base_dir: Path
-    """The base of the source's relative paths: the file's directory, or the current one."""
+    """The base of relative paths: the file's directory, or the current one if there is no file."""
 
 
 def load_config(
@@ -103,16 +103,16 @@ def load_config(
 ) -> LoadedConfig:
     """Loads the settings from a file, `KITCHENER_*` variables and arguments; later sources win.
 
-    The library and the commands look for the file here. A `RuntimeConfig` in place of a path means no file.
+    The library and the commands find the settings file with this function.
 
     Checks syntax, keys and values; `check_config` checks what they refer to.
 
     Args:
-        path: a settings file; None: `./kitchener.toml`, or where it is not there the embedded defaults (offline provider,
+        path: a settings file; None: `./kitchener.toml`, or if it does not exist the embedded defaults (offline provider,
             ledgers under `./.kitchener`)
         root: overrides `plane_root`; relative to the current directory
         environ: the environment variables, e.g. `KITCHENER_LEDGER__DURABILITY=os`
-        overrides: nested tables of settings, above everything else; relative paths are relative to the current directory
+        overrides: nested tables of settings that override all others; relative paths start at the current directory
 
     Raises:
         ConfigError: names the file, variable or argument, the key, the value and what was expected
@@ -150,13 +150,13 @@ def check_config(
 ) -> None:
     """Checks what the settings refer to: agent classes, providers of routes and work orders, and the presence of API keys.
 
-    Keys are not asked for where model calls are forbidden, nor for providers that the program passes in itself.
+    Requires no keys if model calls are forbidden, nor for providers that the program passes in as objects.
 
     Args:
-        config: the settings, loaded or made by hand
-        source: what errors name as the place of the settings
+        config: the settings, loaded or built by hand
+        source: the source of the settings, for errors
         given: ids of provider objects that the program passes in
-        environ: where `env:NAME` references are looked up
+        environ: the environment in which `env:NAME` references are looked up
 
     Raises:
         ConfigError: names the first reference that cannot be resolved, and never shows a key's value
@@ -178,12 +178,12 @@ def check_config(
 
 @contextmanager
 def named_source(source: str) -> Iterator[None]:
-    """Lets an error about the settings name their source, as those of `check_config` do.
+    """Makes an error about the settings name their source, like the errors of `check_config`.
 
-    What opens a provider knows its settings, but not where these come from.
+    Code that opens a provider knows its settings, but not their source.
 
     Args:
-        source: what errors name as the place of the settings
+        source: the source of the settings
     """
     try:
         yield
@@ -194,10 +194,10 @@ def named_source(source: str) -> Iterator[None]:
 
 
 def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
-    """Raises for an agent class without a table where other classes have one: a misspelt name would get none of the settings.
+    """Checks that an agent class has a table if other classes have one, because a misspelt name would get no settings.
 
     Raises:
-        CallerError: names the closest class
+        CallerError: the class has no table; names the closest class
     """
     if not config.classes or agent_class in config.classes:
         return
@@ -212,7 +212,7 @@ def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
 
 @dataclass(slots=True)
 class _Layers:
-    """Settings under construction: nested tables, and which source set a value where it was not the file."""
+    """Merges settings: nested tables, and the source of each value that does not come from the file."""
 
     data: dict[str, object] = field(default_factory=dict)
     origins: dict[SettingPath, str] = field(default_factory=dict)
@@ -220,14 +220,14 @@ class _Layers:
     def add(
         self, tables: Mapping[str, object], base: Path, *, origin: str | None = None, at: SettingPath | None = None
     ) -> None:
-        """Merges `tables` into the given ones, which they override. Their relative paths are relative to `base`."""
+        """Merges `tables` over the present ones. Relative paths in `tables` start at `base`."""
         _merge(self.data, {key: _absolute(value, (key,), base) for key, value in tables.items()})
         if origin is not None:
             for place in [at] if at else _leaves(tables):
                 self.origins[place] = origin
 
     def name_agents(self, source: str) -> None:
-        """Fills in each agent table's class, which is the table's name."""
+        """Fills in the class of each agent's table: the table's name."""
         agents = self.data.get("agents")
         if not isinstance(agents, dict):
             return
@@ -257,13 +257,13 @@ def _from_file(path: Path, source: str, base_dir: Path) -> dict[str, object]:
             raise ConfigError(source, "router.file", described(router["file"]), "must be the path of a JSON or TOML file")
         file = base_dir / _home(router["file"])
         tables = read_settings_file(file)
-        parse_settings(RouterConfig, tables, str(file))  # so that an error names this file and not the one that points to it
+        parse_settings(RouterConfig, tables, str(file))  # so that an error names this file, not the one that refers to it
         data["router"] = _absolute(tables, ("router",), file.parent)
     return data
 
 
 def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str, SettingPath, object]]:
-    """Each variable's name, the place it sets, and its value, in the order of their names."""
+    """The name of each variable, the setting that it sets, and its value, ordered by name."""
     for name in sorted(environ):
         if not name.startswith(PREFIX):
             continue
@@ -275,9 +275,9 @@ def _from_environment(environ: Mapping[str, str], layers: _Layers) -> Iterator[t
 
 
 def _location(parts: list[str], data: Mapping[str, object]) -> SettingPath:
-    """The setting that a variable names. Keys are lower case; a table that is there already is found whatever its case is.
+    """The setting that a variable names. Keys are lower case, but an existing table is found whatever its case is.
 
-    `AGENTS__ADMIN__…` needs that exception, and so does a provider that the file calls `Local`.
+    `AGENTS__ADMIN__…` needs this exception, and so does a provider that the file names `Local`.
     """
     at: list[str] = []
     here: object = data
@@ -290,10 +290,10 @@ def _location(parts: list[str], data: Mapping[str, object]) -> SettingPath:
 
 
 def _typed(text: str, at: SettingPath, name: str) -> object:
-    """The text itself if the setting is text, else its JSON value (`5`, `true`, `["a", "b"]`)."""
+    """The text itself if the setting is text, otherwise its value as JSON (`5`, `true`, `["a", "b"]`)."""
     annotation = annotation_at(RuntimeConfig, at)
     if annotation is None:
-        # Raised here, because a misspelt variable would otherwise appear as a table that nobody wrote.
+        # Raised here, because otherwise the error about a misspelt variable would name a table that the user did not write.
         known = replacement_of(RuntimeConfig, at) or (
             "is no setting; `kitchener config schema` lists them, with `__` between the keys"
         )
@@ -311,13 +311,13 @@ def _from_json(text: str, name: str) -> object:
         return json.loads(text) if len(text) <= MAX_SETTINGS_BYTES else text
     except json.JSONDecodeError:
         return text
-    except (ValueError, RecursionError) as error:  # so many digits, or brackets, that Python gives up
+    except (ValueError, RecursionError) as error:  # more digits or brackets than Python can parse
         expected = f"holds a value that no setting takes ({type(error).__name__})"
         raise ConfigError(f"environment variable {name}", "", "", expected) from None
 
 
 def _nested(at: SettingPath, value: object) -> dict[str, object]:
-    """A value inside the tables that lead to it."""
+    """The nested tables that contain a value at its position."""
     *tables, last = map(str, at)
     found: dict[str, object] = {last: value}
     for table in reversed(tables):
@@ -343,7 +343,7 @@ def _merge(into: dict[str, object], tables: Mapping[str, object]) -> None:
 
 
 def _absolute(value: object, at: tuple[str, ...], base: Path) -> object:
-    """`value` with every path in it made absolute. Values of a wrong type are left for the schema to refuse."""
+    """`value` with every path in it made absolute. The schema refuses values of a wrong type later."""
     if isinstance(value, Mapping):
         return {key: _absolute(item, (*at, key), base) for key, item in value.items()}
     if not isinstance(value, str) or not value:
@@ -356,12 +356,12 @@ def _absolute(value: object, at: tuple[str, ...], base: Path) -> object:
 
 
 def _home(path: str | Path) -> Path:
-    """The path with a leading `~` expanded, or as it is where there is no such home."""
+    """The path with a leading `~` expanded; unchanged if there is no such home directory."""
     return Path(os.path.expanduser(path))
 
 
 def _join(base: Path, path: str) -> str:
-    # Not `resolve`: a symlink is kept, and the ledger decides whether to accept it.
+    # Not `resolve`, which follows symlinks: the ledger decides whether to accept one.
     return os.path.abspath(base / _home(path))
 
 
@@ -370,7 +370,7 @@ def _matches(at: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The references to secrets of a provider, each with its place in the provider's table."""
+    """A provider's references to secrets, each with its position in the provider's table."""
     if provider.api_key is not None:
         yield ("api_key",), provider.api_key
     for table, values in (("headers", provider.headers), ("query", provider.query)):
@@ -378,7 +378,7 @@ def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str
 
 
 def _check_key(reference: str, source: str, key: str, environ: Mapping[str, str]) -> None:
-    """Whether the reference leads to something. What is shown of it is what cannot be a key (`shown_reference`)."""
+    """Checks that a reference to a secret can be resolved. Errors show only what cannot be a secret (`shown_reference`)."""
     shown = repr(shown_reference(reference))
     kind, _, name = reference.partition(":")
     if kind == "env" and not environ.get(name):

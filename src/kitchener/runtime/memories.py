@@ -36,7 +36,7 @@ async def open_memories(
     Raises:
         LedgerError: a ledger is damaged, locked, or cannot be at its path
     """
-    known = config.classes or config.agents  # where no class has a table, all have the settings of `[agents.default]`
+    known = config.classes or config.agents  # if no class has a table, all have the settings of `[agents.default]`
     classes = {name: agent for name, agent in known.items() if agent.ho3_enabled}
     if config.memory.enabled:
         classes = {"ADMIN": HO2Config(), **known}
@@ -57,7 +57,7 @@ async def open_memories(
 
 
 def memory_of(memories: Mapping[str, HO3Memory], agent_class: str) -> HO3Memory | None:
-    """The memory of an agent class among those that `open_memories` opened; None: the class uses none."""
+    """The memory of an agent class, from those that `open_memories` opened; None: the class uses none."""
     return memories.get(agent_class) or memories.get(INHERITED)
 
 

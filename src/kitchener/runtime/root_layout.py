@@ -28,12 +28,12 @@ LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
 """The ledgers of one agent class. It may share those of the memory, `signals` and `overlays`, with other classes."""
 
 INDEX_KEYS: Final[Mapping[LedgerName, IndexKeys]] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
-"""The keys under which a ledger's entries can be found; the other ledgers have none."""
+"""The index keys of each ledger's entries. The other ledgers have none."""
 _ANY_IDS: Final[Mapping[LedgerName, str]] = {}
 
 
 def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
-    """The complete settings, as `open_runtime` would use them."""
+    """The complete settings that `open_runtime` would use."""
     if not isinstance(config, RuntimeConfig):
         return load_config(config, root=root).config
     named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
@@ -42,18 +42,18 @@ def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | No
 
 
 def keyring_dir(config: RuntimeConfig) -> Path:
-    """The directory of the subjects' keys, whether it exists or not. By default a copy of the root has no key."""
+    """The directory of the subjects' keys, even if it does not exist. By default it lies outside the root."""
     return Path(config.ledger.keyring or f"{os.path.abspath(config.plane_root)}.keys")
 
 
 def sealer_of(config: RuntimeConfig) -> Sealer | None:
-    """Encrypts and decrypts what subjects said; None: it is stored in plain text, and nothing was ever sealed."""
+    """Encrypts and decrypts content; None: content is stored in plain text, and nothing was ever sealed."""
     directory, seals = keyring_dir(config), config.ledger.seal
     return Sealer(Keyring(directory), SEALED_FIELDS, seals=seals) if seals or directory.exists() else None
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
-    """The settings of an agent class; one without a table has those of `[agents.default]`, or the defaults."""
+    """The settings of an agent class. A class without a table has those of `[agents.default]`, or the defaults."""
     if (found := config.agents.get(agent_class)) is not None:
         return found
     inherited = config.agents.get(INHERITED, HO2Config())
@@ -61,7 +61,7 @@ def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
 
 
 def ledger_paths(config: RuntimeConfig, agent_class: str) -> dict[LedgerName, Path]:
-    """The files of an agent class's ledgers, whether they exist or not."""
+    """The files of an agent class's ledgers, even if they do not exist."""
     agent, root, part = agent_of(config, agent_class), Path(config.plane_root), path_part(agent_class)
     ho2m = Path(agent.ho2m_path) if agent.ho2m_path else root / "HO2" / part / "ho2m.jsonl"
     memory = memory_dir(root, memory_config(config.memory, agent))
@@ -75,7 +75,7 @@ def ledger_paths(config: RuntimeConfig, agent_class: str) -> dict[LedgerName, Pa
 
 
 def ledger_ids(agent_class: str) -> dict[LedgerName, str]:
-    """The names that an agent class's ledgers have in their entries."""
+    """The ledger ids in the entries of an agent class's ledgers."""
     part = path_part(agent_class)
     return {
         "ho1m": f"HO1M:{part}",
@@ -126,8 +126,8 @@ def open_reader(
 
     Args:
         config: the complete settings
-        agent_class: whose ledger
-        name: which of the class's ledgers
+        agent_class: the agent class
+        name: the ledger
         sealer: decrypts sealed values; None: sealed values stay sealed
         ledger_id: the id that the ledger must have; None: the id in its first entry
 

@@ -23,7 +23,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import RuntimeConfig
+from kitchener.config import LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -118,7 +118,7 @@ class Runtime:
 
         Args:
             agent_class: the agent class
-            subject_id: only this subject's sessions; None: everyone's
+            subject_id: only this subject's sessions; None: all subjects'
             limit: most sessions, at least 1
 
         Raises:
@@ -133,10 +133,10 @@ class Runtime:
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
 
     async def begin_from(self, earlier: SpokenConversation, *, subject_id: str, agent_class: str = "ADMIN") -> SessionId:
-        """Starts a session with messages of an earlier conversation elsewhere, and returns its id. The messages are recorded as
-        imported.
+        """Starts a session with the messages of an earlier conversation elsewhere, and returns its id.
 
-        The same conversation of the same subject gives the same session; a `title` of its own makes it another one.
+        The messages are recorded as imported. The same conversation of the same subject gives the same session, unless the
+        `title` differs.
 
         Args:
             earlier: the messages; `name` becomes the session's external id
@@ -161,12 +161,12 @@ class Runtime:
     ) -> list[ApprovalInfo]:
         """The tool calls of an agent class that wait for a person, oldest first. `supervisor.approve` and `deny` answer them.
 
-        Calls that wait for the client that runs their tool are not among them.
+        Calls that wait for a client, which runs the tool, are left out.
 
         Args:
             agent_class: the agent class
-            session_id: only those of this session; None: of all
-            subject_id: only those of this subject's sessions; None: everyone's
+            session_id: only calls of this session; None: of all sessions
+            subject_id: only calls of this subject's sessions; None: of all subjects
 
         Raises:
             CallerError: `agent_class` is unknown
@@ -182,16 +182,16 @@ class Runtime:
         """Returns when no turn runs and no consolidation is pending. New ones are still admitted.
 
         Raises:
-            ReentrantTurn: a tool of a turn calls this, and would wait for its own turn
+            ReentrantTurn: the caller is a tool, which would wait for its own turn
         """
-        if (chain := calling_chain()) and not self._limiter.is_closed:  # a tool may open a runtime, and close it
+        if (chain := calling_chain()) and not self._limiter.is_closed:  # a tool may open and close its own runtime
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
         for agent in self._agents.values():
             await agent.background.wait_idle()
 
     async def wait_for_write_failure(self) -> LedgerWriteError:
-        """Returns when a commit failed, with why. No turn is recorded from then on: close the runtime, and open another."""
+        """Returns the error when a commit has failed. No turn is recorded after that: close the runtime, and open another."""
         return await self._shared.write_failure.wait()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
@@ -237,13 +237,13 @@ class Runtime:
         for begun in await anyio.to_thread.run_sync(self._shared.sealer.keyring.erasures):
             try:
                 await self.erase_subject(begun.subject_id)
-            except KitchenerError as error:  # the key still counts as destroyed, and other subjects' turns can run
+            except KitchenerError as error:  # the key stays unusable, and other subjects' turns can run
                 _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
                 for agent in self._agents.values():
                     agent.supervisor.erasure.bar(begun.subject_id)
 
     async def _spent_since(self, subject_id: str, since: datetime) -> Spent:
-        """The use of a subject since a time, in all agent classes."""
+        """A subject's use since a given time, in all agent classes."""
         total = NOTHING
         for agent_class in supervisors_ledgers(self.config):
             agent = self._agent(agent_class, is_on_record=True)
@@ -252,7 +252,7 @@ class Runtime:
         return total
 
     def statistics(self) -> RuntimeStatistics:
-        """The present state of queues and workers, and what providers were sent so far, for monitoring."""
+        """The present state of queues and workers, and the use of providers so far, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}
         mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
         return {
@@ -283,7 +283,7 @@ class Runtime:
         return agent
 
     def _check_room(self, agent_class: str) -> None:
-        """Refuses a class without settings once `max_agent_classes` of them are open, because callers may choose the names."""
+        """Refuses another class without settings if `max_agent_classes` of them are open. Callers may choose their names."""
         configured, limit = {"ADMIN", *self.config.classes}, self.config.limits.max_agent_classes
         if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
             raise CallerError(
@@ -301,7 +301,7 @@ class Runtime:
             _log.warning("no agent class has these tools in its setting `tools`", tools=unnamed)
 
     async def _listen(self) -> AdminListener:
-        """Listens for the commands of this root."""
+        """Starts to listen for commands about this root."""
         listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
         await self._shared.tasks.start(listener.run)
         return listener
@@ -318,7 +318,7 @@ class Runtime:
         with anyio.move_on_after(limits.abort_grace_s):
             await self.drain()
         for agent_class, agent in self._agents.items():
-            if staying := agent.tools.running:  # they were cancelled, and neither event loop can leave a task behind
+            if staying := agent.tools.running:  # they were cancelled, but no event loop can abandon a task
                 _log.error("tools do not end, and the runtime waits for them", agent_class=agent_class, tools=staying)
         for agent in self._agents.values():
             await agent.close()
@@ -341,19 +341,19 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     """Starts a Kitchener and closes it when the block ends.
 
     Args:
-        config: path of a settings file, or a `RuntimeConfig`; None: `./kitchener.toml` as for the commands, or where it is not
-            there the offline model and ledgers under `./.kitchener`. `RuntimeConfig()` reads no file
+        config: path of a settings file, or a `RuntimeConfig`; None: `./kitchener.toml` as for the commands, or if it does not
+            exist the offline model and ledgers under `./.kitchener`. `RuntimeConfig()` reads no file
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration
-        degraded_call: answers a message when the executor itself fails; recorded as a violation. None: the gateway is asked
-            directly
+        degraded_call: answers a message if the executor itself fails; each use is recorded as a violation. None: the gateway
+            is asked directly
         clock: the time of day; None: the system clock
         ids: source of new session ids; None: random ids
-        admin_socket: whether commands such as `kitchener subject erase` can change the root through this runtime, by a local
-            socket that only the owner can use. None: as `[admin] socket` says, and without it no
-        embeddings: gives vectors of texts, by which turns are also ranked; None: the one of `[embeddings]`, if any
-        telemetry: an `OpenTelemetry` of `kitchener.telemetry` with providers of its own; None: as `[telemetry] traces` says
+        admin_socket: whether commands such as `kitchener subject erase` can change the root through this runtime, over a local
+            socket that only the owner can use. None: as `[admin] socket` says; without that setting, no
+        embeddings: computes vectors of texts, by which turns are also ranked; None: as `[embeddings]` says, if it is set
+        telemetry: an `OpenTelemetry` of `kitchener.telemetry` with its own providers; None: as `[telemetry] traces` says
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
@@ -365,7 +365,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     injected = RuntimeArguments(
         tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings, telemetry
     )
-    limits, listener = loaded.config.limits, None
+    listener: AdminListener | None = None
     body_error: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
@@ -379,13 +379,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                 body_error = error
             finally:
-                try:
-                    with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
-                        if listener is not None:
-                            await listener.close()
-                        await runtime._close()
-                finally:
-                    runtime._shared.scope.cancel()
+                await _shut_down(runtime, listener, loaded.config.limits)
     except BaseExceptionGroup as group:
         only = _only(group)
         raise only from only.__cause__
@@ -393,10 +387,21 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         raise body_error
 
 
+async def _shut_down(runtime: Runtime, listener: AdminListener | None, limits: LimitsConfig) -> None:
+    """Closes the listener and the runtime within the grace periods, and ends the task that holds the runtime in any case."""
+    try:
+        with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
+            if listener is not None:
+                await listener.close()
+            await runtime._close()
+    finally:
+        runtime._shared.scope.cancel()
+
+
 async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status: TaskStatus[Runtime]) -> None:
     """Opens all parts of a runtime and keeps them open until it is closed.
 
-    Shielded: a cancelled program still closes its runtime in order, and the end of each turn is recorded.
+    Shielded, so that a cancelled program still closes its runtime in order and records the end of each turn.
     """
     config, limits = loaded.config, loaded.config.limits
     with (
@@ -447,7 +452,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
 
 
 def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], telemetry: Telemetry | None) -> LLMGateway:
-    """The gateway over these providers. With telemetry, it also reports each attempt."""
+    """The gateway to these providers. With telemetry, it also reports each attempt."""
     if telemetry is None:
         return LLMGateway(config.router, providers, limits=config.limits)
     return telemetry.gateway(config.router, providers, config.limits)
@@ -464,7 +469,7 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The only error in nested groups; the first, if all errors are stopped actors; otherwise the group."""
+    """The only error in nested groups; the first error, if all are stopped actors; otherwise the group."""
     leaves = list(_leaves(group))
     if len(leaves) == 1 or all(isinstance(leaf, ActorStopped) for leaf in leaves):
         return leaves[0]
@@ -482,8 +487,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def tune_gc() -> None:
     """Tunes the garbage collector for a process that only serves turns.
 
-    Later collections skip the objects that exist now. Collections become rare, so most objects of a turn are freed before one
-    sees them. An application or server calls this once, after loading; the library never calls it by itself.
+    Later collections skip the objects that exist now. Collections become rare, so most objects of a turn are freed before a
+    collection examines them. An application or server calls this once, after loading; the library never calls it.
     """
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
-"""Records from which entry on the content of a root is sealed, and refuses a keyring that is not the recorded one.
+"""Records when a root starts or stops sealing content, and refuses a keyring that is not the recorded one.
 
-Each agent class's HO2m names the key of the operator's sources in `SEALING_CHANGED`. The operator's key is the first of a
+Each agent class's HO2m names the key of the operator's sources in `SEALING_CHANGED`. The operator's key is the first key of a
 keyring, so a keyring without it is lost, incomplete or another root's. Explained in `docs/erasure.md`.
 """
 
@@ -22,7 +22,7 @@ from kitchener.sealing import MARK, Keyring, Sealer, is_sealed
 
 
 def check_place(config: RuntimeConfig) -> None:
-    """Raises ConfigError if new keys would stand on another file system than the root, because the root is a mount point."""
+    """Raises ConfigError if new keys would be on another file system than the root, because the root is a mount point."""
     root, keys = Path(config.plane_root), keyring_dir(config)
     if not config.ledger.seal or config.ledger.keyring or keys.exists() or not root.exists():
         return
@@ -35,14 +35,14 @@ def check_place(config: RuntimeConfig) -> None:
 
 
 async def record_sealing(ho2m: Ledger, sealer: Sealer | None) -> None:
-    """Writes `SEALING_CHANGED` if the last one says something else. The key that it names is on disk before.
+    """Writes `SEALING_CHANGED` if the last one differs. The named key is on disk before the entry.
 
     Args:
         ho2m: the ledger of an agent class's supervisor
         sealer: seals new entries; None: they stay in plain text
 
     Raises:
-        SealingError: the keyring is not the one on record, or a key cannot be made
+        SealingError: the keyring is not the recorded one, or a key cannot be created
     """
     recorded, now = _key_id(await _last_change(ho2m)), None
     if sealer is not None and sealer.seals:
@@ -66,7 +66,7 @@ async def record_sealing(ho2m: Ledger, sealer: Sealer | None) -> None:
 
 
 async def check_keyring(ho2m: Ledger | LedgerReads, keyring: Keyring) -> None:
-    """Raises SealingError if the keyring lacks the key that the last `SEALING_CHANGED` names. Nothing is written."""
+    """Raises SealingError if the keyring lacks the key that the last `SEALING_CHANGED` names. Writes nothing."""
     change = await _last_change(ho2m)
     recorded = _key_id(change)
     if change is None or recorded is None or await anyio.to_thread.run_sync(keyring.kid_of, OPERATOR) == recorded:
@@ -88,10 +88,10 @@ def _key_id(change: StoredEntry | None) -> str | None:
 
 
 async def why_unreadable(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]]) -> str:
-    """Why sealed texts cannot be read: the erasure of their key is on record, or the key is missing. "": none is sealed.
+    """Why texts cannot be read: their key's erasure is on record, or the key is missing. "": no text is sealed.
 
     Args:
-        ho2m: the supervisor's ledger in this root, also for imported texts: an erasure counts in the root where it happened
+        ho2m: the supervisor's ledger in this root, even for imported texts: an erasure counts in the root where it happened
         payloads: the payloads with the texts
     """
     missing, erased = await _missing_and_erased(ho2m, payloads)
@@ -99,7 +99,7 @@ async def why_unreadable(ho2m: LedgerReads, payloads: Iterable[Mapping[str, obje
 
 
 async def missing_key(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]]) -> str:
-    """What `why_unreadable` says of a key that is missing with no erasure on record. "": there is no such key."""
+    """Like `why_unreadable`, but only for keys that are missing without a recorded erasure. "": there is no such key."""
     return (await _missing_and_erased(ho2m, payloads))[0]
 
 

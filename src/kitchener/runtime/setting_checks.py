@@ -1,4 +1,4 @@
-"""Checks settings of several tables against each other: routes, and limits that cannot fit each other. Pure.
+"""Checks settings of several tables against each other: routes, and limits that contradict each other. Pure.
 
 `kitchener.gateway.routing` routes single requests and knows no agent classes. `loading.py` refuses a provider or model that
 does not exist; `kitchener config check` prints the rest as warnings. Explained in `docs/gateway.md`.
@@ -36,12 +36,12 @@ _NEEDS: Final[Mapping[str, str]] = {
 
 
 def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = CONFIGURATION) -> None:
-    """Checks that the providers and models of `[agents.<class>]` exist, as far as settings can tell.
+    """Checks that the providers and models of `[agents.<class>]` exist, if the settings can tell.
 
     Args:
         config: the settings
-        given: ids of provider objects that the program passes in; they need no settings
-        source: the file or argument to name in errors
+        given: ids of provider objects that the program passes in, which need no settings
+        source: the file or argument that errors name
 
     Raises:
         ConfigError: names the first wrong setting by key
@@ -58,7 +58,7 @@ def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), s
 
 
 def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
-    """The routes that no model call of a work order takes, and the models chosen for none: key, and why."""
+    """The routes that no model call takes, and the models that no work order uses: key and reason."""
     default = config.agents.get(INHERITED)
     asked = {tag for agent in config.classes.values() or (default or HO2Config(),) for tag in _asked(agent)}
     for name, agent in config.agents.items():
@@ -81,7 +81,7 @@ def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
 
 
 def _asked(agent: HO2Config) -> set[str]:
-    """The tags of the types of work orders by which an agent class may ask a model."""
+    """The tags of the work order types for which an agent class may ask a model."""
     optional = {
         _CLASSIFICATION: agent.classify == "model",
         TYPE_TAGS["verify"]: agent.verify_with_model,
@@ -110,10 +110,10 @@ def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[s
 
 
 def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
-    """The key of each limit that cannot fit another one, and what does not fit; without classes, of the settings of all.
+    """The key of each limit that is too small for another one, with the reason. Without classes, checks the settings of all.
 
-    Sizes are estimates for plain text, a token for three bytes. They leave out prompts and descriptions of tools, so what does
-    not fit here fits nowhere.
+    Sizes are estimates for plain text, three bytes a token. They leave out prompts and tool descriptions, so real turns need
+    more.
     """
     agents: Mapping[str, HO2Config] = config.classes or {"default": HO2Config()}
     for name, agent in agents.items():
@@ -122,7 +122,7 @@ def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
 
 
 def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
-    """The key of each provider's model without a price, where `[spending]` limits what calls cost: such calls are refused."""
+    """The key of each provider's model without a price, if `[spending]` limits costs, because such calls are refused."""
     limits = config.spending
     if limits.subject_day is None and limits.turn is None:
         return

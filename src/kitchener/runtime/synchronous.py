@@ -1,6 +1,6 @@
 """Runs a runtime in a thread of its own, so that a script without an event loop can use it.
 
-Everything is done by `open_runtime`; this module only waits for it. Explained in `docs/runtime.md`.
+`open_runtime` does all the work; this module only waits for it. Explained in `docs/runtime.md`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ class SyncRuntime:
 
     def __init__(self, portal: BlockingPortal, runtime: Runtime, agent_class: str, subject_id: str | None) -> None:
         self.runtime = runtime
-        """The runtime. Call its coroutine functions by `call`."""
+        """The runtime. Call its coroutine functions with `call`."""
         self.session_id: str | None = None
-        """The session of the conversation; None before the first message. Set it to continue another, or to None."""
+        """The session of the conversation; None before the first message. Can be set to another session; None: a new one."""
         self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
 
     def ask(
@@ -48,14 +48,14 @@ class SyncRuntime:
     ) -> TurnResult[OutputT]:
         """Sends a message of the conversation and returns the result when its record is durable.
 
-        Ctrl-C cancels the turn, waits until that is on record, and raises KeyboardInterrupt. The conversation stays usable.
+        Ctrl-C cancels the turn, waits until the abort is recorded, and raises KeyboardInterrupt. The conversation stays usable.
 
         Args:
             message: the text
             deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
-            idempotency_key: a message sent again with the same key runs one turn only
+            idempotency_key: messages with the same key run only one turn
             parts: images and files of the message, see `ImagePart` and `FilePart`
-            speaker: the name of the person who wrote the message, in a conversation of several; None: the subject
+            speaker: the name of the person who wrote the message, in a conversation of several people; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit; None: the reply is text
             tool_choice: what the model must call first: `none`, `required` or the name of a tool; `auto`: it chooses
             client_tools: tools that the caller runs; `answer_client_calls` takes their outputs
@@ -84,7 +84,7 @@ class SyncRuntime:
         return self.call(turn)
 
     def pending_approvals(self) -> list[ApprovalInfo]:
-        """The tool calls that wait for a person, oldest first: of the conversation; before it has begun, of its subject."""
+        """The conversation's tool calls that wait for a person, oldest first; before it has begun, those of its subject."""
         session_id, subject_id = self.session_id, self._subject_id
         if session_id is None and subject_id is None:
             return []
@@ -113,12 +113,12 @@ class SyncRuntime:
         return self.call(partial(supervisor.deny, answered_by=answered_by), approval_id, reason)
 
     def answer_client_calls(self, outputs: Mapping[str, ClientOutput | Json]) -> TurnResult | None:
-        """Gives the outputs of a turn's `client_calls`, and returns the result of the continued turn, as
+        """Records the outputs of a turn's `client_calls`, and returns the result of the continued turn, as
         `HO2Supervisor.answer_client_calls`."""
         return self.call(self.runtime.supervisor(self._agent_class).answer_client_calls, outputs)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Returns what a coroutine function returns, such as `agent.runtime.supervisor().end_session`. Ctrl-C cancels it."""
+        """Runs a coroutine function, such as `runtime.supervisor().end_session`, and returns its result. Ctrl-C cancels it."""
         ended: Future[None] = Future()
 
         async def run() -> T:
@@ -171,4 +171,4 @@ def open_sync(
         try:
             yield SyncRuntime(portal, runtime, agent_class, subject_id)
         finally:
-            opened.__exit__(None, None, None)  # never the error: a KeyboardInterrupt would end the other thread's event loop
+            opened.__exit__(None, None, None)  # without the error: a KeyboardInterrupt would end the other event loop

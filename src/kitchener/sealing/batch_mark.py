@@ -1,7 +1,7 @@
-"""Marks a batch of keys while its names are being made, so that what a crash leaves in between is found.
+"""Marks a batch of keys while its names are being made, so that a batch left by a crash is found.
 
-A mark is an empty file beside the batch. The process that makes the names keeps it locked, and the system releases the lock
-with the process: a mark that can be locked is one that a crash has left. Knows nothing of keys.
+A mark is an empty file beside the batch. The process that makes the names keeps the mark locked, and the system releases the
+lock when the process ends. So if another process can lock a mark, a crash has left it. This module knows nothing of keys.
 """
 
 import errno
@@ -16,15 +16,15 @@ BATCH_SUFFIX: Final = ".keys"
 _SUFFIX: Final = ".naming"
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _TRIES: Final = 16
-"""Each further one needs a process that looks for marks in the moment between the making and the locking of this one."""
+"""Most tries to make and lock a mark. One fails only if another process looks for marks between the two steps."""
 
 
 @contextmanager
 def marked(batch: Path) -> Iterator[None]:
-    """Keeps a mark beside a batch until the end of the block. If the block fails and has left a batch, the mark stays.
+    """Keeps a mark beside a batch while the block runs. If the block fails and leaves a batch, the mark stays.
 
     Raises:
-        OSError: it cannot be made or removed
+        OSError: the mark cannot be made or removed
     """
     mark = batch.with_suffix(_SUFFIX)
     fd = _made(mark)
@@ -33,7 +33,7 @@ def marked(batch: Path) -> Iterator[None]:
         os.unlink(mark)
     except BaseException:
         if not os.path.lexists(batch):
-            with suppress(OSError):  # then it stays, and the next process finds nothing to overwrite
+            with suppress(OSError):  # the mark then stays, and the next process finds nothing to overwrite
                 os.unlink(mark)
         raise
     finally:
@@ -41,14 +41,14 @@ def marked(batch: Path) -> Iterator[None]:
 
 
 def finish_left(directory: Path, finish: Callable[[Path], None]) -> None:
-    """Calls `finish` with the path of each batch whose mark a crash has left, and removes the mark. The batch may not be there.
+    """Calls `finish` with the path of each batch whose mark a crash left, and removes the mark. The batch may be missing.
 
     Raises:
         OSError: a mark cannot be opened or removed, or `finish` raises it
     """
     with suppress(FileNotFoundError):  # there are no batches
         for mark in [directory / name for name in os.listdir(directory) if name.endswith(_SUFFIX)]:
-            with suppress(FileNotFoundError):  # its process has made all names meanwhile
+            with suppress(FileNotFoundError):  # its process has made all names in the meantime
                 fd = os.open(mark, _FLAGS)
                 try:
                     if _is_locked(fd):
@@ -71,7 +71,7 @@ def _made(mark: Path) -> int:
     for _ in range(_TRIES):
         fd = os.open(mark, _FLAGS | os.O_CREAT, 0o600)
         try:
-            with suppress(OSError):  # a file system without locks: nobody can lock the mark, so it counts as one in use
+            with suppress(OSError):  # a file system without locks: no process can lock the mark, so it counts as in use
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd

@@ -1,10 +1,10 @@
 """Stores keys on disk, found by a digest of their subject, and destroys them one by one.
 
-New keys are written together to one *batch*, a file of slots of the same size that changes only when a key is destroyed. Each
-key also has a *name*: a symbolic link whose text says which slot of which batch holds the key. The text is read, the link is
-never followed. Copies keep links as they are, so a key stands in one place of a copy too. Older keys are files of their own,
-which are read and destroyed, not written. Knows nothing of ciphers, and caches nothing. The format is described in
-`docs/erasure.md`.
+New keys are written together to one *batch*, a file of slots of equal size that changes only when a key is destroyed. Each key
+also has a *name*: a symbolic link whose text says which slot of which batch holds the key. The text is read; the link is never
+followed. A copy of the directory keeps links as they are, so it holds each key once. Older keys have a file each, which is read
+and destroyed, but no longer written. This module knows nothing of ciphers, and caches nothing. `docs/erasure.md` describes the
+format.
 """
 
 import errno
@@ -31,7 +31,7 @@ MAX_FILE_BYTES: Final = 65_536
 """Most bytes of a file with one key, or of a note, that are read or overwritten; both are much smaller."""
 _BATCHES: Final = "batches"
 _SLOT_BYTES: Final = 256
-"""Divides the size of a sector, so overwriting a slot changes no sector of another one."""
+"""A divisor of a sector's size, so no slot extends over two sectors."""
 _MAX_BATCH_BYTES: Final = KEYS_IN_BATCH * _SLOT_BYTES
 _PLACE: Final = re.compile(r"batches/([0-9a-f]{32}\.keys):(0|[1-9][0-9]{0,2})", re.ASCII)
 _KID_BYTES: Final = 16
@@ -53,10 +53,10 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """A name whose key is not there: its destruction was interrupted, or its batch is missing."""
+    """A name without its key: the key's destruction was interrupted, or its batch is missing."""
 
     problem: str
-    """Which of both, and what to do, with the path."""
+    """Which of the two happened, to which path, and what to do."""
 
 
 class KeyFiles:
@@ -90,9 +90,7 @@ class KeyFiles:
             found = self._read(path, digest)
         except OSError as error:
             raise _translated(error, path) from error
-        if isinstance(
-            found, str
-        ):  # raised here, because no local variable of this frame holds the key, which a traceback shows
+        if isinstance(found, str):  # raised here, where no local variable holds the key: a traceback may show them
             raise SealingError(f"{path}: {found}")
         return found
 
@@ -103,7 +101,7 @@ class KeyFiles:
             wanted: at most `KEYS_IN_BATCH` keys by digest; None: a new one
 
         Returns:
-            those that were made; another process has made the others meanwhile
+            the keys that were made; another process has made the others in the meantime
 
         Raises:
             SealingError: no key can be made
@@ -127,13 +125,13 @@ class KeyFiles:
         return {digest: key for digest, key in keys.items() if digest not in unused}
 
     def settle(self) -> None:
-        """Returns when the name of each key that was found or made is on disk, also of those that other processes made.
+        """Returns when the names of all keys that were found or made are on disk, including those that other processes made.
 
         Raises:
-            SealingError: they cannot be written
+            SealingError: the names cannot be written
         """
         with os_errors(self._directory):
-            # Looked up before the names are written, so a name that comes in between counts as a change.
+            # Read before the names are written, so a name made in between counts as a change.
             changed_ns = os.stat(self._directory).st_mtime_ns
             if changed_ns != self._settled_ns:
                 sync_directory(self._directory)
@@ -141,14 +139,14 @@ class KeyFiles:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody has made or removed a name since `settle`."""
+        """Whether no process has made or removed a name since `settle`."""
         try:
             return os.stat(self._directory).st_mtime_ns == self._settled_ns
         except OSError:
             return False
 
     def destroy(self, digest: str) -> None:
-        """Overwrites a key, and removes its name. Durable on return; done already: no error.
+        """Overwrites a key, and removes its name. Durable when it returns. No error if there is no such key.
 
         Raises:
             SealingError: a file cannot be written, or the name leads to another subject's key
@@ -167,16 +165,16 @@ class KeyFiles:
                 self._destroy_slot(path, place, digest)
             if self._directory.is_dir():
                 sync_directory(self._directory)
-            # The key may stand in a batch of which a crash has left it without a name: one that was given, and given again.
+            # The key may stand in a batch that a crash left without names: an imported key that was imported again.
             self._finish_left()
 
     def _finish_left(self) -> None:
-        """Overwrites the keys to which a crash has left no name. Nothing can have been encrypted with them here."""
+        """Overwrites the keys that a crash left without a name. Nothing can have been encrypted with them here."""
         finish_left(self._batches, self._clear_nameless)
         self._has_finished_left = True
 
     def _clear_nameless(self, batch: Path) -> None:
-        with suppress(FileNotFoundError):  # it was not written, or went with its last key
+        with suppress(FileNotFoundError):  # it was never written, or was removed with its last key
             found = read_regular(batch, _MAX_BATCH_BYTES, follows_links=False)
             slots = range((len(found) + _SLOT_BYTES - 1) // _SLOT_BYTES)
             texts = [found[each * _SLOT_BYTES : (each + 1) * _SLOT_BYTES] for each in slots]
@@ -195,7 +193,7 @@ class KeyFiles:
         except OSError as error:
             if error.errno == errno.EINVAL:  # a file with a key of its own
                 return False
-            raise  # nobody knows what it says, so the key stays
+            raise  # the name cannot be read, so the key stays
 
     def _destroy_slot(self, path: str, place: re.Match[str] | None, digest: str) -> None:
         if place is None:
@@ -210,7 +208,7 @@ class KeyFiles:
         if found is None:
             os.unlink(path)
             return
-        # The name goes before the batch, so no name is left without its batch.
+        # The name is removed before the batch, so no name is left without its batch.
         _overwrite(batch, [slot])
         os.unlink(path)
         _remove_if_empty(batch)
@@ -235,7 +233,7 @@ class KeyFiles:
                 found = None
             if found is not None:
                 return found
-            # Another process may have destroyed the key between both steps; then its name is gone now.
+            # Another process may have destroyed the key between the two steps; then its name is gone now.
         return Vacancy(
             f"{path}: its key is not in {_BATCHES} any more. If it was not to be destroyed, restore the keyring from a"
             " backup; otherwise erase the subject again, which completes it"
@@ -263,10 +261,10 @@ class KeyFiles:
         sync_directory(self._directory)
 
     def _name(self, batch: str, digests: Sequence[str]) -> tuple[dict[str, int], OSError | None]:
-        """Gives keys their names. Each appears at once, and only where there is none.
+        """Gives keys their names. Each name appears atomically, and never replaces another.
 
         Returns:
-            the slots of those that got none, by digest, and the error that stopped it
+            the slots of the keys that got no name, by digest, and the error that stopped it
         """
         unused, problem = dict[str, int](), None
         for slot, digest in enumerate(digests):
@@ -287,10 +285,10 @@ _OTHERS: Final = f"leads to the key of another subject{_REMEDY}"
 
 
 def key_in_file(content: bytes) -> StoredKey:
-    """The key in the content of a file with one key, such as `StoredKey.file` gave.
+    """The key in the content of a file with one key, as `StoredKey.file` returns it.
 
     Raises:
-        SealingError: there is none
+        SealingError: the content holds no key
     """
     found = _key_in(content, None)
     if isinstance(found, StoredKey):
@@ -336,11 +334,11 @@ def _slot_of(batch: Path, slot: int) -> bytes:
 
 
 def _key_in(text: bytes, digest: str | None) -> StoredKey | str | None:
-    """The key in a slot, or in a file of its own, or the problem with it; None: it was overwritten.
+    """The key in a slot or in its own file, or the problem with it as text; None: it was overwritten.
 
     Args:
-        text: what is there
-        digest: the subject that a slot must name; None: a file of its own, whose name says it
+        text: the content of the slot or file
+        digest: the subject that a slot must name; None: the key has its own file, whose name is the digest
     """
     if not text.strip(b"\0") and (text or digest is not None):
         return None
@@ -357,13 +355,13 @@ def _key_in(text: bytes, digest: str | None) -> StoredKey | str | None:
 
 
 def _clear(batch: Path, slots: Sequence[int]) -> None:
-    """Overwrites slots that nobody uses, and removes the batch with the last one."""
+    """Overwrites unused slots, and removes the batch if no key is left in it."""
     _overwrite(batch, slots)
     _remove_if_empty(batch)
 
 
 def _overwrite(batch: Path, slots: Sequence[int]) -> None:
-    """Writes zeros in place and to the disk, because a file that is only removed may leave its blocks there."""
+    """Writes zeros in place, durably, because a file that is only removed may leave its blocks on the disk."""
     fd = os.open(batch, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         for slot in slots:
@@ -375,7 +373,7 @@ def _overwrite(batch: Path, slots: Sequence[int]) -> None:
 
 def _remove_if_empty(batch: Path) -> None:
     """Removes a batch without keys. One whose names are still being made has keys in all its slots."""
-    with suppress(FileNotFoundError):  # another process did
+    with suppress(FileNotFoundError):  # another process removed it
         if not read_regular(batch, _MAX_BATCH_BYTES + 1, follows_links=False).strip(b"\0"):
             os.unlink(batch)
 

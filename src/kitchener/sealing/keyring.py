@@ -1,7 +1,7 @@
 """Turns subject ids into keys: creates, loads and destroys one key per subject, and notes which erasures are unfinished.
 
-Keys are files in one directory, the keyring, which may be on another disk than the ledgers. A key is on disk before anybody can
-use it, so nothing sealed can become durable without its key. Explained in `docs/erasure.md`.
+The keys are in one directory, the keyring, which may be on another disk than the ledgers. A key is on disk before it can be
+used, so no sealed content becomes durable without its key. Explained in `docs/erasure.md`.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class Keyring:
             if not isinstance(found, StoredKey):
                 return None
             if self._is_settled and not self._files.is_settled:
-                self._is_settled = False  # before the key is cached, so nobody seals with it
+                self._is_settled = False  # before the key is cached, so no other thread seals with it
             return self._cache(subject_id, found)
 
     def get(self, subject_id: str, key_file: bytes | None = None) -> SubjectKey:
@@ -92,7 +92,7 @@ class Keyring:
 
         Args:
             subject_id: the subject
-            key_file: becomes the missing key, such as one that `key_file` gave elsewhere; None: a new key
+            key_file: holds the key to use if there is none, e.g. as another keyring's `key_file` returned it; None: a new key
 
         Raises:
             SealingError: the key cannot be read or created, or the subject is being erased
@@ -130,7 +130,7 @@ class Keyring:
                 while some := dict.fromkeys(islice(remaining, KEYS_IN_BATCH)):
                     made = self._files.add(some)
                     found |= {missing[digest]: key for digest, key in made.items()}
-                    # Another process has made the others meanwhile.
+                    # Another process has made the others in the meantime.
                     found |= self._find_many([missing[digest] for digest in some if digest not in made])[0]
             with suppress(SealingError):
                 if found:
@@ -175,7 +175,7 @@ class Keyring:
             return begun
 
     def key_file(self, subject_id: str) -> bytes | None:
-        """A file with the subject's key alone, a secret, for `get` elsewhere; None: there is no key, or it is being destroyed.
+        """A file with the subject's key alone, a secret, for another keyring's `get`; None: no key, or it is being destroyed.
 
         Raises:
             SealingError: the key cannot be read
@@ -199,7 +199,7 @@ class Keyring:
         """
         with self._changing:
             pending = self._erasure(subject_id)
-            # The note has the id of a key that a crash has left overwritten.
+            # If a crash left the key overwritten, only the note still has its id.
             kid = self._kid(subject_id) if pending is None else pending.kid
             self._forget(subject_id)
             self._files.destroy(_digits(subject_id))
@@ -213,7 +213,7 @@ class Keyring:
             sync_directory(path.parent)
 
     def _find_many(self, subject_ids: Iterable[str]) -> tuple[dict[str, StoredKey], dict[str, str]]:
-        """The keys by subject, and the subjects without a key by digest. In neither: those whose key cannot be used."""
+        """The keys by subject, and the subjects without a key by digest. A subject whose key cannot be used is in neither."""
         found, missing = dict[str, StoredKey](), dict[str, str]()
         try:
             noted = frozenset(os.listdir(self.directory / _ERASURES))

@@ -49,7 +49,7 @@ class Sealer:
     Args:
         keyring: the subjects' keys
         sealed_fields: entry type to the names of the fields to encrypt
-        seals: whether new entries are sealed; False: sealed ones are opened, and new ones stay in plain text
+        seals: whether new entries are sealed; False: new entries stay in plain text, and sealed ones can still be opened
     """
 
     def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]], *, seals: bool = True) -> None:
@@ -72,8 +72,8 @@ class Sealer:
     async def load_key(self, subject_id: str) -> None:
         """Loads or creates a subject's key, in a worker thread.
 
-        One call at a time does so for all who wait: threads that create keys side by side compete with the event loop
-        for the interpreter, which took five times the CPU at 1,000 new subjects (`benchmarks/sessions.py --turns 1`).
+        One call at a time loads the keys for all waiting calls: threads that create keys in parallel compete with the event
+        loop for the interpreter, which took five times the CPU at 1,000 new subjects (`benchmarks/sessions.py --turns 1`).
 
         Raises:
             SealingError: the key file cannot be read or created, or the subject is being erased
@@ -86,15 +86,15 @@ class Sealer:
                 break
             if load is None or (subject_id not in self._awaited and subject_id not in load.subjects):
                 break
-            await load.done.wait()  # all go on at once: one after the other they would miss each other's commits
+            await load.done.wait()  # wakes all waiting calls together, so that one commit can take all their entries
         if not self.keyring.has(subject_id):
             await anyio.to_thread.run_sync(self.keyring.get, subject_id)  # raises the reason
 
     async def _load_awaited(self, subject_id: str) -> None:
-        """Loads the keys of a subject and of as many others as wait."""
+        """Loads the keys of a subject and of other waiting subjects, up to the size of a batch."""
         self._loading = load = _Load({}, anyio.Event())
         try:
-            await anyio.lowlevel.checkpoint()  # those who come now need no load of their own
+            await anyio.lowlevel.checkpoint()  # lets further calls join this load
             load.subjects.update(dict.fromkeys([subject_id, *islice(self._awaited, KEYS_IN_BATCH)]))
             for each in load.subjects:
                 self._awaited.pop(each, None)
@@ -106,7 +106,7 @@ class Sealer:
     def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
         """A copy of the payload with the subject's fields encrypted, as canonical JSON; the payload itself if it has none.
 
-        None stays None, and an empty list stays empty: the length of the encrypted list would tell it anyway.
+        None and an empty list stay as they are: the length of the encrypted value would reveal them anyway.
 
         Raises:
             SealingError: a field must be encrypted, but the payload has no `subject_id`
@@ -150,7 +150,7 @@ class Sealer:
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """`hmac-sha256:` and hex digits over an opening and the data after it, keyed with the subject's key.
 
-        Nobody without the key can test guesses.
+        Without the key, nobody can test guesses.
         """
         return f"hmac-sha256:{self.keyring.get(subject_id).mac.digest(data, opening).hex()}"
 
@@ -194,10 +194,10 @@ def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
     return canonical_bytes([ledger_id, entry_type, field])
 
 
-# Random nonces that nobody has used. Reading them one by one lets a commit's thread take the interpreter for up to 5 ms each
+# Unused random nonces, read in bulk. Reading them one by one lets a commit's thread take the interpreter for up to 5 ms each
 # time, which cost 100 us a turn in `benchmarks/sessions.py --turns 20`.
 _NONCES: Final[list[bytes]] = []
-os.register_at_fork(after_in_child=_NONCES.clear)  # the parent uses them
+os.register_at_fork(after_in_child=_NONCES.clear)  # the parent uses these nonces
 
 
 def _fresh_nonce() -> bytes:

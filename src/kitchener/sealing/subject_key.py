@@ -14,9 +14,9 @@ from kitchener.errors import SealingError
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
-"""Length of a nonce of AES-GCM, which stands before the encrypted data."""
+"""Length of an AES-GCM nonce, which precedes the encrypted data."""
 _OPENINGS: Final = 4
-"""Openings whose hash states a `Mac` keeps; a subject's turns use one for each contract."""
+"""Most openings whose hash states a `Mac` caches; a subject's turns use one opening for each contract."""
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-256; the keys of a `Mac` are no longer."""
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
@@ -36,10 +36,10 @@ class Cipher(Protocol):
 
 
 class Mac:
-    """HMAC-SHA-256 under one key. The hash states before the data are prepared once, also those of the newest openings.
+    """HMAC-SHA-256 under one key. The hash states of the key and of the newest openings are computed once.
 
-    Copying an `hmac.HMAC` for each digest, of which a turn makes seven, takes 3.1 instead of 1.2 us. Hashing the system
-    messages of a turn again would take a sixth of all that a turn hashes.
+    A turn makes seven digests; copying an `hmac.HMAC` for each takes 3.1 instead of 1.2 us. Hashing a turn's system messages
+    again would add a sixth to the bytes that a sealed turn hashes.
     """
 
     __slots__ = ("_begun", "_outer")

@@ -9,6 +9,7 @@ from typing import Final
 
 import anyio
 import uvicorn
+from starlette.types import ASGIApp
 
 from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
@@ -38,11 +39,30 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
+def _uvicorn_settings(app: ASGIApp, config: RuntimeConfig) -> uvicorn.Config:
+    """The settings of uvicorn: HTTP only, without its own logs and headers, within the limits of the server."""
+    most = connections_within(config.serve.max_requests + SPARE_CONNECTIONS)
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        http=connection_class(most, config.serve.request_timeout_s, config.serve.write_timeout_s),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=most,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+        timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=max(1, round(config.limits.abort_grace_s)),
+    )
+
+
 async def _leave_to_the_next(running: uvicorn.Server) -> None:
     """Accepts no more connections, and closes each open one after its answer, or at once if it is idle."""
     for each in running.servers:
         each.close()
-    # Every second uvicorn makes the headers that it adds to answers anew, out of those of its settings.
+    # Every second, uvicorn rebuilds the headers that it adds to answers, from its settings.
     for headers in (running.config.encoded_headers, running.server_state.default_headers):
         headers.append((b"connection", b"close"))
     await anyio.sleep(_LAST_REQUESTS_S)
@@ -75,22 +95,7 @@ async def listen(
     Returns:
         whether all turns were ready within the grace time
     """
-    most = connections_within(config.serve.max_requests + SPARE_CONNECTIONS)
-    settings = uvicorn.Config(
-        server.app,
-        lifespan="off",
-        ws="none",
-        http=connection_class(most, config.serve.request_timeout_s, config.serve.write_timeout_s),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=most,
-        h11_max_incomplete_event_size=_HEADER_BYTES,
-        timeout_keep_alive=_IDLE_S,
-        timeout_graceful_shutdown=max(1, round(config.limits.abort_grace_s)),
-    )
-    running, told, drained = _QuietServer(settings), anyio.Event(), [True]
+    running, told, drained = _QuietServer(_uvicorn_settings(server.app, config)), anyio.Event(), [True]
 
     async def end() -> None:
         await told.wait()

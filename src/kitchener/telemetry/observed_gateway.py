@@ -71,7 +71,7 @@ class ObservedGateway(LLMGateway):
     def _tell_content(
         self, call: OpenSpan, known: dict[str, AttributeValue], request: PromptRequest, response: PromptResponse | None
     ) -> None:
-        """Adds the messages to the span, and writes them as an event, as far as the environment asks for either."""
+        """Adds the messages to the span, and writes them as an event, if the environment asks for it."""
         content = self._tracing.content
         if content.in_spans:
             call.note(lambda: {key: as_json(value) for key, value in content_of(request, response).items()})

@@ -165,7 +165,7 @@ class ObservedLedgers(LateLedgers):
 
 
 def _place() -> dict[str, AttributeValue]:
-    """Where this task is: the session, the turn and the work order for which it runs, as far as there are any."""
+    """The session, the turn and the work order for which this task runs, if there are any."""
     return {_PLACE[name]: value for name, value in ids_of_turn().items()}
 
 

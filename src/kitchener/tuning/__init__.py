@@ -1,4 +1,7 @@
-"""Answers questions from recorded sessions: what would other thresholds or routes have done, and what changed a context?"""
+"""Answers questions from recorded sessions: what would other thresholds or routes have done, and what changed a context?
+
+Every module reads the ledgers without a lock and writes nothing.
+"""
 
 from kitchener.tuning.gates import GateCheck, GateOutcome, GateSetting, LineFate, Spread, SubjectRecord, grid, simulate
 from kitchener.tuning.memory_bisect import BisectQuestion, BisectReport, MemoryChange, bisect, bisection

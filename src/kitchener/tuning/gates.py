@@ -1,8 +1,8 @@
-"""Simulates other thresholds of the gate over recorded signals: what would have been learned, how soon, how steadily. Pure.
+"""Simulates other thresholds of the gate with recorded signals: what would have been learned, how soon, and how steadily. Pure.
 
-`memory/gate.py` gives the verdicts again, for each gate that a turn checked; `recorded_gates.py` reads what each gate had
-counted. Each setting is simulated by itself: when a gate opens, its signal counts as learned from at once, and what was
-learned under the recorded settings is ignored. Explained in `docs/memory.md`.
+For each gate that a turn checked, `recorded_gates.py` reads the counts, and `memory/gate.py` gives the verdict again. Each
+setting is simulated by itself: when a gate opens, its signal counts as learned from at once, and what was learned under the
+recorded settings is ignored. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from kitchener.memory.timestamps import HOUR_US
 
 @dataclass(frozen=True, slots=True, order=True)
 class GateSetting:
-    """The thresholds of the gate that a sweep varies. Settings are ordered by them, in this order."""
+    """The thresholds of the gate that a sweep varies. Settings sort by these fields, in this order."""
 
     count: int
     """`gate_count_threshold`"""
@@ -52,7 +52,7 @@ class GateSetting:
 
 
 class GateCheck(NamedTuple):
-    """One gate as a turn checked it, with its counts. Its signal was not excluded, blocked or in quarantine."""
+    """One check of a gate by a turn, with the counts. The signal was not excluded, blocked or in quarantine."""
 
     signal_id: str
     as_of_us: int
@@ -68,16 +68,16 @@ class GateCheck(NamedTuple):
     imported_end_us: int | None
     """The newest `window_end` of imported overlays of the signal, microseconds since the epoch; None: there were none."""
     recorded: GateReason
-    """The verdict under the configured setting and with what had been learned by then."""
+    """The verdict under the configured setting, after all that had been learned before."""
 
 
 class LineFate(NamedTuple):
-    """What became of a line that was learned on record."""
+    """What happened to a recorded learned line."""
 
     weight: float
     """The weight of its newest overlay when it was learned."""
     is_taken_back: bool
-    """Whether a person deactivated it, or put its signal or events in quarantine. A newer line in its place does not count."""
+    """Whether a person deactivated it, or put its signal or events in quarantine. False if only a newer line replaced it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class SubjectRecord:
     checks: tuple[GateCheck, ...]
     """Every checked gate that depends on the thresholds, in the order of the ledger."""
     fates: Mapping[str, LineFate] = field(default_factory=dict)
-    """The lines learned on record, by signal."""
+    """The recorded learned lines, by signal."""
     artifacts: int = 0
-    """Artifacts on record."""
+    """Number of recorded artifacts."""
 
 
 class Spread(NamedTuple):
@@ -122,17 +122,17 @@ class GateOutcome:
     learned: int
     """Signals that would have been learned from, counted once for each subject."""
     renewals: int
-    """Times that a line would have been learned again while it was still shown."""
+    """How often a line would have been learned again while it was still shown."""
     flips: int
-    """Times that a line would have been learned again after it had faded below `salience_floor`."""
+    """How often a line would have been learned again after it had faded below `salience_floor`."""
     subjects: int
     """Subjects about whom something would have been learned."""
     events: Spread | None
-    """Events of a signal up to its first crossing."""
+    """Number of a signal's events up to the first opening of its gate."""
     turns: Spread | None
-    """The subject's turns from the first event to the crossing, both included."""
+    """Number of the subject's turns from the first event to that opening, both included."""
     hours: Spread | None
-    """Hours from the first event to the crossing."""
+    """Hours from the first event to that opening."""
     known: int
     """Signals among `learned` that were also learned from on record."""
     taken_back: int
@@ -166,7 +166,7 @@ def grid(
     windows: Sequence[int] = (),
     half_lives: Sequence[float] = (),
 ) -> list[GateSetting]:
-    """Every combination of the values and the current setting, in ascending order. No values of a knob: the current one."""
+    """Every combination of the values, and the current setting, ascending. A threshold without values keeps its current one."""
     combinations = product(
         counts or (current.count,),
         sessions or (current.sessions,),
@@ -208,7 +208,7 @@ def _crosses(check: GateCheck, learned_at_us: int | None, config: HO3MemoryConfi
 
 
 class _CrossingCounts:
-    """Adds up the crossings under one setting."""
+    """Counts the openings of gates under one setting."""
 
     def __init__(self, usual_weight: float) -> None:
         self.learned_at: dict[str, int] = {}
@@ -219,11 +219,11 @@ class _CrossingCounts:
         self._renewals = self._flips = self._subjects = self._known = self._taken_back = 0
 
     def begin(self, subject: SubjectRecord) -> None:
-        """Starts with the next subject."""
+        """Starts the next subject."""
         self.learned_at, self._fates = {}, subject.fates
 
     def cross(self, check: GateCheck, config: HO3MemoryConfig) -> None:
-        """A gate opened, and its signal is learned from at once."""
+        """Counts an opening of a gate, whose signal is learned from at once."""
         before, fate = self.learned_at.get(check.signal_id), self._fates.get(check.signal_id)
         if before is None:
             self._subjects += not self.learned_at
@@ -258,6 +258,6 @@ class _CrossingCounts:
 
 
 def _usual_weight(subjects: Sequence[SubjectRecord]) -> float:
-    """The weight of a line that was not learned on record: the median of the recorded ones, else 1."""
+    """The assumed weight of a line that is not recorded: the median of the recorded ones, else 1."""
     found = Spread.of([fate.weight for subject in subjects for fate in subject.fates.values()])
     return 1.0 if found is None else found.median

@@ -1,7 +1,7 @@
 """Finds the consolidation that changed what a turn is shown, by running the turn with the memory at earlier positions.
 
-Only the memory varies. The turn keeps its message, labels, past and time, so the change comes from what was learned or
-withdrawn, not from the conversation or from time. Explained in `docs/replay.md`.
+Only the memory varies. The turn keeps its message, labels, past and time, so any change comes from what was learned or
+withdrawn, not from the conversation or from the time. Explained in `docs/replay.md`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -22,23 +22,23 @@ from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
 
 _LEARNED: Final = ("ART-", "OVL-")
-"""How ids of learned lines begin."""
+"""Prefixes of the ids of learned lines."""
 _IDS: Final = (*_LEARNED, "T-", "INT-", "INV-", "WO-")
-"""How the ids of everything that a turn may be shown begin."""
+"""Prefixes of the ids of everything that a turn may be shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class BisectQuestion:
-    """What to look for."""
+    """The change to look for."""
 
     session_id: str
     """The session of the turn that shows the change."""
     bad: str | None = None
-    """The turn to run again; None: the last turn of the session that can be."""
+    """The turn to run again; None: the last turn of the session that can be run again."""
     good: str | None = None
     """An earlier turn of the subject, in any session, without the change; None: an empty memory."""
     item: str | None = None
-    """The id of the item that came or went, or words of a learned line, whose id is its artifact's; None: any item."""
+    """The item that appeared or disappeared: its id, or words of a learned line (its id is its artifact's). None: any item."""
     every: bool = False
     """Find every change, in order. This runs the turn once for each entry."""
 
@@ -56,7 +56,7 @@ class MemoryChange:
     after: ShownContext
 
     def lines(self) -> Iterator[str]:
-        """Learned lines and other items that are gone, after a `-`, then new ones, after a `+`."""
+        """The learned lines and other items that disappeared, each after a `-`, then the new ones, each after a `+`."""
         for sign, mine, other in (("-", self.before, self.after), ("+", self.after, self.before)):
             yield from (f"{sign} {line}" for line in mine.lines if line not in other.lines)
             yield from (f"{sign} {item}" for item in mine.items if item not in other.items and not item.startswith(_LEARNED))
@@ -83,7 +83,7 @@ class MemoryChange:
 
 @dataclass(frozen=True, slots=True)
 class BisectReport:
-    """What was found."""
+    """The result of a search for changes."""
 
     question: BisectQuestion
     turn_id: str
@@ -97,9 +97,9 @@ class BisectReport:
     at_good: ShownContext
     at_bad: ShownContext
     is_shown: bool | None
-    """Whether the item is shown at the bad turn; None: no item was asked for."""
+    """Whether the bad turn is shown the item; None: the question named no item."""
     is_exact: bool
-    """Whether the turn is shown what is on record; False: settings have changed since."""
+    """Whether the repeated turn is shown exactly what is on record; False: settings have changed since."""
 
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
@@ -123,9 +123,9 @@ async def bisect(
     """Finds an entry of the overlays ledger after which a turn is shown something else.
 
     Args:
-        replays: of the turn's agent class
+        replays: the replays of the turn's agent class
         question: what to look for
-        probed: called with the number of positions after each run of the turn
+        probed: called after each run of the turn, with the number of positions
 
     Raises:
         UnknownSession: the session is not on record
@@ -210,10 +210,10 @@ class _Bisection:
 
 
 def bisection(last: int) -> Generator[int, bool, int]:
-    """Finds a position where an answer changes from old to new: yields positions, and takes whether each is new.
+    """Finds a position where an answer changes from old to new. Yields positions; the caller sends whether each answer is new.
 
-    Position 0 is old and the last one is new. If the answer changes several times, it finds one of the changes. It asks about
-    log2(last) positions, rounded up.
+    The answer at position 0 is old, and the last one is new. If the answer changes several times, one of the changes is found.
+    Yields log2(last) positions, rounded up.
 
     Args:
         last: the last position, at least 1
@@ -252,7 +252,7 @@ def _turn_of(tape: Tape, turn_id: str | None) -> TurnTape:
 
 
 async def _memory_of(replays: Replays, turn: TurnTape, subject_id: str) -> SubjectMemory:
-    """Everything known of the turn's subject."""
+    """The whole recorded memory of the turn's subject."""
     recorded, agent_class = replays.recorded, replays.agent_class
     if recorded.memory is None:
         table = toml_key(("agents", agent_class))
@@ -289,7 +289,7 @@ def _position(turn: TurnTape) -> int:
 
 
 def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:
-    """The item as it is compared. Raises NotOnRecord if the turn cannot have been shown it."""
+    """The item in the form in which it is compared. Raises NotOnRecord if the turn cannot have been shown it."""
     if item is None:
         return None
     if item.startswith(_IDS) and not item.startswith(_LEARNED):

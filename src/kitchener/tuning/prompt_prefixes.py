@@ -1,6 +1,6 @@
-"""Tells why the prompt of a turn does not begin as that of the turn before, so that a provider's cache cannot serve it. Pure.
+"""Tells why a turn's prompt begins differently from the turn's before, so that a provider's cache cannot serve it. Pure.
 
-`recorded_prefixes.py` reads what a prompt began with from the ledgers. Nothing of this runs in a turn.
+`recorded_prefixes.py` reads the beginnings of prompts from the ledgers. No turn runs this code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ CAUSES: Final[Mapping[BreakCause, str]] = {
 
 
 class PromptPrefix(NamedTuple):
-    """What the first request for a turn's reply begins with."""
+    """The beginning of the first request for a turn's reply."""
 
     provider_id: str
     model_id: str
@@ -56,20 +56,20 @@ class PromptPrefix(NamedTuple):
     instructions: str = ""
     """Instructions, standing rules and criteria of the reply."""
     unread_settings: str = ""
-    """The hash of the configuration, where it cannot be read itself; "": it can be."""
+    """The hash of a configuration that cannot be read; "": it can be read."""
     intent_id: str | None = None
     learned_lines: tuple[str, ...] = ()
     """The entries of the learned lines that are shown."""
     stable_hash: str = ""
     """Hash of the goals, rules and learned lines that are shown."""
     history: tuple[str, ...] | None = None
-    """The entries of the messages and replies that are shown as chat messages, oldest first; None: none are shown so."""
+    """The entries of the messages and replies that are shown as chat messages, oldest first; None: no chat messages."""
     is_cut: bool = False
     """Whether the history is shorter than it could be, because other items took its room."""
 
 
 class TurnPrefix(NamedTuple):
-    """What the prompt of a turn began with, and what became of it at the provider."""
+    """The beginning of a turn's prompt, and what the provider's cache served of it."""
 
     turn_id: str
     prefix: PromptPrefix
@@ -79,9 +79,9 @@ class TurnPrefix(NamedTuple):
 
 
 def break_causes(before: PromptPrefix, now: PromptPrefix) -> tuple[BreakCause, ...]:
-    """Why a prompt does not begin with all that the one before had up to its moving part; (): it does.
+    """Why a prompt does not begin with all that the one before it had up to its changing part; (): it does.
 
-    A change of an early part breaks all that follows, so the first cause is the one that counts.
+    A change of an early part invalidates all that follows, so the first cause is the one that counts.
     """
     has_other_layout = (now.history is None) != (before.history is None)
     differs: dict[BreakCause, bool] = {
@@ -130,7 +130,7 @@ def _goes_on(before: Sequence[str], now: Sequence[str]) -> bool:
 def session_breaks(turns: Iterable[TurnPrefix]) -> dict[str, tuple[BreakCause, ...]]:
     """The causes of each turn's break, by turn id, in the order of the turns; (): the prompt went on as before.
 
-    The first turn is left out: nothing was there before.
+    The first turn is left out, because no prompt came before it.
     """
     return {now.turn_id: break_causes(before.prefix, now.prefix) for before, now in pairwise(turns)}
 

@@ -1,7 +1,6 @@
 """Reads the recorded model calls for `routes.py`: what each request asked for, and the attempts of the gateway.
 
-The requests are in the supervisor's ledger, the attempts in the executor's. No sealed field is read. Takes no lock and writes
-nothing.
+The requests are in the supervisor's ledger, the attempts in the executor's. No sealed field is read.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,7 +19,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, Attempt
+from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, Attempt, route_kind
 from kitchener.tuning.routes import CallOutcome, PastAttempt, RecordedCall, Tokens
 
 OWN_MODELS: Final[Mapping[str, str]] = {"offline": str(OfflineProvider.traits.model_id), RULES_PROVIDER: RULES_MODEL}
@@ -35,8 +34,8 @@ async def read_calls(
 
     Args:
         ho1m: the executor's ledger
-        ho2m: the supervisor's ledger, with the plans of work orders. Without a plan, the route says what the request asked for,
-            and its type is `unknown` unless HO1m has it.
+        ho2m: the supervisor's ledger, with the plans of work orders. Without a plan, what a request asked for is derived from
+            its first route, and its type is `unknown` unless HO1m has it.
         session_id: only this session or pseudo-session of a consolidation; None: all
         seen: called for each entry
 
@@ -75,7 +74,7 @@ async def read_calls(
 
 
 class _PartialCall:
-    """One call under construction."""
+    """One call whose entries are still being read."""
 
     def __init__(self, entry: StoredEntry, number: int) -> None:
         payload = payload_as(CommonPayload, entry.payload)
@@ -85,14 +84,14 @@ class _PartialCall:
         self._tokens: Tokens | None = None
         self._state: CallOutcome = "cut off"
         self.is_direct = False
-        """Whether it was made without HO1."""
+        """Whether the call was made without HO1."""
 
     def answer(self, payload: ModelCallPayload) -> None:
-        """A model answered."""
+        """Records that a model answered."""
         self._state, self._tokens = "answered", Tokens.of(payload["usage"])
 
     def attempt(self, told: Attempt) -> None:
-        """An attempt began, or failed; one that only began gives no reason."""
+        """Records that an attempt began or failed. An attempt that only began has no reason."""
         self.tries[told.attempt] = PastAttempt(
             told.provider_id, told.model_id, told.route_reason, told.reason, told.output_begun
         )
@@ -119,7 +118,7 @@ class _PartialCall:
 
 def _implied(first: PastAttempt) -> ConstraintsMapping:
     """What a request asked for, derived from its first route."""
-    kind, _, tag = first.route_reason.partition(":")
+    kind, tag = route_kind(first.route_reason)
     if kind == "explicit":
         return {"provider_id": first.provider_id, "model_id": first.model_id}
     return {"domain_tags": [tag]} if kind == "domain_tag" else {}

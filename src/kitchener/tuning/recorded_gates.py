@@ -1,7 +1,7 @@
 """Folds the memory's two ledgers into the gate checks that `gates.py` simulates.
 
-`memory/subject.py` folds the entries and gives the recorded verdicts. A turn's gates are checked where the turn did: at its
-last signal entry, so that they count all of its signals. Takes no lock and writes nothing.
+`memory/subject.py` folds the entries and gives the recorded verdicts. As in the turn, a turn's gates are checked at its last
+signal entry, so that they count all of its signals.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class GateRecord:
     subjects: tuple[SubjectRecord, ...]
     """In alphabetical order."""
     sealed: int
-    """Number of subjects that are left out, because they were erased: their signals are sealed and the key is gone."""
+    """Number of subjects that are left out because they were erased: their signals are sealed, and the key is destroyed."""
 
     @property
     def crossings(self) -> int:
@@ -94,7 +94,7 @@ async def read_gate_record(
 
 
 class _TurnKey(NamedTuple):
-    """Identifies the signals of one turn. A signal without a turn is by itself."""
+    """Identifies the signals of one turn. A signal without a turn has a key of its own."""
 
     namespace: str
     session_id: str
@@ -110,7 +110,7 @@ def _turn_key(entry: StoredEntry, payload: SignalPayload) -> _TurnKey:
 
 
 class _Fold:
-    """One subject's memory as it grows, and the gates that were checked."""
+    """Folds one subject's memory and collects the gates that were checked."""
 
     def __init__(self, namespace: str) -> None:
         self._subject_id = split_namespace(namespace)[1]
@@ -169,7 +169,7 @@ class _Fold:
                 self._imported[signal_id] = max(end_us, self._imported.get(signal_id, end_us))
 
     def record(self) -> SubjectRecord:
-        """The whole record, after the last signal."""
+        """The subject's record, after the last signal."""
         self._catch_up(NO_END)
         learned = [events.in_words(entry.payload) for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
         return SubjectRecord(

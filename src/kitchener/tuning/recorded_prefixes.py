@@ -1,4 +1,4 @@
-"""Reads what the prompts of a session's replies began with, for `prompt_prefixes.py`. Takes no lock and writes nothing."""
+"""Reads the beginnings of the prompts of a session's replies, for `prompt_prefixes.py`."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -45,12 +45,12 @@ class _PlannedReply:
 
 
 async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: str) -> list[TurnPrefix]:
-    """Returns what the first request for the reply of each turn began with, in the order of the turns.
+    """Returns the beginning of the first request for each turn's reply, in the order of the turns.
 
     Turns whose request no model answered are left out.
 
     Args:
-        readers: the ledgers of the session's agent class that there are
+        readers: the existing ledgers of the session's agent class
         session_id: the session
 
     Raises:
@@ -83,17 +83,17 @@ async def read_last_prefixes(
     calls_of: Callable[[str], Awaitable[Iterable[StoredEntry]]],
     projection_of: Callable[[str], ShownProjection | None],
 ) -> list[TurnPrefix]:
-    """Returns the last two of what `read_prefixes` returns of a session up to a turn, and reads nothing of the others.
+    """Returns what `read_prefixes` would return for a turn and the turn before it, and reads nothing of other turns.
 
     Args:
         ho2m: the supervisor's ledger
         session: the entries of the session in it
         turn_id: the turn
-        calls_of: reads the entries of HO1m about a turn
+        calls_of: reads the entries of a turn in HO1m
         projection_of: the projection that the model was shown in a turn; None: there is none
 
     Returns:
-        that of the turn before and that of the turn; (): no model answered the turn's request
+        the prefix of the turn before, then that of the turn; (): no model answered the turn's request
     """
     turns, found = _planned(session), list[TurnPrefix]()
     order = list(turns)

@@ -15,7 +15,7 @@ from kitchener.config.router import price_of
 from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway.routing import Candidate, plan_longer, plan_route
 from kitchener.records.entries import UsageMapping
-from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.prompt import RULES_PROVIDER, route_kind
 from kitchener.records.work_order import TYPE_TAGS
 
 CallOutcome = Literal["answered", "failed", "cut off"]
@@ -24,7 +24,7 @@ CallOutcome = Literal["answered", "failed", "cut off"]
 _OF_THE_PROVIDER: Final[frozenset[ProviderReason]] = frozenset(
     ("rate_limited", "out_of_credit", "server_error", "connection", "timeout", "authentication")
 )
-"""Failures that another model of the same provider would have had too."""
+"""Failures that any other model of the same provider would have had, too."""
 
 
 class PastAttempt(NamedTuple):
@@ -34,7 +34,7 @@ class PastAttempt(NamedTuple):
     model_id: str
     route_reason: str
     failure: ProviderReason | None = None
-    """Why it failed; None: it answered, or the call was cut off."""
+    """Why the attempt failed; None: it answered, or the call was cut off."""
     output_begun: bool = False
     """Whether text had been streamed before it failed."""
 
@@ -66,11 +66,11 @@ class RecordedCall:
     """Number within the work order."""
     session_id: str
     turn_id: str | None = None
-    """None: a consolidation."""
+    """None: the call belongs to a consolidation."""
     provider_id: str | None = None
-    """Asked for explicitly."""
+    """The provider that the request named; None: it named none."""
     model_id: str | None = None
-    """Asked for explicitly."""
+    """The model that the request named; None: it named none."""
     domain_tags: tuple[str, ...] = ()
     tries: tuple[PastAttempt, ...]
     """In order; at least one."""
@@ -99,14 +99,14 @@ class RouteChoice(NamedTuple):
     """Whether no attempt of this provider is recorded, so that it is assumed to answer."""
 
     def is_elsewhere(self, other: "RouteChoice") -> bool:
-        """Whether provider, model or outcome differ, or only one of both is a fallback. The route alone does not count."""
+        """Whether provider, model or outcome differ, or only one of the two is a fallback. The route alone does not count."""
         mine, theirs = ((each.provider_id, each.model_id, each.state, each.fell_back) for each in (self, other))
         return mine != theirs
 
     @property
     def fell_back(self) -> bool:
         """Whether a fallback was asked instead of the first provider."""
-        return self.route_reason == "fallback"
+        return route_kind(self.route_reason)[0] == "fallback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Router:
         config: the settings
         given: providers that a program passed as objects
         own_models: the default model of each provider
-        agent: the agent class, whose tags and models its work orders ask for; None: they ask for what they did on record
+        agent: the agent class; its work orders ask for its tags and models. None: they ask for what they asked for on record
     """
 
     config: RouterConfig
@@ -152,7 +152,7 @@ class Router:
     agent: HO2Config | None = None
 
     def asked(self, call: RecordedCall) -> RecordedCall:
-        """The call as a work order of the agent class asks for it. A call recorded without tags has none."""
+        """The call with the tags and models of the agent class. A call recorded without tags keeps none."""
         wo_type = next((each for each in TYPE_TAGS if each == call.wo_type), None)
         if self.agent is None or wo_type is None:
             return call
@@ -236,7 +236,7 @@ class Reroute:
                 return place._replace(failure=each.failure)
         if not tries or (call.state != "failed" and call.tries[-1].provider_id == place.provider_id):
             return place._replace(state="answered", failure=None, is_assumed=True)
-        # A provider that was given up is given up again: the result of more attempts is unknown.
+        # A provider that failed for good on record fails again: the result of further attempts is unknown.
         return place._replace(failure=tries[-1].failure)
 
     def _taken_as_given(self, call: RecordedCall) -> tuple[set[str], bool]:
@@ -318,13 +318,13 @@ class RoutePair:
 
 
 class RouteSums(TypedDict):
-    """The sums over all calls, as `--json` prints them."""
+    """The sums over all calls, in the form that `--json` prints."""
 
     calls: int
     changed: int
     """Calls that another provider or model would have answered, or that would have ended otherwise."""
     assumed_to_answer: int
-    """Calls that would have gone where nothing is on record of them."""
+    """Calls that would have gone to a provider without a recorded attempt."""
     fallbacks: dict[Literal["recorded", "other", "gained", "lost"], int]
     """Calls that a fallback answered; `gained` and `lost`: under the other router only, and on record only."""
     failed: dict[Literal["recorded", "other"], int]

@@ -222,7 +222,7 @@ class TestChat:
         outcome = cli("chat", stdin=b"hello\n/why\n/intents\n/intents keep 1\n/intents nonsense\n")
         assert outcome.code == 0
         assert outcome.out.count("turns the Context Authority on") == 3
-        assert "/intents keep N goes on with the N-th" in outcome.out
+        assert "/intents keep N continues the N-th" in outcome.out
 
     def test_a_conflict_is_settled_by_number(self, cli: Cli, session: str) -> None:
         cli("intent", "declare", "compare prices", "--session", session)
@@ -232,7 +232,7 @@ class TestChat:
         assert outcome.code == 0
         assert "2 threads compete" in outcome.out
         assert "expected a number from 1 to 2" in outcome.out
-        assert "we go on with INT-" in outcome.out
+        assert "continuing with INT-" in outcome.out
         assert "“compare prices”" in outcome.out.split("active: ")[1].splitlines()[0]
         assert "no intents compete" in outcome.out
         assert [each["status"] for each in intents(cli, session)] == ["superseded", "superseded", "active"]

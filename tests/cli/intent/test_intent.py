@@ -160,7 +160,7 @@ class TestRepair:
         outcome = cli("session", "repair", session, "--all", "--reason", "the rest")
         assert outcome.code == 0
         assert f"voided {third}: " in outcome.out
-        assert f"no impossible entries in {session}\n" in outcome.out
+        assert f"no invalid entries in {session}\n" in outcome.out
         assert cli("context", "project", "--session", session).code == 0
         assert cli("ledger", "verify").code == 0
         assert cli("chat", "--session", session, stdin=b"hello\n").code == 0
@@ -172,7 +172,7 @@ class TestRepair:
         for arguments, code, words in (
             (["--void", first], 2, "--reason is missing"),
             (["--all", "--reason", " "], 2, "--reason is missing"),
-            (["--void", fine, "--reason", "x"], 1, "not an impossible entry"),
+            (["--void", fine, "--reason", "x"], 1, "not an invalid entry"),
         ):
             outcome = cli("session", "repair", session, *arguments)
             assert (outcome.code, outcome.out) == (code, "")

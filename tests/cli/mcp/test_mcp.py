@@ -72,7 +72,7 @@ def test_list_reads_the_settings_only(served: Cli, tmp_path: Path) -> None:
     (tmp_path / "fs" / "broken").touch()
     outcome = served("mcp", "list")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "no recorded turn had tools of it" in outcome.out
+    assert "no recorded turn had its tools" in outcome.out
     assert "1 servers, not asked" in served("doctor").out
 
 

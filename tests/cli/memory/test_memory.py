@@ -104,7 +104,7 @@ class TestBiases:
     def test_what_faded_is_shown_with_all_and_why(self, taught: Cli) -> None:
         far = ("--as-of", "2099-01-01T00:00:00+00:00")
         outcome = taught("memory", "biases", "--subject", "ada", *far)
-        assert outcome.out.splitlines()[1:] == ["2 no longer speak; --all shows why"]
+        assert outcome.out.splitlines()[1:] == ["2 lines are no longer shown; --all shows why"]
         text = taught("memory", "biases", "--subject", "ada", "--all", *far).out
         assert len(re.findall(r"^  faded: its weight \S+ is below salience_floor = 0.05$", text, re.MULTILINE)) == 2
         assert [each["state"] for each in learned(taught, "ada", *far).values()] == ["faded", "faded"]
@@ -250,7 +250,7 @@ class TestDeactivate:
         assert PACKAGES in outcome.out
         question = learned(taught)["intent:question"]
         assert (question["state"], question["why"]) == ("deactivated", "no longer true")
-        assert "1 no longer speaks; --all shows why" in taught("memory", "biases", "--subject", "ada").out
+        assert "1 line is no longer shown; --all shows why" in taught("memory", "biases", "--subject", "ada").out
         assert learned(taught, "bo")["intent:question"]["state"] == "speaks"
 
     def test_once_more_writes_nothing_but_a_block(self, taught: Cli, tmp_path: Path) -> None:

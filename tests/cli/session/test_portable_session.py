@@ -25,7 +25,7 @@ def test_a_session_moves_and_every_command_knows_it_there(cli: Cli, session_id: 
     assert (taken.code, taken.out) == (
         0,
         f"imported {session_id}: 2 turns, {made.json['entries']} entries\n"
-        "Not every head in the folder was signed, so it proved only that it is whole, and not who wrote it.\n",
+        "Not every head in the folder was signed, so it proved only that it is complete, not who wrote it.\n",
     )
     shown, before = (cli("session", "show", session_id, "--json", *where).json for where in (there, ()))
     assert shown["turns"] == before["turns"]

@@ -214,7 +214,7 @@ def test_every_reading_command_works_on_who_was_erased(cli: Cli, sessions: dict[
         ("ledger", "tail"): (0, "SUBJECT_ERASED"),
         ("ledger", "proof", turn(session, 2)): (0, "proof.json"),
         ("ledger", "verify"): (0, "ok"),
-        ("session", "repair", session): (0, "no impossible entries"),
+        ("session", "repair", session): (0, "no invalid entries"),
         ("replay", "--session", session): (0, "5 skipped (5 erased)"),
         REPLAY: (0, "7 turns erased with their subject"),
         ("doctor",): (0, "indexes"),

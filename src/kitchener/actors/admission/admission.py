@@ -121,7 +121,7 @@ class TurnLimiter:
             scope.cancel()
 
     async def wait_idle(self) -> None:
-        """Returns when no turn runs, also none without a slot: a tool may have left one behind that was inside its own turn."""
+        """Returns when no turn runs, with or without a slot. A nested turn has no slot, and a tool may have left one behind."""
         if self._lane.running or self._scopes:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
@@ -171,7 +171,7 @@ class Admission:
             try:
                 if not nested and not self._limiter.try_enter(session.subject_id):
                     await self._limiter.enter(deadline, session.subject_id)
-                if queue.is_replaced:  # by a newer message, while this one waited
+                if queue.is_replaced:  # a newer message came while this one waited
                     if not nested:
                         self._limiter.leave(session.subject_id)
                     raise TurnReplaced(session.session_id)
@@ -234,7 +234,7 @@ class Admission:
                 await waiter.granted.wait()
         except BaseException:
             if waiter.granted.is_set() and not waiter.is_replaced:
-                self._leave_session(session)  # the session was granted already: pass it on
+                self._leave_session(session)  # this call already holds the session: pass it on
             raise
         finally:
             if not waiter.granted.is_set():

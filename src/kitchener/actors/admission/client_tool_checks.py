@@ -18,7 +18,7 @@ from kitchener.schemas.compiled_schemas import SchemaBudget
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
 _DEFINITION_BYTES: Final = 262_144
-"""Bytes of JSON that all definitions of one message may have, if 2,048 for each of `max_client_tools` are not more."""
+"""Most bytes of JSON of all definitions of one message, unless 2,048 for each of `max_client_tools` are more."""
 _BYTES_EACH: Final = 2_048
 
 
@@ -28,14 +28,14 @@ def checked_client_tools(
     """Returns the tools of a message as a set.
 
     Args:
-        tools: as the caller gives them; a `ClientToolset`, which was checked when it was made, is returned as it is
-        limits: how many there may be, and how large
+        tools: as the caller gives them; a `ClientToolset` was checked when it was made, and is returned as it is
+        limits: how many tools there may be, and how large
         known: the tools of the agent class and the built-in ones, whose names are taken
-        budget: what their schemas count against; None: nothing
+        budget: limits the time for their schemas; None: no limit
 
     Raises:
-        CallerError: one is not a `ClientTool`, its name is taken or invalid, or its schema does not describe an object; or
-            there are too many, or they are too large
+        CallerError: a tool is not a `ClientTool`, its name is taken or invalid, or its schema does not describe an object; or
+            the tools are too many or too large
     """
     if isinstance(tools, ClientToolset):
         return tools
@@ -62,7 +62,7 @@ def _owned(tool: ToolDefinition) -> str:
 
 
 def _alike(name: str) -> str:
-    """A name as a model may mistake it for another one: without case, and with one separator."""
+    """The form in which names are compared: a model confuses names that differ only in case or in separators."""
     return name.casefold().translate(_ALIKE)
 
 
@@ -78,14 +78,14 @@ def _with_type(tool: ClientTool) -> ClientTool:
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise CallerError(f"client tool {tool.name!r}: parameters = {quoted(schema)}: expected a JSON schema of an object")
     try:
-        canonical_bytes([tool.description, schema], at="definition")  # it is JSON, and not too deep
+        canonical_bytes([tool.description, schema], at="definition")  # checks that it is JSON, and not too deep
     except EntryRefused as error:
         raise CallerError(f"client tool {tool.name!r}: {error}") from None
     return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
 
 
 def _compiled(tools: Sequence[ClientTool], max_bytes: int, budget: SchemaBudget | None) -> ClientToolset:
-    """The set of these tools, whose schemas can be used; raises CallerError if one cannot, or if they are too large."""
+    """The set of these tools. Raises CallerError if a schema cannot be used, or if the tools are too large."""
     found = ClientToolset.of(tools)
     if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
         raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most {max_bytes:,}")

@@ -27,7 +27,7 @@ from kitchener.records.turn import TurnCall
 from kitchener.small_files import read_regular
 
 MediaTypes = Callable[[], tuple[str, ...]]
-"""Returns the types of content that the model takes that would reply, such as `image/*`."""
+"""Returns the types of content that the replying model takes, such as `image/*`."""
 
 
 def _text_only() -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class ContentIntake:
     config: HO2Config
     limits: LimitsConfig
     store: ContentStore | None = None
-    """Where they are stored; None: nowhere, so only those that are stored already can be taken."""
+    """Stores them; None: nothing is stored, so only parts that are stored already are accepted."""
     media_types: MediaTypes = field(default=_text_only)
 
     async def read(self, call: TurnCall) -> TurnCall:
@@ -55,7 +55,7 @@ class ContentIntake:
         return call._replace(parts=tuple(await anyio.to_thread.run_sync(partial(self._read, call.parts))))
 
     def refusal(self, parts: Sequence[FilePart | ReadPart | StoredPart]) -> UnsupportedPart | None:
-        """Why the model that would reply does not take these; None: it takes them all."""
+        """Why the replying model does not take these; None: it takes them all."""
         accepted = self.media_types()
         for each in parts:
             if isinstance(each, ReadPart) and (self.store is None or not accepts(accepted, each.media_type)):
@@ -63,7 +63,7 @@ class ContentIntake:
         return None
 
     async def begin(self, session: SessionManager, call: TurnCall, fields: TurnStartedPayload) -> tuple[StoredPart, ...]:
-        """Stores a message's images and files durably, and adds what the turn's start says of them to `fields`.
+        """Stores a message's images and files durably, and adds the fields about them in `TURN_STARTED` to `fields`.
 
         Raises:
             InvalidPart: the root has no room for them

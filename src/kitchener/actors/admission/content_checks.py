@@ -33,9 +33,9 @@ class ContentChecks:
     """Checks messages to one agent class.
 
     Args:
-        rules: those for all arguments
-        intake: reads images and files, and knows which of them the model takes
-        ledgers: those of the agent class, whose entries a message must fit into
+        rules: checks all other arguments
+        intake: reads images and files, and knows which types the model takes
+        ledgers: the ledgers of the agent class, whose entries a message must fit into
     """
 
     def __init__(self, rules: RequestChecks, intake: ContentIntake, ledgers: LedgerGroup) -> None:
@@ -53,18 +53,18 @@ class ContentChecks:
         client_tools: Sequence[ClientTool] = (),
         budget: SchemaBudget | None = None,
     ) -> MessageContent:
-        """Returns what the message brings. Nothing is started or recorded.
+        """Returns the checked content of a message. Starts and records nothing.
 
-        Schemas are compiled in a worker thread, those of one message after those of another.
+        Schemas are compiled in a worker thread, for one message at a time.
 
         Args:
             message: text
-            idempotency_key: as all that follow, an argument of `handle_turn`
+            idempotency_key: an argument of `handle_turn`, like all that follow
             parts: images and files
             output: the JSON schema of the object that is wanted
             tool_choice: what the model must call first
             client_tools: tools that the caller runs
-            budget: what schemas count against; None: nothing
+            budget: limits the time for schemas; None: no limit
 
         Raises:
             CallerError: the turn would be refused; its subclasses say why. UnsupportedPart is one

@@ -1,4 +1,4 @@
-"""Gives a message that is sent again with its idempotency key the result of its one turn.
+"""Runs one turn for all messages with one idempotency key, and returns its result to each.
 
 A duplicate of a running turn waits for that turn; a duplicate of a finished turn gets the result from the ledger. A key belongs
 to its session, or to its subject if the call names no session. After an abort the turn runs again, unless a tool with effects
@@ -35,11 +35,11 @@ class KeyedMessage(NamedTuple):
     text: str
     speaker: str | None
     parts: Sequence[object]
-    """Its images and files, as they were read."""
+    """The message's images and files, as they were read."""
     output: str | None
-    """Hash of the schema of the object that it asks for; None: it asks for text."""
+    """Hash of the schema of the object that the message asks for; None: it asks for text."""
     client_tools: str | None
-    """Hash of the definitions of the tools that its caller runs; None: none."""
+    """Hash of the definitions of the caller's tools; None: there are none."""
     options: tuple[str | None, tuple[str, ...], bool]
     """What the model must call first, the criteria that the reply must meet, and whether the turn uses long-term memory."""
 
@@ -81,7 +81,7 @@ class IdempotencyKeys:
             text: the user's message
             owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
-            call: the message's options. All belong to it but the deadline; its images and files as they were read
+            call: the message's options, with its images and files as they were read. All but the deadline must be equal
 
         Raises:
             IdempotencyConflict: the key was used with another message, or with other options
@@ -171,4 +171,4 @@ class IdempotencyKeys:
 
 
 _MAX_STARTS = 16
-"""Turns of one key that are checked, newest first. All but the newest were aborted."""
+"""Most turns of one key that are checked, the newest first. All but the newest were aborted."""

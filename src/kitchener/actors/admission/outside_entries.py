@@ -1,7 +1,7 @@
-"""Appends entries to a session from outside its turns, so that the session in memory stays the fold of its ledger.
+"""Appends entries to a session outside its turns, so that the session in memory stays the fold of its ledger.
 
-A repair and an import do so while a runtime serves turns. This module does not interpret the entries.
-Explained in `docs/sessions.md`.
+Repairs and imports use it while a runtime serves turns. This module does not interpret the entries. Explained in
+`docs/sessions.md`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ class OutsideEntries:
 
     @contextmanager
     def importing(self, subject_id: str) -> Iterator[None]:
-        """Makes the turns of a subject read what an import writes within the block, and nothing else again."""
+        """Makes the turns of a subject read the entries that an import writes within the block."""
         self._sessions.names.forget(subject_id)
         if self._authority is None:
             turns: AbstractContextManager[None] = nullcontext()

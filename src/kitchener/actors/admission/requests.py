@@ -54,7 +54,7 @@ class RequestChecks:
         self._max_parts = limits.max_parts
 
     def message(self, message: str) -> str:
-        """Returns the message as a plain `str`, also if the caller passes a subclass of `str`.
+        """Returns the message as a plain `str`, even if the caller passes a subclass of `str`.
 
         Raises:
             InvalidMessage: the message is not text, is empty, is too long, or contains a lone surrogate
@@ -111,8 +111,8 @@ class RequestChecks:
         """Returns the signals by namespace.
 
         Args:
-            signal_ids: signals, of which those of a turn's result know their namespace
-            namespace: of all signals; None: they know it
+            signal_ids: signals; those from a turn's result know their namespace
+            namespace: the namespace of all signals; None: they know it
 
         Raises:
             CallerError: a signal or the namespace has the wrong type, or the namespace of a signal is missing or differs
@@ -169,7 +169,7 @@ class RequestChecks:
             output: the object that is wanted in place of text, as a pydantic model or a JSON schema; None: text
             tool_choice: `auto`, `none`, `required` or the name of a tool
             client_tools: tools that the caller runs; empty: none
-            budget: what schemas count against; None: nothing
+            budget: limits the time for schemas; None: no limit
 
         Raises:
             CallerError: an argument is wrong
@@ -254,7 +254,7 @@ def _check_ids(session_id: str | None, subject_id: str | None) -> None:
 
 
 def _is_of_caller(subject_id: str) -> bool:
-    """Whether a tool calls for the anonymous subject of a session whose turn waits for it."""
+    """Whether this is the anonymous subject of a session whose turn waits for the calling tool."""
     return any(subject_id == anonymous_subject(each) for each in calling_chain())
 
 
@@ -341,5 +341,5 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000
 MAX_NAME = 256
 APPROVAL_KEY = "approval:"
-"""Begins the idempotency key of a turn that goes on after an approval. No caller may use such a key."""
+"""Prefix of the idempotency key of a turn that continues after an approval. No caller may use such a key."""
 _MAX_PART_NAME = 128

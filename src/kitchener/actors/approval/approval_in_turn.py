@@ -1,4 +1,4 @@
-"""Applies approval to one turn: which of its tools wait for a person, its request, and the tool loop that it continues.
+"""Applies approval to one turn: which tools wait for a person, the requests, and the tool loop that the turn continues.
 
 `actors/turn/turn.py` calls it. The policy is in `actors/tools/approval_policy.py`. Explained in `docs/approval.md`.
 """
@@ -36,7 +36,7 @@ class ApprovalInTurn:
     Args:
         ledgers: the ledgers of the agent class
         session: the session, held by the turn
-        policy: what the agent class says of its tools
+        policy: the approval policy of the agent class
         config: how long a request waits
     """
 
@@ -46,19 +46,19 @@ class ApprovalInTurn:
         self._ledgers, self._session, self._policy, self._config = ledgers, session, policy, config
         self._is_after_untrusted = False
         self.resumed: Resumption | None = None
-        """The deferred tool loop that the turn goes on with; None: it begins anew."""
+        """The deferred tool loop that the turn continues; None: it continues none."""
         self.refs: list[RefMapping] = []
         """The entries of the loop, of the answers to its requests, and of `parts`."""
         self.parts: tuple[StoredPart, ...] = ()
-        """The images and files of the messages that the loop serves."""
+        """The images and files of the messages that the loop answers."""
 
     def note_caller(self, fields: TurnStartedPayload) -> None:
-        """Notes on record if a tool runs the turn whose own turn had read text of an untrusted source."""
+        """Adds to the record that the turn was called by a tool whose own turn had read text of an untrusted source."""
         if (tool := calling_tool()) is not None and tool.has_read_untrusted:
             fields["after_untrusted"] = self._is_after_untrusted = True
 
     async def resume(self, resumes: ResumesMapping) -> None:
-        """Reads the loop that the turn goes on with."""
+        """Reads the loop that the turn continues."""
         self._is_after_untrusted = resumes.get("after_untrusted", False)
         session_id = self._session.session_id
         self.resumed, self.refs, turns = await read_resumption(self._ledgers, session_id, resumes)
@@ -68,7 +68,7 @@ class ApprovalInTurn:
             self.refs += [ref for _, ref in found]
 
     def parts_beside(self, shown: Sequence[StoredPart], accepted: tuple[str, ...]) -> list[StoredPart]:
-        """Returns those of `parts` that the context does not show already, and that the model takes."""
+        """Returns the members of `parts` that the context does not show already and that the model takes."""
         return [each for each in self.parts if each not in shown and accepts(accepted, each.media_type)]
 
     @property
@@ -104,12 +104,12 @@ class ApprovalInTurn:
 
     @property
     def resumed_id(self) -> str | None:
-        """The work order that the turn goes on with."""
+        """The deferred work order that the turn continues; None: it continues none."""
         return self.resumed.wo_id if self.resumed is not None else None
 
     @staticmethod
     def earlier_results(wo: WorkOrder) -> list[Mapping[str, object]]:
-        """The results of tools in the loop that a rejected work order continued, for its retry, which calls no tools."""
+        """The tool results in the loop that a rejected work order continued. Its retry, which calls no tools, is shown them."""
         rounds = wo.resumption.rounds if wo.resumption is not None else ()
         heard = [pair for each in rounds for pair in zip(each.uses, each.outcomes, strict=True)]
         return [
@@ -139,12 +139,12 @@ class ApprovalInTurn:
 def limits_in_session(
     limits: Constraints, policy: ApprovalPolicy, approvals: PendingApprovals | None, *, shows_untrusted: bool
 ) -> Constraints:
-    """Returns the constraints of a reply with what a person allowed for the session, and with what the turn shows.
+    """Returns the constraints of a reply, adjusted to what a person allowed for the session and to untrusted text.
 
     Args:
         limits: those of the agent class, with all tools that ask
         policy: what the agent class says of its tools
-        approvals: what waits in the session, and what was allowed for it; None: nobody was ever asked
+        approvals: the session's open requests and permissions; None: no person was ever asked
         shows_untrusted: whether the turn shows the model text of an untrusted source
     """
     changes: dict[str, object] = {"has_read_untrusted": True} if shows_untrusted else {}

@@ -1,7 +1,7 @@
-"""Takes a person's answers to tool calls that wait, and runs the turn that goes on once all calls of a work order have one.
+"""Records answers to waiting tool calls, and continues the turn once all calls of a work order have an answer.
 
-`actors/supervisor.py` calls it. An answer is durable before anything runs. The turn that goes on has an idempotency key, so
-an answer given again finds the finished turn. Explained in `docs/approval.md`.
+`actors/supervisor.py` calls it. An answer is durable before anything runs. The continued turn has an idempotency
+key, so an answer given again finds the finished turn. Explained in `docs/approval.md`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -64,13 +64,13 @@ HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """The answer of a person."""
+    """The answer of a person or a client."""
 
     decision: Literal["approved", "denied", "returned", "failed"]
     arguments: Mapping[str, object] | None = None
     """The arguments to use in place of the model's; None: those of the model."""
     answer: Json = None
-    """The answer to the tool's own question; None: yes. Or the output of a client's tool."""
+    """The answer to the tool's own question (None: yes), or the output of a client's tool."""
     scope: ApprovalScope = "once"
     answered_by: str | None = None
     message: str | None = None
@@ -115,7 +115,7 @@ class GivenAnswer:
         return found
 
     def is_same(self, recorded: ApprovalResolvedPayload) -> bool:
-        """Whether the same answer is on record; who gave it does not matter."""
+        """Whether this answer equals a recorded one. Who gave it does not matter."""
         now = self.payload(recorded["approval_id"], recorded["wo_id"])
         return all(now.get(each) == recorded.get(each) for each in ("decision", "scope", "override_args", "answer", "message"))
 
@@ -127,8 +127,8 @@ class Approvals:
         sessions: finds the session of a request
         admission: an answer waits for its session like a turn
         ledgers: the ledgers of the agent class
-        tools: the tools in place; an answer about another definition is void
-        is_recording: False: a replay, which finds on record what has expired
+        tools: the present tools; an answer about another definition of a tool is void
+        is_recording: False: a replay, which reads recorded expiries
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class Approvals:
         Raises:
             UnknownApproval: there is no such request
             ApprovalAnswered: it has another answer, or has expired
-            ApprovalVoid: the tool has changed since it was asked for
-            OutcomeUnknown: the turn that went on was cut off while a tool with effects ran
+            ApprovalVoid: the tool has changed since the request
+            OutcomeUnknown: the continued turn was cut off while a tool with effects ran
         """
         session_id, wo_id, wanted = split_approval_id(approval_id)
         given.check()
@@ -175,7 +175,7 @@ class Approvals:
         return await self._take(session_id, wo_id, choose, handle)
 
     async def answer_client(self, outputs: Mapping[str, ClientOutput | Json], handle: HandleMessage[Ran]) -> Ran | None:
-        """Records the outputs of a client's calls, and runs the turn that goes on if nothing of the work order is open.
+        """Records the outputs of a client's calls, and continues the turn if no call of the work order is open.
 
         Args:
             outputs: by the ids of the calls, all of one work order
@@ -209,7 +209,7 @@ class Approvals:
             session_id: the session
             wo_id: the work order
             choose: gives each chosen request its answer; raises CallerError if one cannot have it
-            handle: runs the turn that goes on
+            handle: runs the continued turn
         """
         check_not_inside(session_id, "answers its request")
         await self._tools.ready()  # a request may be the first use of a server since the process began
@@ -236,7 +236,7 @@ class Approvals:
     async def expire(self, session: SessionManager) -> None:
         """Records which requests of a session have waited for too long. The caller holds the session.
 
-        A work order of which the last open request expires is abandoned, also where others of its requests were approved.
+        When the last open request of a work order expires, the work order is abandoned, even if other requests were approved.
         """
         approvals = session.state.approvals
         if approvals is None or not self._is_recording:
@@ -253,14 +253,14 @@ class Approvals:
             await session.commit()
 
     async def _settle(self, session: SessionManager, work: DeferredWork, chosen: list["Chosen"]) -> list[str]:
-        """Records the answers to the chosen requests. Returns those of tools that have changed, which are void."""
+        """Records the answers to the chosen requests. Returns the requests that are void because their tools have changed."""
         changed = [each.request["approval_id"] for each, given in chosen if _is_void(each, given)]
         has_open = any(each.resolved is None for each, _ in chosen)
         for each, given in chosen:
             if each.resolved is None:
                 self._check(each.request, given)
             elif given.is_of_client or (not has_open and not _is_void(each, given)):
-                _check_same(each, given)  # a cut-off turn goes on by the same answers only
+                _check_same(each, given)  # a cut-off turn continues only with the same answers
         for each, given in chosen:
             if each.resolved is not None:
                 continue
@@ -275,7 +275,7 @@ class Approvals:
         return changed
 
     async def _resume(self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage[Ran]) -> Ran:
-        """Runs the turn that goes on, or finds its result."""
+        """Runs the continued turn, or finds its result."""
         requests = await read_requests(self._ledgers, session.session_id, wo_id)
         answered = [(each.request, each.answer) for each in requests if each.answer is not None]
         resumes: ResumesMapping = {
@@ -325,13 +325,13 @@ class Approvals:
         return await handle(opened(started["user_message"]) or "", call)
 
     async def _call(self, session_id: str, wo_id: str, asked: TurnStartedPayload, resumes: ResumesMapping | None) -> TurnCall:
-        """The options of the turn that goes on: those of the message that it serves.
+        """The options of the continued turn: those of the message that it answers.
 
         Args:
             session_id: the session
             wo_id: the deferred work order
             asked: the `TURN_STARTED` that has the options
-            resumes: what the turn goes on with
+            resumes: the deferred work that the turn continues
         """
         wanted, output = asked.get("output_schema"), None
         if wanted is not None:
@@ -398,7 +398,7 @@ class Approvals:
 
 
 def _answer_problem(schema: Mapping[str, object], answer: Json) -> str | None:
-    """Returns how an answer violates the schema of a question, or None. A check takes bounded time."""
+    """Returns how an answer violates the schema of a question, or None. Takes bounded time."""
     try:
         return stranger_schema(schema, canonical_digest(schema, at="response_schema")).problem(answer)
     except ValueError as error:
@@ -410,7 +410,7 @@ def _ended(waiting: WaitingRequest, wo_id: str, decision: Literal["expired", "ca
 
 
 def _check_readable(request: ApprovalRequestedPayload) -> None:
-    """Raises CallerError if the request cannot be read: its call could not be made, and the loop could not continue."""
+    """Raises CallerError if the request cannot be read, because then its call could not be made."""
     if opened(request["arguments"]) is None:
         raise CallerError(
             f"approval {request['approval_id']!r}: what it asks for cannot be read, because the key of its subject is not here;"
@@ -419,7 +419,7 @@ def _check_readable(request: ApprovalRequestedPayload) -> None:
 
 
 def _is_void(each: AnsweredRequest, given: GivenAnswer) -> bool:
-    """Whether this approval was given before, and was void because the tool had changed."""
+    """Whether this approval was given before and was void then, because the tool had changed."""
     return given.decision == "approved" and each.resolved is not None and each.resolved["decision"] == "cancelled"
 
 
@@ -448,7 +448,7 @@ def work_order_of(outputs: Mapping[str, object]) -> tuple[SessionId, str]:
 
 
 def given_output(call_id: str, output: object) -> GivenAnswer:
-    """Returns what a client says of one of its calls; raises CallerError if that cannot be recorded."""
+    """Returns a client's output of one call as an answer; raises CallerError if the output cannot be recorded."""
     made = output if isinstance(output, ClientOutput) else ClientOutput(cast(Json, output))
     if made.error is None:
         given = GivenAnswer(decision="returned", answer=made.output)

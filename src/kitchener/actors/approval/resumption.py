@@ -1,7 +1,7 @@
 """Rebuilds the tool loop of a deferred work order from the ledgers, with the answers to its requests.
 
-HO1m has the model's answers and the outcomes of tools, HO2m the requests and their answers. If a deferred work order itself
-continued an earlier one, its loop begins with that one's. Explained in `docs/approval.md`.
+HO1m has the model's answers and the outcomes of tools; HO2m has the requests and their answers. If a deferred work order
+continued an earlier one, its loop begins with the loop of the earlier one. Explained in `docs/approval.md`.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -42,17 +42,17 @@ class ReadResumption(NamedTuple):
 
 
 class AnsweredRequest(NamedTuple):
-    """A request and its answer, as they are on record."""
+    """A recorded request and its answer."""
 
     request: ApprovalRequestedPayload
     answer: ApprovalAnswer | None
-    """None: nobody has answered."""
+    """None: the request is open."""
     resolved: ApprovalResolvedPayload | None
     refs: tuple[RefMapping, ...]
 
 
 async def read_requests(ledgers: LedgerGroup, session_id: str, wo_id: str) -> list[AnsweredRequest]:
-    """Returns the requests of a deferred work order in order, each with its first answer."""
+    """Returns the requests of a deferred work order, oldest first, each with its first answer."""
     asked: dict[str, AnsweredRequest] = {}
     types = (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED)
     async for entry in ledgers.ho2m.read(session_id=session_id, entry_type=types):
@@ -69,7 +69,7 @@ async def read_requests(ledgers: LedgerGroup, session_id: str, wo_id: str) -> li
 
 
 async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: ResumesMapping) -> ReadResumption:
-    """Returns the loop that a turn goes on with.
+    """Returns the loop that a turn continues.
 
     Args:
         ledgers: the ledgers of the agent class
@@ -114,15 +114,15 @@ async def read_parts(ledgers: LedgerGroup, session_id: str, turns: Container[str
 
 
 class _Loop:
-    """The rounds of a tool loop, added entry by entry."""
+    """Builds the rounds of a tool loop, entry by entry."""
 
     def __init__(self) -> None:
         self.rounds: list[tuple[str, tuple[ToolUse, ...], list[HeardOutcome | None]]] = []
         self.refs: list[RefMapping] = []
         self.states: dict[int, Json] = {}
-        """The state that tools get back with the answer to their question, by the positions of their calls."""
+        """The state that a tool gets back with the answer to its question, by the position of its call."""
         self.open: list[int] = []
-        """The places of the last round's calls without an outcome."""
+        """Positions of the calls of the last round that have no outcome."""
         self.turns = set[str]()
         self.size = 0
         self._places: list[int] = []
@@ -132,7 +132,7 @@ class _Loop:
         self._asked_round = 0
 
     def begin(self, wo_id: str, entries: Iterable[StoredEntry]) -> None:
-        """Adds the entries of the next work order, which counts its calls from 1: first those that were open."""
+        """Adds the entries of the next work order. It counts its calls from 1; the calls that were open come first."""
         self._wo_id, self._places, self._before, self._calls = wo_id, list(self.open), 0, 0
         for entry in entries:
             payload = events.read_payload(entry.entry_type, entry.payload)
@@ -145,16 +145,16 @@ class _Loop:
                 self._answer(payload_as(ModelCallPayload, payload))
 
     def note_requests(self) -> None:
-        """Call it after the work order that asked: later ones have calls and rounds of their own."""
+        """Notes the requested calls. Call it after the entries of the asking work order, before the entries of later ones."""
         self._asked = {self._before + at: place for at, place in enumerate(self._places, 1)}
         self._asked_round = len(self.rounds)
 
     def place_of_request(self, call: int) -> int | None:
-        """The place of a call that was asked for in the last round; None: it is of an earlier round by now."""
+        """The position of a requested call in the last round; None: the call is in an earlier round by now."""
         return self._asked.get(call) if len(self.rounds) == self._asked_round else None
 
     def _place_of(self, call: int) -> int:
-        """The place of a call of the last work order in the last round."""
+        """The position in the last round of a call of the last work order."""
         return self._places[call - self._before - 1]
 
     def made(self) -> list[ToolRound]:

@@ -8,7 +8,7 @@ from kitchener.records.entries import ApprovalRequestedPayload, opened
 from kitchener.records.tools.deferred_loop import ApprovalAnswer, ApprovalRequest
 
 _SHOWN_CHARS: Final = 500
-"""Characters of arguments or of a tool's own words that are shown."""
+"""Most characters of arguments, or of a tool's own words, that are shown."""
 _DECIDED: Final[Mapping[str, str]] = {
     "approved": "Approved",
     "denied": "Not allowed",
@@ -25,7 +25,7 @@ def shown_call(tool_id: str, arguments: Mapping[str, object]) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text of which at most 500 characters are shown."""
+    """A text, cut to its first 500 characters."""
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text):,} characters)"
 
 
@@ -53,10 +53,10 @@ def waiting_reply(requests: Sequence[tuple[str, ApprovalRequest]], untrusted: Ma
 
 
 def resumed_message(asked_for: str, answered: Iterable[tuple[ApprovalRequestedPayload, ApprovalAnswer]]) -> str:
-    """The message of the turn that goes on after the answers.
+    """The message of the turn that continues after the answers.
 
     Args:
-        asked_for: the message that the deferred turn served
+        asked_for: the message that the deferred turn answers
         answered: all requests of the deferred work order with their answers
     """
     lines = []

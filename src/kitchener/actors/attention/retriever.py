@@ -55,9 +55,9 @@ class AssembledContext(TypedDict):
     ho3_biases: NotRequired[list[str]]
     """The learned lines."""
     stable_text: NotRequired[str]
-    """What seldom changes, such as goals, in chat layout."""
+    """Text that seldom changes, such as goals; only in chat layout."""
     history: NotRequired[list[str]]
-    """Chat messages of the user and the agent in turn, oldest first, in chat layout."""
+    """Chat messages, alternately of the user and the agent, oldest first; only in chat layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class ContextFragment:
     timestamp: str = ""
     """Timestamp of that entry; "": not known."""
     said: tuple[str, ...] = ()
-    """A turn as chat messages, of the user and the agent in turn; (): it is shown as `content`."""
+    """A turn as chat messages, alternately of the user and the agent; (): the turn is shown as `content`."""
 
     def located(self, ref: Ref, timestamp: str) -> "ContextFragment":
-        """This fragment with the entry where it stands. `dataclasses.replace` takes 1 % of a turn for each learned line."""
+        """This fragment with the entry that holds it. `dataclasses.replace` takes 1 % of a turn for each learned line."""
         return ContextFragment(
             self.source, self.source_id, self.content, self.token_estimate, self.relevance_score, ref, timestamp, self.said
         )
@@ -93,7 +93,7 @@ class ContextFragment:
 
 
 class BudgetUsed(NamedTuple):
-    """The use of the budgets, and the limit that cut the gathering; `cut_by` is None if none did."""
+    """What gathering used of its budgets, and the limit that cut it short; `cut_by` is None if no limit did."""
 
     tokens: int = 0
     queries: int = 0
@@ -121,9 +121,9 @@ class AttentionContext(NamedTuple):
     parts: tuple[StoredPart, ...] = ()
     """Images and files of earlier turns that are shown again, in the order of the projection, then those of the message."""
     stable_text: str = ""
-    """What seldom changes, such as goals, which stands before the history; "": there is none."""
+    """Text that seldom changes, such as goals, and stands before the history; "": there is none."""
     history: tuple[str, ...] | None = None
-    """Chat messages of the user and the agent in turn, oldest first; None: turns are part of `context_text`."""
+    """Chat messages, alternately of the user and the agent, oldest first; None: turns are part of `context_text`."""
 
     def as_assembled(self) -> AssembledContext:
         """The `assembled_context` of a work order."""
@@ -142,7 +142,7 @@ class AttentionContext(NamedTuple):
 class ContextProvider(Protocol):
     """Supplies context fragments. A provider that never waits may set `never_waits = True` and then gets no time limit.
 
-    One whose registry never changes may have it as `fixed_rules`; then it is laid out once, and not read in each turn.
+    A provider whose registry never changes may have its fragments as `fixed_rules`, which are laid out only once.
     """
 
     async def read_ledger_entries(self, session_id: str, *, limit: int) -> Sequence[ContextFragment]:
@@ -159,7 +159,7 @@ class ContextProvider(Protocol):
 
 
 ReadFragments = Callable[[], Awaitable[Sequence[ContextFragment]]]
-"""A read that is still to be made."""
+"""Performs a read when called."""
 _Gathered = tuple[list[Sequence[ContextFragment]], int, CutReason | None]
 """The results of the reads, the elapsed milliseconds, and the limit that cut gathering."""
 
@@ -173,7 +173,7 @@ class AttentionRetriever:
         context_provider: supplies the fragments
         config: the agent's limits
         template: the attention template of the agent class; None: the shipped one for it
-        is_chat: whether the newest turns are shown as what was `said` in them
+        is_chat: whether the newest turns are shown as chat messages (`ContextFragment.said`)
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class AttentionRetriever:
     def _laid_out(
         self, admitted_first: Iterable[ContextFragment], queries: int, elapsed_ms: int, cut_by: CutReason | None
     ) -> AttentionContext:
-        """Builds a context of the fragments that fit. They are admitted in the order given and shown by id, rules first."""
+        """Builds a context of the fragments that fit. Admits them in the given order, and shows them by id, rules first."""
         tokens, kept = 0, []
         for fragment in admitted_first:
             if tokens + fragment.token_estimate > self._max_tokens:
@@ -310,7 +310,7 @@ class AttentionRetriever:
 
 STANDING_RULE: Final = "standing_rule"
 TOOL_RESULT: Final = "HO1M"
-"""The `source` of a context fragment that is a tool's result of an earlier turn."""
+"""The `source` of a context fragment that is a tool result of an earlier turn."""
 
 
 def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[ContextFragment, ...]:

@@ -83,7 +83,7 @@ def _shipped() -> Mapping[str, AttentionTemplate]:
 
 
 def write_manifest(directory: str) -> None:
-    """Writes `manifest.json` with the hash of every template in `directory`. Call it after each edit that is meant."""
+    """Writes `manifest.json` with the hash of every template in `directory`. Call it after each intended edit."""
     hashes = {each.name: digest(_read(each)) for each in _templates_in(Path(directory))}
     (Path(directory) / MANIFEST).write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
 

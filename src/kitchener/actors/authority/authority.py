@@ -95,13 +95,13 @@ class SessionThread:
         self.intent_id: str | None = None
         """The intent of the running turn; None without an active intent."""
         self.last_left: str | None = None
-        """The intent that ended or was deferred last; None if there is none."""
+        """The intent that ended or was deferred most recently; None if there is none."""
         self.media_types: Sequence[str] = ()
-        """The types of images and files that the model of the running turn takes; empty: it takes none, or there are none."""
+        """The types of images and files that the running turn's model takes; empty: it takes none, or the session has none."""
         self.projection: Projection | None = None
         """The projection of the running turn; None before it is computed."""
         self.resumed_id: str | None = None
-        """The deferred work order that the running turn goes on with; None: it begins anew."""
+        """The deferred work order that the running turn continues; None: it continues none."""
         self.ranking = TurnRanking(ruleset)
         self.held_chars = 0
         """The characters of all events that the state keeps, for the bound `max_active_chars`."""
@@ -131,7 +131,7 @@ class SessionThread:
     def apply_decision(self, entry: StoredEntry) -> None:
         """Applies a recorded decision of the shadow."""
         decided = entry.payload.get("events")
-        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # not a list if the subject was erased
+        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # no list if the subject was erased
             self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
         self.intent_id = entry.payload.get("intent_id")
 
@@ -223,9 +223,9 @@ class ContextAuthority:
         return resolve_active(thread.state, self.ruleset)
 
     def first_intent(self, thread: SessionThread, session_id: str, turn_id: str = "") -> IntentEvent | None:
-        """Returns the declaration of an intent that the session needs, or None.
+        """Returns the declaration of an intent that the session still needs, or None.
 
-        A session needs a first intent, and an intent for its turns from a time without the Authority.
+        A session needs a first intent. Turns from a time without the Authority need one, too.
         """
         state, is_bridge = thread.state, self.ruleset.intent_mode == "bridge"
         session, has_past = SessionIntents(session_id, turn_id, state.intents), bool(state.turns)
@@ -241,7 +241,7 @@ class ContextAuthority:
         return bridge_declaration(session, adopts_turns=True, parent_intent_id=found.active)
 
     def check(self, thread: SessionThread, made: Iterable[IntentEvent], timestamp: str) -> None:
-        """Checks that each event is valid after the session's ledger and the events before it. Call it before writing them.
+        """Checks that each event is valid after all earlier ones. Call it before writing the events.
 
         Raises:
             InvalidLifecycle: an event is invalid in its intent's state
@@ -388,14 +388,14 @@ def sign_projection(fields: dict[str, object], signer: Signer) -> None:
 
 
 def recall_scope_of(config: HO2Config) -> RecallScope:
-    """Returns where the turns of an agent class may recall evidence from."""
+    """Returns the scope from which the turns of an agent class may recall evidence."""
     return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
 
 
 _BEFORE_3: Final = {"recall_scope": "intent", "recalled_turns": 50, "ranking_postings": 1_024}
 """The defaults of settings before version 3 of the policy."""
 BEFORE_6: Final[Mapping[str, int]] = {"context_budget": 2_400, "recent_turns": 6}
-"""Those before version 6."""
+"""The defaults of settings before version 6 of the policy."""
 
 
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
@@ -459,9 +459,9 @@ def _chars_of(facts: Facts) -> int:
 
 _NO_REF: Final = Ref("", "", "")
 _APPLIED_AT_ONCE: Final = 128
-"""Entries that are applied before other turns go on."""
+"""Entries that are applied at a time, before other tasks run."""
 _EVENT_CHARS: Final = 100
-"""Characters that an event counts besides its texts: its names, its references and its part of the tables."""
+"""Characters counted for each event besides its texts, for its names, its references and its part of the tables."""
 
 
 def _part(ref: Ref, number: int) -> Ref:

@@ -1,6 +1,7 @@
-"""Bounds what the lexical indexes of all sessions hold together: the indexes used last stay, the others are released.
+"""Bounds the total size of all sessions' lexical indexes: releases the least recently used ones.
 
-An index is derived from turns, so releasing one costs its next ranking time and changes no result. Knows nothing of ranking.
+An index is derived from turns, so releasing it costs time at its next ranking, but changes no result. This module knows nothing
+of ranking.
 """
 
 from collections import OrderedDict
@@ -10,15 +11,15 @@ from weakref import ref
 from kitchener.actors.authority.ranking import TurnWords
 
 MAX_HELD_TERMS: Final = 1_048_576
-"""Different terms that all indexes of an agent class hold together. A term takes about 400 bytes with its places, so these take
-some 400 MiB. The index of an ordinary session has a few thousand terms."""
+"""Most different terms in all indexes of an agent class together. A term with its positions takes about 400 bytes, so the limit
+is about 400 MiB. The index of an ordinary session has a few thousand terms."""
 
 
 class IndexCache:
     """The indexes in use, in the order of their last use.
 
     Args:
-        max_terms: terms that they hold together; the index that is in use stays in any case
+        max_terms: most terms in all indexes together; the index that is in use is never released
     """
 
     def __init__(self, max_terms: int = MAX_HELD_TERMS) -> None:
@@ -28,11 +29,11 @@ class IndexCache:
 
     @property
     def terms(self) -> int:
-        """Terms that the indexes hold together, as counted when each was used last."""
+        """Number of terms in all indexes, each as counted at its last use."""
         return self._terms
 
     def used(self, words: TurnWords) -> None:
-        """Counts an index that was just used. While there are too many terms, releases the one that was used longest ago."""
+        """Counts an index that was just used. While there are too many terms, releases the least recently used index."""
         key = id(words)
         self._forget(key)
         self._held[key] = ref(words, lambda _: self._forget(key)), words.held_terms

@@ -1,8 +1,8 @@
 """Ranks turns against a message by the words that they share and, where there are embeddings, by recorded scores of similarity.
 
 A turn's rank depends on the other turns in the index. So the index holds all turns of the session, across intents, or all turns
-of the subject if the policy may recall them. Turns enter in the order of the ledger. So neither earlier rankings nor a restart
-change the result.
+of the subject if the policy may recall them, in the order of the ledger. Neither earlier rankings nor a restart change the
+result.
 """
 
 import math
@@ -35,7 +35,7 @@ class RankedTurns(NamedTuple):
     possible: float = 0.0
     """About the score of a text with every word of the message."""
     related: float = 0.0
-    """The score from which on a text is about the message; infinite if no text is."""
+    """The least score of a text that is about the message; infinite if no text is."""
 
 
 class TurnWords:
@@ -43,10 +43,10 @@ class TurnWords:
 
     Args:
         postings: most word occurrences that one ranking reads
-        excerpt_tokens: most tokens that are shown of one item; 0: all of them
-        speaker_weight: factor for what a speaker said whom the message names
-        reads_names: whether a name before what is said is its speaker, as in a talk that a program relays
-        weights: the constants of the ranking, but for `named`, which is `speaker_weight`
+        excerpt_tokens: most shown tokens of one item; 0: no limit
+        speaker_weight: factor for turns whose speaker the message names
+        reads_names: whether a name before a text is its speaker, as in a conversation that a program relays
+        weights: the constants of the ranking; `speaker_weight` replaces `named`
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class TurnWords:
         self._tokens.append(self._tokens[-1] + self._shown_tokens(item))
 
     def tokens(self, among: int) -> int:
-        """Tokens of the first `among` turns, as far as they are shown."""
+        """Tokens of the first `among` turns in the form in which they are shown."""
         return self._tokens[among]
 
     def _shown_tokens(self, item: Item) -> int:
@@ -100,11 +100,11 @@ class TurnWords:
 
     @property
     def held_terms(self) -> int:
-        """Different terms that the index holds now."""
+        """Number of different terms in the index."""
         return self._index.terms if self._index is not None else 0
 
     def release(self) -> None:
-        """Drops the index. The next ranking builds the same one again from the turns."""
+        """Drops the index. The next ranking builds it again from the turns, with the same result."""
         self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, None, _NONE)
 
     def rank(self, message: str, wanted: int, among: int, similar: Similarity | None = None) -> RankedTurns:
@@ -129,7 +129,7 @@ class TurnWords:
         return RankedTurns(numbers, matched, scores, ranked.possible, ranked.related)
 
     def _joined(self, ranked: Ranked, similar: Similarity, among: int) -> tuple[list[int], list[int], Mapping[int, float]]:
-        """The order, the matches and the scores with what similar turns gain, as a share of the best score by words."""
+        """The order, the matches and the scores, after similar turns have gained a share of the best score by words."""
         for number in range(len(self._numbers), len(self.turns)):
             self._numbers[self.turns[number].ref.entry_id] = number
         scores, matched = dict(ranked.scores), dict.fromkeys(ranked.matched)
@@ -145,7 +145,7 @@ class TurnWords:
         return order, [*matched], scores
 
     def grade(self, number: int, ranked: RankedTurns) -> float:
-        """How well a turn matches: the score of its best text as a share of what a text with every word of the message gets."""
+        """How well a turn matches: its best text's score, as a share of the score of a text with every word of the message."""
         return self._best_score(number, ranked) / ranked.possible if ranked.possible else 0.0
 
     def _best_score(self, number: int, ranked: RankedTurns) -> float:
@@ -161,7 +161,8 @@ class TurnWords:
     def matched(self, ranked: RankedTurns, similar: Similarity | None = None) -> Iterator[tuple[Item, bool]]:
         """The turns with a text in `ranked.matched`, best first, each with whether it is about the message.
 
-        Of turns that are similar to it, these are all if any turn is about it by its words, and else the most similar ones.
+        A turn that is only similar to the message counts as about it, too. If no turn is about it by its words, only a very
+        similar one does.
         """
         numbers = set(map(self._owners.__getitem__, ranked.matched))
         alike = similar.scores if similar is not None and similar.weight else {}
@@ -178,7 +179,7 @@ class TurnWords:
         return self._indexed(len(self.turns))
 
     def index(self, most: int) -> bool:
-        """Indexes the next `most` of the noted turns. Returns whether some are left, which a ranking would index at once."""
+        """Indexes the next `most` noted turns. Returns whether some are left; a ranking indexes all of these at once."""
         self._indexed(min(len(self.turns), len(self._ends) + most))
         return len(self._ends) < len(self.turns)
 
@@ -262,12 +263,12 @@ class TurnRanking:
 
     @property
     def words(self) -> TurnWords:
-        """The words that it ranks by."""
+        """The index that is ranked: the session's or the subject's."""
         return self._words
 
     @property
     def among(self) -> int:
-        """How many items of `words` are ranked."""
+        """Number of items of `words` that are ranked."""
         return self._among
 
     def answering(self, message: str) -> Iterator[tuple[Item, bool]]:
@@ -339,5 +340,5 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
 
 
 _ALIKE: Final = FULL_SCORE * 9 // 10
-"""Score of similarity from which on an item matches as if it had every word of the message."""
+"""An item with at least this similarity matches as if it had every word of the message."""
 _NONE: Final = RankedTurns([], ())

@@ -25,7 +25,7 @@ class SharedIntents:
         self._ledgers = ledgers
         self._has_any: bool | None = None
         self._written: dict[str, int] = {}
-        """Subject to the position of the newest such entry that this process wrote, for the subjects since `_cleared_at`."""
+        """Subject to the position of the newest entry about shared intents that this process wrote since `_cleared_at`."""
         self._cleared_at = 0
         self.lock = anyio.Lock()
         """Held from reading the shared intents until the entry that depends on them is written. So two sessions cannot both
@@ -69,4 +69,4 @@ class SharedIntents:
 
 
 _MAX_SUBJECTS: Final = 10_000
-"""Subjects whose positions are remembered. Forgetting them costs each session one more read, and bounds the memory."""
+"""Most subjects whose positions are cached. Clearing the cache bounds memory, and costs each session one more read."""

@@ -1,8 +1,8 @@
 """Reads the completed turns of a subject from HO2m, as evidence that a projection may recall.
 
-The turns and their words are read once, through the ledger's index. After that each turn of this process is handed over as it
-completes. All sessions of the subject share them, and their size in memory is limited. A turn can recall only turns that HO2m
-had when the turn started.
+The turns and their words are read once, through the ledger's index. After that, each turn of this process is added as it
+completes. All sessions of the subject share these turns, and their size in memory is limited. A turn can recall only turns that
+HO2m had when the turn started.
 """
 
 from bisect import bisect_right
@@ -22,15 +22,15 @@ from kitchener.records.spoken import message_text, reply_text, told_reply, turn_
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 16_777_216
-"""Most characters of turns in memory, for all subjects together. Beyond it subjects are evicted: first the largest of those
-that hold more than their part, then the least recently used ones. One subject alone has no more either: its first turns up to
-here can be recalled, later ones cannot."""
+"""Most characters of turns in memory, for all subjects together. Beyond the limit, subjects are evicted: first the largest of
+those that hold more than their part, then the least recently used ones. The limit also applies to each subject: its first turns
+up to the limit can be recalled, later ones cannot."""
 _PART: Final = 8
-"""A subject that holds more than one eighth of all is evicted before others, so that who said much evicts nobody else."""
+"""A subject that holds more than one eighth of the limit is evicted before others, so that it does not evict them."""
 _SUBJECT_CHARS: Final = 500
-"""Characters that a subject counts besides its turns, so that subjects with few turns or none are evicted too."""
+"""Characters counted for each subject besides its turns, so that subjects with few turns or none are evicted, too."""
 _TURN_CHARS: Final = 250
-"""Characters that a turn counts besides its text."""
+"""Characters counted for each turn besides its text."""
 _BATCH: Final = 256
 """Turns that are read at a time."""
 
@@ -41,8 +41,8 @@ class SubjectView(NamedTuple):
     words: TurnWords
     """The words of all turns read so far, including turns after the position."""
     known: int
-    """How many of these turns, counted from the first, existed at the position. A message and its reply count apart if they are
-    items of their own."""
+    """How many of these turns, counted from the first, existed at the position. A message and its reply count separately if
+    they are separate items."""
 
 
 class TurnLedgers(Protocol):
@@ -65,9 +65,9 @@ class _IndexedTurns:
     def __init__(self, words: TurnWords) -> None:
         self.chars = 0
         self.is_followed = False
-        """Whether all turns up to now are noted, so that the next one may be noted as it completes."""
+        """Whether all turns so far are noted, so that the next one can be noted when it completes."""
         self.missed = 0
-        """Number of times that turns were written without being noted on completion."""
+        """How often turns were written without being noted when they completed."""
         self.is_full = False
         self.ids: set[str] = set()
         self.places: list[int] = []
@@ -98,7 +98,7 @@ class SubjectTurns:
         self._large = set[str]()
         """Subjects that hold more than their part."""
         self._held = 0
-        """Characters of all subjects, with what each subject and each turn counts besides its text."""
+        """Characters counted for all subjects, including `_SUBJECT_CHARS` and `_TURN_CHARS`."""
 
     async def of(self, subject_id: str, position: int) -> SubjectView:
         """Returns the completed turns of a subject.
@@ -117,12 +117,12 @@ class SubjectTurns:
         return SubjectView(kept.words, bisect_right(kept.places, position))
 
     def completed(self, subject_id: str, turn_id: str, items: Sequence[Item | None]) -> None:
-        """Adds a turn that was just written, so that it need not be read. Call it before anything else is written.
+        """Adds a turn that was just written, so that it need not be read. Call this before anything else is written.
 
         Args:
             subject_id: the subject
             turn_id: the turn
-            items: its message and its reply as items of a session; None: erased, or not an item of its own
+            items: its message and its reply as items of a session; None: erased, or no separate item
         """
         kept = self._subjects.get(subject_id)
         if kept is None:
@@ -137,7 +137,7 @@ class SubjectTurns:
 
     @contextmanager
     def importing(self, subject_id: str) -> Iterator[None]:
-        """Lets each `of` read on in a subject's turns until the block ends and once after it, because an import writes some."""
+        """Makes each `of` read a subject's new turns while the block runs, and once after it, because an import writes some."""
         self._imports[subject_id] += 1
         self._unfollow(subject_id)
         try:
@@ -152,7 +152,7 @@ class SubjectTurns:
         kept = self._subjects.get(subject_id)
         if kept is not None:
             kept.is_followed = False
-            kept.missed += 1  # also for a running read, whose end may lie before the written entries
+            kept.missed += 1  # a running read must notice it, too: it may end before the written entries
 
     def forget(self, subject_id: str) -> None:
         """Evicts a subject's turns from memory. The next `of` reads them again."""
@@ -161,9 +161,9 @@ class SubjectTurns:
         self._held -= dropped.held if dropped is not None else 0
 
     async def _read_on(self, subject_id: str, kept: _IndexedTurns, position: int) -> None:
-        """Reads the turns that were completed since the last read, also those after the position."""
+        """Reads the turns that were completed since the last read, including turns after the position."""
         ho2m, missed = self._ledgers.ho2m, kept.missed
-        if self._ledgers.is_sole_writer:  # otherwise other writers' turns are not handed over
+        if self._ledgers.is_sole_writer:  # turns of other writers would not be added as they complete
             position = max(position, ho2m.position)
         key, after = events.subject_index_key(subject_id), kept.read_to
         while not kept.is_full:
@@ -193,7 +193,7 @@ class SubjectTurns:
             self._add(subject_id, kept, entry.entity_id, entry.seq, items)
 
     def _add(self, subject_id: str, kept: _IndexedTurns, turn_id: str, seq: int, items: Sequence[Item]) -> None:
-        if not items or turn_id in kept.ids:  # another session's turn may have read it meanwhile
+        if not items or turn_id in kept.ids:  # another session's turn may have read it in the meantime
             return
         chars = sum([len(item.text) for item in items])
         kept.is_full = kept.is_full or kept.held + chars > self._max_chars
@@ -230,13 +230,13 @@ async def message_in(ho2m: ReadableLedger, started: StoredEntry) -> object:
 def turn_evidence(
     entry: StoredEntry, started: StoredEntry | None, message: object, estimate: Estimator, ruleset: Ruleset
 ) -> tuple[Item, ...]:
-    """What was said as evidence: an imported message, or a turn's message and reply, which an older policy shows as one item.
-    Nothing if it was erased.
+    """The evidence of an entry: an imported message, or a turn's message and reply, which an older policy shows as one item.
+    Empty if the text was erased.
 
     Args:
         entry: a `MESSAGE_IMPORTED`, or the turn's `TURN_COMPLETED`
         started: the turn's `TURN_STARTED`; None: it is missing
-        message: the turn's message, from `message_in`; no text: it was erased, or is missing
+        message: the turn's message, from `message_in`; anything but text: it was erased, or is missing
         estimate: counts the tokens of a text
         ruleset: the policy
     """

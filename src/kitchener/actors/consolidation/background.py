@@ -1,4 +1,4 @@
-"""Runs jobs in the background, after the reply that led to them was delivered. Today these are consolidations."""
+"""Runs jobs in the background after a reply was delivered. Today all jobs are consolidations."""
 
 from collections.abc import Awaitable, Callable
 
@@ -13,10 +13,10 @@ logger = get_logger(__name__)
 
 
 class BackgroundJobs:
-    """Jobs that start after a reply was delivered. `Runtime.drain` waits for it; a shutdown cancels it.
+    """Runs jobs that start after a reply was delivered. `Runtime.drain` waits for them; a shutdown cancels them.
 
     Args:
-        tasks: the task group that runs it, each job in its own task
+        tasks: the task group that runs the jobs, each in its own task
         limit: most pending jobs; further jobs are dropped with a warning in the log
     """
 
@@ -34,7 +34,7 @@ class BackgroundJobs:
             return
         self.pending += 1
         scope = anyio.CancelScope()
-        self._scopes.add(scope)  # now and not at the task's first step, because a shutdown may come first
+        self._scopes.add(scope)  # now, not in the task's first step, because a shutdown may come first
         self._tasks.start_soon(self._run, work, scope)
 
     async def wait_idle(self) -> None:

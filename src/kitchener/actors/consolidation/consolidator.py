@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 
 _MAX_FAILURES: Final = 10_000
 _MAX_BACKOFF_FACTOR: Final = 60
-"""The factor by which the wait after failures may grow: with the default, from a minute to an hour."""
+"""Largest factor by which the wait after failures grows: with the default, from a minute to an hour."""
 
 
 class Consolidator:
@@ -84,10 +84,10 @@ class Consolidator:
             signal_ids: candidates
             namespace: the memory namespace; must belong to this agent class
             gate_ts: when the gates opened, ISO time; None: now
-            is_asked_for: True: also a signal that failed lately; False: such a signal waits for its back-off
+            is_asked_for: True: a signal that failed recently is tried again, too; False: it waits for its back-off
 
         Raises:
-            CallerError: the namespace belongs to another agent class, or the time is none or has no zone
+            CallerError: the namespace belongs to another agent class, or the time is invalid or has no zone
         """
         agent_class, subject_id = split_namespace(namespace)
         if agent_class != self._agent_class:
@@ -145,7 +145,7 @@ class Consolidator:
     ) -> WorkOrder | None:
         """Consolidates one signal whose gate is open.
 
-        Returns None if the signal was already consolidated in this gate window, also before a crash, or if it has no events.
+        Returns None if the signal was already consolidated in this gate window, even before a crash, or if it has no events.
         """
         opened = gate_ts if gate_ts is not None else self._services.now()
         window_key = gate_window_key(opened, self._memory.config.gate_window_hours)
@@ -208,7 +208,7 @@ class Consolidator:
         """The input of the model: the counts, and the newest events with the subject's messages."""
         evidence = case.evidence
         newest = evidence.event_ids[-RECENT_EVENTS:]
-        # Read at the recorded position, so that a later reader finds the same events whatever other turns log meanwhile.
+        # Read at the recorded position, so that a later reader finds the same events, whatever other turns log in the meantime.
         shown = await self._memory.read_events(newest, up_to={SIGNALS: case.signals_position}, namespace=case.namespace)
         messages = await self._messages_of(event.turn_id for event in shown if event.turn_id is not None)
         recent = [

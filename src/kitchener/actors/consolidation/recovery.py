@@ -66,9 +66,9 @@ class ConsolidationRecovery:
     async def _planned_lately(self) -> list[StoredEntry]:
         """The plans of all consolidations that may have been running when a process stopped.
 
-        No consolidation runs longer than its deadline and its final commit, and each process ends what it finds open before it
-        plans anything. So what was planned long before the newest plan needs no check, however late this recovery comes, and
-        also if an earlier recovery was cut off.
+        No consolidation runs longer than its deadline and its final commit, and each process ends open consolidations before it
+        plans new ones. So a plan that is much older than the newest one needs no check, however late this recovery comes, and
+        even if an earlier recovery was cut off.
         """
         ho2m = self._services.ledgers.ho2m
         longest_us = int(2 * self._services.config.consolidation_deadline_s * 1_000_000)
@@ -82,7 +82,7 @@ class ConsolidationRecovery:
             limit *= 4
 
     async def close(self, newest: StoredEntry) -> bool:
-        """Ends a consolidation that is still open, so that no model is asked twice for the same answer.
+        """Ends a consolidation if it is still open, without asking a model again for the same answer.
 
         Args:
             newest: the last entry of the consolidation's pseudo-session in HO2m
@@ -129,7 +129,7 @@ class ConsolidationRecovery:
         if not isinstance(facts, dict) or not facts.keys() >= _FACTS:  # written by another program
             return False
         namespace, signal_id, gate_ts = facts["namespace"], facts["signal_id"], facts["gate_ts"]
-        # Checked first, and among inactive overlays too: logging an overlay again would make it active again.
+        # Checked first, among inactive overlays, too: logging an overlay again would reactivate it.
         known = await self._memory.read_overlays(signal_id, active_only=False, namespace=namespace)
         opened = us_of(gate_ts, "gate_ts")
         if any(each.window_end is not None and us_of(each.window_end, "window_end") == opened for each in known):

@@ -17,7 +17,7 @@ class ConsolidationTriggers:
     Args:
         agent_class: the agent class
         consolidator: runs a consolidation; None: the class has no long-term memory
-        background: runs those of turns; None: turns start none
+        background: runs the consolidations that turns start; None: turns start none
     """
 
     def __init__(self, agent_class: str, consolidator: Consolidator | None, background: BackgroundJobs | None) -> None:

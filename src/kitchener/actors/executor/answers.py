@@ -18,7 +18,7 @@ REPLY_KEY: Final = "response_text"
 """The key of a synthesize answer that holds the reply to the user."""
 
 OUTPUT_KEY: Final = "output"
-"""The key of a synthesize output that holds the object that a caller asked for."""
+"""The key of a synthesize output under which the caller's object stands."""
 
 _FENCE: Final = "```"
 _FENCE_LINE: Final = re.compile(r"```(?:json)?[ \t]*+\n", re.IGNORECASE)
@@ -58,14 +58,14 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, obje
 
 
 def read_text(response: PromptResponse) -> dict[str, object]:
-    """Returns the output of a contract whose answer is text: the text is the reply, whatever it looks like."""
+    """Returns the output of a contract whose answer is text: the text is the reply, even if it looks like JSON."""
     return {REPLY_KEY: response.text}
 
 
 def read_object(response: PromptResponse) -> dict[str, object] | UnreadableAnswer:
     """Returns the output of a call that asks for a caller's object: the object as `output`, and its text as the reply.
 
-    The text is what the model wrote, without a fence around it, so that it is what was streamed.
+    The text is what the model wrote, without a fence around it, so that it equals the streamed text.
     """
     found = read_answer(response, plain_text=False)
     if isinstance(found, UnreadableAnswer):

@@ -25,8 +25,8 @@ class GatewayDirectCall:
         prompts: holds the contract
         clock: time of day, for `elapsed_ms`
         config: `turn_deadline_s` limits a call without `timeout_ms`
-        limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
-        contract_id: the contract: instructions and message in, a reply out
+        limits: `abort_grace_s` limits how long a cut-off call may take to record its end; None: the defaults
+        contract_id: the contract, which turns instructions and a message into a reply
     """
 
     def __init__(

@@ -67,9 +67,9 @@ class ExecutionServices:
     clock: Clock
     turn_deadline_s: float
     abort_grace_s: float
-    """How long a call that is cut off may take to record that, seconds."""
+    """How long a cut-off call may take to record its end, seconds."""
     content: ContentStore | None = None
-    """Has the bytes of images and files; None: no model is called, as in a replay."""
+    """Stores images and files; None: no model is called, as in a replay."""
     now: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
     reply_reserve_s: float = 0.0
@@ -83,8 +83,8 @@ class Execution:
         surroundings: the components that all executions share
         work_order: the work order
         reply: receives the streamed reply; None: the turn is not streamed
-        direct_after: for a call without HO1, which is recorded as a governance violation, the number of calls that HO1 began
-            in this work order; None: HO1 runs it
+        direct_after: for a call without HO1, recorded as a governance violation: the number of calls that HO1 began in this
+            work order; None: HO1 makes the call
     """
 
     __slots__ = (
@@ -120,7 +120,7 @@ class Execution:
     limits: Constraints
     """The limits of the work order."""
     tools: ToolRegistry
-    """The tools of its turn."""
+    """The tools of the work order's turn."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Execution:
             "session_id": work_order.session_id,
             "subject_id": self._subject_id,
         }
-        if work_order.turn_id:  # a consolidation belongs to no turn
+        if work_order.turn_id:  # a consolidation has no turn
             self._base["turn_id"] = work_order.turn_id
         limit_ms = self.limits.timeout_ms
         if limit_ms is not None:
@@ -154,7 +154,7 @@ class Execution:
         self._parts: list[RefMapping] = [planned.as_mapping()] if planned else []
         self._output_ref: RefMapping | None = None
         self._attempt: Attempt | None = None
-        """The attempt that has begun and has no outcome on record yet."""
+        """The attempt that has begun and has no recorded outcome yet."""
         self._model_calls_begun = direct_after or 0
 
     def record(self, entry_type: str, fields: CommonPayload) -> Awaitable[Ref]:
@@ -166,7 +166,7 @@ class Execution:
         return self.ledger.write(LedgerEntry(entry_type, self._wo_id, fields))
 
     def tool_deadline(self) -> float:
-        """The deadline of a tool that starts now, on the event loop's clock, seconds. It leaves time for the reply."""
+        """The deadline of a tool that starts now, on the event loop's clock, seconds. Leaves time for the reply."""
         left_s = self.deadline - self._surroundings.now()
         return self.deadline - min(self._surroundings.reply_reserve_s, left_s / 4)
 
@@ -207,14 +207,14 @@ class Execution:
         tools: Toolset,
         tool_choice: str | None = None,
     ) -> PromptResponse:
-        """Makes and records one model call, and each attempt of it with its outcome, or as cut off.
+        """Makes one model call, and records the call and each of its attempts: with its outcome, or as cut off.
 
         Args:
-            contract: what the answer must fit
+            contract: the contract that the answer must fit
             variables: the values in the messages, for local providers
             messages: the conversation
-            tools: what the model may call
-            tool_choice: what it must call: `required` or a tool's id; None: it chooses
+            tools: the tools that the model may call
+            tool_choice: the tool that it must call: `required` (any) or a tool's id; None: the model chooses
 
         Raises:
             WorkOrderFailed: no tokens are left and there is no `reply_reserve`, the provider failed or was overloaded, or its
@@ -251,7 +251,7 @@ class Execution:
             if isinstance(error, ProviderError):
                 late = error.reason == "timeout" and anyio.current_time() >= self.deadline
                 raise WorkOrderFailed("TIMEOUT" if late else "PROVIDER", storable(str(error)), error.reason) from error
-            if isinstance(error, Overloaded):  # a turn is cut off first; this is the end of a call with a shorter deadline
+            if isinstance(error, Overloaded):  # a turn is cut off first, so this call had a shorter deadline than its turn
                 raise WorkOrderFailed("PROVIDER", str(error), "overloaded") from error
             raise
         self._attempt = None
@@ -259,7 +259,7 @@ class Execution:
         return response
 
     async def on_attempt(self, attempt: Attempt) -> None:
-        """Keeps an attempt that begins, for the entry of its outcome; records one that failed."""
+        """Keeps an attempt that begins, for the entry of its outcome. Records an attempt that failed."""
         if attempt.state == "started":
             self._attempt = attempt
             return
@@ -270,7 +270,7 @@ class Execution:
         await self.record(events.ATTEMPT_FAILED, failed)
 
     async def _record_cut_off(self) -> None:
-        """Records the attempt that has no outcome. A cancellation waits for this, for at most `abort_grace_s`."""
+        """Records the attempt without an outcome as cut off. A cancellation waits for this at most `abort_grace_s`."""
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
@@ -359,6 +359,6 @@ class Execution:
         return fields
 
     def keep(self, ref: Ref) -> None:
-        """Makes an entry the one that may hold the output, and a part of later requests."""
+        """Notes an entry that may hold the output, and that later requests contain."""
         self._output_ref = output_ref = ref.as_mapping()
         self._parts.append(output_ref)

@@ -59,9 +59,9 @@ class HO1Executor:
         tools: all tools; each work order names the tools that it may use
         clock: time of day, for `completed_at` and `elapsed_ms`
         config: `turn_deadline_s` limits a work order without its own `timeout_ms`, `reply_reserve_s` its tools
-        limits: `abort_grace_s` limits how long a call that is cut off may take to record that; None: the defaults
+        limits: `abort_grace_s` limits how long a cut-off call may take to record its end; None: the defaults
         listeners: listeners for streamed updates by `wo_id`, read when a work order starts; None: no listeners
-        content: has the bytes of images and files; None: no model is called, as in a replay
+        content: stores images and files; None: no model is called, as in a replay
         policy_version: version of the rules that turns follow
     """
 
@@ -102,7 +102,7 @@ class HO1Executor:
         listener = self._listeners.get(wo_id)
         reply = ReplyStream(wo_id, listener) if listener is not None else None
         run = Execution(self._surroundings, work_order, reply)
-        # HO2m has the life of a turn's work order. A consolidation is recovered from HO1m, so HO1m has its life, too.
+        # HO2m records the life cycle of a turn's work order. A consolidation is recovered from HO1m, so HO1m records it, too.
         has_life = self._policy_version < 7 or not work_order.turn_id
         if has_life:
             await run.record(events.WO_EXECUTING, ExecutingPayload(wo_type=wo_type))
@@ -156,7 +156,7 @@ class HO1Executor:
         pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens, escapes_text=self._policy_version < 8)
         if run.makes_reply:
             prior: list[Mapping[str, object]] = [*wo.prior_results]
-            if prior and "tool_id" in prior[-1]:  # the classification comes before them
+            if prior and "tool_id" in prior[-1]:  # the classification precedes them
                 prior = pages.of_earlier_steps(prior, can_read_on=bool(tools.specs))
             variables = {**variables, "prior_results": prior}
         if (problem := contract.input_problem(variables)) is not None:
@@ -178,7 +178,7 @@ class HO1Executor:
     async def _repaired(
         self, run: Execution, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message]
     ) -> "_Output":
-        """Returns the output of one more model call, whose last message says why the first answer was invalid."""
+        """Returns the output of one more model call. Its last message says why the first answer was invalid."""
         response = await run.call_model(contract, variables, messages, NO_TOOLS)
         output = _checked(contract, response, plain_text=run.makes_reply)
         if isinstance(output, str):
@@ -261,7 +261,7 @@ def _repair(contract: CompiledContract, problem: str) -> str:
     """The message that asks for another answer.
 
     Args:
-        contract: says which object is asked for
+        contract: says which object the answer must be
         problem: what is wrong with the last answer, fenced
     """
     if contract.is_asked:

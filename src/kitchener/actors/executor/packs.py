@@ -23,14 +23,14 @@ from kitchener.errors import PromptError
 MARKER: Final = "=== DATA ==="
 """The line between the instruction part and the data part of a pack."""
 STABLE_MARKER: Final = "=== CONTEXT ==="
-"""The line above the data that seldom changes, which ends the system message. Chat messages of earlier turns follow it."""
+"""The line above the data that seldom changes, at the end of the system message. Chat messages of earlier turns follow."""
 MESSAGE_MARKER: Final = "=== MESSAGE ==="
 """The line above the user's message, which ends the prompt as it was written."""
 MESSAGE_VARIABLES: Final = frozenset(("user_message",))
 """Variables that the message part may use."""
 
 INSTRUCTION_VARIABLES: Final = frozenset(("instructions", "has_tools"))
-"""Variables by the agent's operator. Only these may be used in the instruction part; all others are data."""
+"""Variables that the agent's operator sets. Only these may be used in the instruction part; all others are data."""
 
 _FENCE_DIGITS: Final = 16
 _NUMBERS: Final = frozenset((int, float, bool))
@@ -47,13 +47,13 @@ Emit = Callable[[object], str]
 
 
 class RawText(str):
-    """The text of a tool, which a prompt shows as it is and not as a part of JSON."""
+    """The text of a tool, which a prompt shows unchanged, not as a part of JSON."""
 
     __slots__ = ()
 
 
 class StepResults(list[Mapping[str, object]]):
-    """Results of earlier steps. Each `RawText` among them, or in one of their pages, has a block of its own below the list."""
+    """Results of earlier steps. Each `RawText` among them, or in one of their pages, gets its own block below the list."""
 
     __slots__ = ()
 
@@ -61,10 +61,10 @@ class StepResults(list[Mapping[str, object]]):
 def fence(turn_id: str, value: object) -> str:
     """Returns `value` between two delimiter lines that it cannot contain. Equal arguments give equal text.
 
-    The delimiter is derived from the SHA-256 of turn id and content, and again as long as it occurs in the content. So the
-    author of the content cannot write its end. Text stays unchanged; objects and lists become JSON with sorted keys. Numbers
-    and booleans get no delimiter, because they cannot carry instructions. In `StepResults` the delimiter of a text's own block
-    stands in place of the text.
+    The delimiter is derived from the SHA-256 of turn id and content, again and again while it occurs in the content. So the
+    author of the content cannot forge the end of the block. Text stays unchanged; objects and lists become JSON with sorted
+    keys. Numbers and booleans get no delimiter, because they cannot carry instructions. In `StepResults`, the delimiter of a
+    text's own block replaces the text.
 
     Raises:
         PromptError: the value has no JSON form
@@ -167,7 +167,7 @@ class PackTemplate:
     instruction: PromptPart
     data: PromptPart
     stable: PromptPart | None = None
-    """What seldom changes, at the end of the system message; None: the pack has no place for chat messages."""
+    """The data that seldom changes, at the end of the system message; None: the pack has no place for chat messages."""
     message: PromptPart | None = None
     """The user's message, at the end of the prompt; None: it is part of the data."""
 
@@ -178,12 +178,12 @@ class PackTemplate:
         return frozenset().union(*[part.names for part in parts if part is not None])
 
     def fence_seed(self, turn_id: str, session_id: str) -> str:
-        """The id that delimiters are derived from: with chat messages the session's, so that equal data is equal text in every
-        turn."""
+        """The id from which delimiters are derived: with chat messages the session's, so that equal data gives equal text in
+        every turn."""
         return turn_id if self.stable is None else session_id
 
     def render_system(self, variables: Variables, emit: Emit) -> str:
-        """Returns the end of the system message, "" without such data. Raises PromptError if a variable is missing."""
+        """Returns the data part of the system message; "": there is none. Raises PromptError if a variable is missing."""
         return self.stable.render(variables, emit).strip() if self.stable is not None else ""
 
     def render_user(self, variables: Variables, emit: Emit, emit_message: Emit) -> str:
@@ -302,7 +302,7 @@ def _compiled(body: Sequence[nodes.Node]) -> Callable[[Variables, Emit], str] | 
         code = compile(ast.fix_missing_locations(tree), "<prompt pack>", "eval")
     except RecursionError:  # hundreds of nested conditions
         return None
-    # No text of a pack is parsed as Python: its texts and names are constants in the tree that this module builds.
+    # No text of a pack is parsed as Python: a pack's texts and names are constants in the tree that this module builds.
     function: Callable[[Variables, Emit], str] = eval(code, {"has": _has})
     return function
 
@@ -364,7 +364,7 @@ def _test(node: nodes.Node) -> ast.expr | None:
         return None
     known = _known(node.left) if isinstance(node, nodes.And) else None
     if known is not None and len(known) == 1 and known == _path(node.right):
-        # `x is defined and x`, the usual way to say that x is optional
+        # `x is defined and x`, the usual way to use an optional x
         return ast.Call(ast.Attribute(_value(()), "get", ast.Load()), [ast.Constant(known[0])], [])
     left, right = _test(node.left), _test(node.right)
     if left is None or right is None:

@@ -34,11 +34,11 @@ from kitchener.small_files import read_regular
 
 MANIFEST: Final = "manifest.json"
 MAX_SOURCE_BYTES: Final = 1_048_576
-"""Largest file of a prompt directory, bytes. The shipped ones have a few thousand."""
+"""Largest file of a prompt directory, bytes. The shipped files have a few thousand."""
 MAX_ASKED_SCHEMAS: Final = 64
-"""Schemas of callers with which a contract is kept."""
+"""Most contracts with a caller's schema that are cached for one contract."""
 MAX_COMPILED_FILES: Final = 64
-"""Packs, and contracts, that a process keeps compiled, so that another runtime or a replay with them opens in less time."""
+"""Most packs, and most contracts, that a process caches compiled, so that another runtime or a replay opens faster."""
 
 _OF_CALLER: Final = "the schema of `output`"
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
@@ -73,7 +73,7 @@ class _ContractFile(BaseModel):
 
 
 class _ContractWithSchemas(NamedTuple):
-    """What a contract's file says, with its schemas compiled. Runtimes share it, so nothing in it changes."""
+    """The content of a contract's file, with its schemas compiled. Immutable, because runtimes share it."""
 
     spec: _ContractFile
     input: JsonSchema
@@ -83,7 +83,7 @@ class _ContractWithSchemas(NamedTuple):
 
 
 class CompiledContract:
-    """A contract with its compiled schemas and pack. A call parses and compiles nothing.
+    """A contract with its compiled schemas and pack, so that a call parses and compiles nothing.
 
     Attributes:
         contract_id: `PRC-…`
@@ -91,7 +91,7 @@ class CompiledContract:
         boundary: limits of one call
         input_schema: the schema of the variables
         output_schema: the schema of the answer, an object; None: the answer is text
-        is_asked: whether the caller of a turn asks for the object of `output_schema`; False: the contract says what is answered
+        is_asked: whether `output_schema` is that of the turn's caller; False: it is the contract's own
     """
 
     def __init__(self, contract: _ContractWithSchemas, pack: PackTemplate, pack_hash: str) -> None:
@@ -109,14 +109,14 @@ class CompiledContract:
         self._system: _System | None = None
 
     def asking(self, output_schema: Mapping[str, object] | None, policy_version: int = POLICY_VERSION) -> "CompiledContract":
-        """Returns this contract with the schema that a caller asks for in place of its own output; None: as it is.
+        """Returns this contract with a caller's schema in place of its own output schema; None: this contract.
 
         Args:
             output_schema: the schema
             policy_version: version of the rules that the turn follows. Up to version 8, checks of answers are not bounded
 
         Raises:
-            PromptError: the schema is invalid, or does not stand by itself
+            PromptError: the schema is invalid, or refers to another document
         """
         if output_schema is None or output_schema is self.output_schema:
             return self
@@ -137,14 +137,14 @@ class CompiledContract:
         return self._input.problem(variables)
 
     def output_problem(self, output: object) -> str | None:
-        """Returns how `output` violates the output schema, or None. An answer that is text violates nothing."""
+        """Returns how `output` violates the output schema, or None. If the answer is text, there is no schema to violate."""
         if self._output is not None:
             return self._output.problem(output)
         if self.output_schema is None or self._schema_digest is None:
             return None
-        try:  # kept where its memory is bounded, with those of all callers
+        try:  # from the cache of all callers' schemas, whose memory is bounded
             return stranger_schema(self.output_schema, self._schema_digest).problem(output)
-        except ValueError as error:  # recorded before there were limits, and a turn goes on with it
+        except ValueError as error:  # recorded before there were limits, and a turn continues with it
             return f"{_OF_CALLER}: expected a JSON schema that stands by itself, found: {error}"
 
     def render(self, variables: Mapping[str, object], turn_id: str, session_id: str = "") -> tuple[Message, ...]:
@@ -153,8 +153,8 @@ class CompiledContract:
 
         Args:
             variables: the values
-            turn_id: the turn, from which delimiters of data are derived
-            session_id: the session, from which they are derived if the pack shows chat messages
+            turn_id: the turn; delimiters of data are derived from it
+            session_id: the session; delimiters are derived from it instead if the pack shows chat messages
 
         Raises:
             PromptError: the pack uses a variable that is missing
@@ -177,7 +177,7 @@ class CompiledContract:
         return (first, *map(Message, cycle(_ROLES), said), message) if said else (first, message)
 
     def history_in(self, variables: Mapping[str, object]) -> Sequence[str]:
-        """The chat messages of earlier turns that `render` shows, of the user and the agent in turn."""
+        """The chat messages of earlier turns that `render` shows, alternately of the user and the agent."""
         context = variables.get("assembled_context") if self.shows_history else None
         return context.get("history") or () if isinstance(context, Mapping) else ()
 
@@ -189,7 +189,7 @@ class CompiledContract:
     def values_in(
         self, variables: Mapping[str, object], turn_id: str, session_id: str = ""
     ) -> tuple[list[Placed], list[Placed]]:
-        """Returns the values that `render` puts into the system and into the user message, each with its text there, in order.
+        """Returns the values that `render` puts into the system message and into the user message, in order, with their texts.
 
         The arguments are those of `render`.
 
@@ -223,7 +223,7 @@ class CompiledContract:
     ) -> bytes:
         """Returns the canonical JSON of everything that determines an answer. A ledger hashes it (`content_digest`).
 
-        It is the array of contract id, pack version, messages, digest of the offered tools, digest of the output schema (null:
+        The array has contract id, pack version, messages, digest of the offered tools, digest of the output schema (null:
         the answer is text), requested model, temperature and `max_tokens`. It excludes the deadline, ids and streaming.
         """
         opening, rest = self.request_parts(
@@ -243,7 +243,7 @@ class CompiledContract:
         """Returns `request_bytes` in two parts: the opening that requests under this contract share, and the rest."""
         tail = _hash_tail(tools_digest, self._schema_digest, model_id, temperature, max_tokens)
         system = self._system
-        if system is not None and messages:  # long, and equal in nearly every request
+        if system is not None and messages:  # the system message is long, and equal in nearly every request
             first, others = messages[0], b"," * (len(messages) > 1) + _joined(messages[1:]) + b"]" + tail
             if first is system.message:
                 return system.opening, others
@@ -262,7 +262,7 @@ class _System(NamedTuple):
     opening: Opening
     """The start of a request's bytes, up to and including this message."""
     cut: Opening
-    """The same up to the end of this message's text, where data may follow that seldom changes."""
+    """As `opening`, but only up to the end of this message's text, which data that seldom changes may follow."""
 
 
 _SYSTEM_END: Final = b'","role":"system"}'
@@ -270,12 +270,12 @@ _ROLES: Final[tuple[Literal["user", "assistant"], ...]] = ("user", "assistant")
 
 
 def _joined(messages: Sequence[Message]) -> bytes:
-    """The canonical JSON of messages, joined by commas. Messages that are only text, as most are, are encoded at once."""
+    """The canonical JSON of messages, joined by commas. Messages that are only text, as most are, are encoded together."""
     texts = [{"content": each[1], "role": each[0]} for each in messages if each[2:] == _ONLY_TEXT]
     if len(texts) == len(messages):
         try:
             return orjson.dumps(texts)[1:-1]  # canonical: the keys are in order, and a text has one form
-        except TypeError:  # a text that has no UTF-8 form, which the other path refuses by name
+        except TypeError:  # a text without a UTF-8 form; the other path names it in its error
             pass
     return b",".join([canonical_bytes(each.as_mapping()) for each in messages])
 
@@ -284,7 +284,7 @@ _ONLY_TEXT: Final = Message("user", "")[2:]
 
 
 class PromptLibrary:
-    """All contracts by id. Load it once, at start, with `PromptLibrary.load`."""
+    """All contracts, by id. Load them once, at start, with `PromptLibrary.load`."""
 
     def __init__(self, contracts: Mapping[str, CompiledContract]) -> None:
         self._contracts = dict(contracts)

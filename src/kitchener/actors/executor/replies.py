@@ -216,7 +216,7 @@ class _KeyScan:
             if self._where == "value":
                 return self._value(piece[at:].lstrip())
             found = (_OUTSIDE if self._where == "outside" else _INSIDE).match(piece, at)
-            assert found is not None  # either matches any character
+            assert found is not None  # either pattern matches any character
             at = found.end()
             if self._where == "outside":
                 self._outside(found[0])

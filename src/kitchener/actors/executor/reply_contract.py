@@ -1,7 +1,7 @@
-"""Chooses the contract for the replies of an agent class, also if its prompt packs are older than replies as text.
+"""Chooses the contract for the replies of an agent class, even if its prompt packs are older than replies as text.
 
-Once, a reply was a JSON object with the key `response_text`; now it is text. A class whose `prompt_dir` overrides the contract
-or the pack of then, and whose settings name no contract, keeps the contract of then. Explained in `docs/prompts.md`.
+A reply used to be a JSON object with the key `response_text`; now it is text. If the `prompt_dir` of a class overrides the old
+contract or the old pack, and its settings name no contract, the class keeps the old contract. Explained in `docs/prompts.md`.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ _OBJECT_DIRECT: Final = "PRC-DIRECT-001"
 
 
 def with_reply_contract(agent: HO2Config) -> HO2Config:
-    """Returns the settings of an agent class with the contract that its replies go by. It reads the names in `prompt_dir`.
+    """Returns the settings of an agent class with the contract of its replies filled in. It reads the names in `prompt_dir`.
 
     Raises:
         PromptError: the directory has no readable manifest
@@ -37,19 +37,19 @@ def direct_contract_of(agent: HO2Config, policy_version: int = 4) -> str:
 
 
 def is_object_reply(agent: HO2Config, prompts: PromptLibrary) -> bool:
-    """Whether the replies of an agent class are objects by its contract, which a later version will refuse."""
+    """Whether the contract of an agent class makes its replies objects, which a later version will refuse."""
     name = agent.synthesize_contract_id
     return name in prompts.contract_ids and prompts.contract(name).output_schema is not None
 
 
 def lacks_history(agent: HO2Config, prompts: PromptLibrary) -> bool:
-    """Whether chat messages of earlier turns are configured, and the pack of replies has no place for them."""
+    """Whether chat messages of earlier turns are configured, but the pack of replies has no place for them."""
     name, is_wanted = agent.synthesize_contract_id, agent.context_mode == "enforce" and agent.prompt_layout == "chat"
     return is_wanted and name in prompts.contract_ids and not prompts.contract(name).shows_history
 
 
 def _is_of_then(agent: HO2Config, name: str) -> bool:
-    """Whether the class overrides the contract or the pack of replies as objects, and not that of replies as text."""
+    """Whether the class overrides the contract or the pack of replies as objects, and neither of replies as text."""
     own = own_ids(agent.prompt_dir)
     return not own.isdisjoint(_ids(name, "001")) and own.isdisjoint(_ids(name, "002"))
 

@@ -1,8 +1,8 @@
-"""Turns the outcome of a tool call into what a model reads of it: a text, and a line about that text.
+"""Turns the outcome of a tool call into what a model reads: a text, and a line about that text.
 
-The text of a tool is shown as it is. Objects, lists, numbers and errors are shown as canonical JSON. `result_pages.py` says
-which part of a long result is shown, `tool_messages.py` puts the text of a stranger into a block; the line stands outside of
-it. Explained in `docs/tools.md`.
+The text of a tool is shown unchanged. Objects, lists, numbers and errors are shown as canonical JSON. `result_pages.py` chooses
+which part of a long result is shown. `tool_messages.py` puts untrusted text into a block; the line stands outside the block.
+Explained in `docs/tools.md`.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class ShownResult:
     text: str
     """The result, a page of it, or an error."""
     note: str | None = None
-    """A line about the text that the tool has no part in: which characters it is, or that it was cut. None: it is whole."""
+    """A line about the text, not by the tool: which characters it shows, or that it was cut. None: the text is whole."""
     is_escaped: bool = False
     """Whether a text is shown as JSON, in quotes, as up to version 7 of the policy."""
 
@@ -30,8 +30,7 @@ class ShownResult:
         return len(self.text.encode()) + (len(self.note.encode()) + 1 if self.note is not None else 0)
 
     def cut(self, max_bytes: int) -> "ShownResult":
-        """The beginning of the shown text with a note, in `max_bytes` bytes; if they do not suffice for the note, the note
-        alone."""
+        """The beginning of the shown text with a note, in `max_bytes` bytes; or only the note, if it needs more."""
         if self.is_escaped:
             return ShownResult(cut_text(self.text, max_bytes), is_escaped=True)
         note = f"[cut: the result had {self.size} bytes, the limit is {max_bytes}]"
@@ -43,11 +42,11 @@ class ShownResult:
 
 
 def shown_result(outcome: ToolOutcome, *, is_page: bool) -> ShownResult:
-    """What a model is shown of an outcome.
+    """Returns what a model is shown of an outcome.
 
     Args:
-        outcome: of a call, as far as it is shown
-        is_page: whether its result is a page, as `page_of` makes it
+        outcome: the shown part of a call's outcome
+        is_page: whether the result is a page, made by `page_of`
     """
     if outcome.error is not None:
         return ShownResult(outcome.as_text())
@@ -60,12 +59,12 @@ def shown_result(outcome: ToolOutcome, *, is_page: bool) -> ShownResult:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text stays JSON: chat interfaces refuse a blank message, and a model would take it for a missing one."""
+    """Whether a text is blank. Then it is shown as JSON, because chat interfaces refuse a blank message."""
     return not text or text.isspace()
 
 
 def cut_within(text: str, max_bytes: int) -> str:
-    """The beginning of a text with a marker, in `max_bytes` bytes or, if that is less, the marker alone."""
+    """The beginning of a text with a marker, in `max_bytes` bytes; or only the marker, if it needs more."""
     marker = f" … [cut: the result had {len(text.encode())} bytes, the limit is {max_bytes}]"
     return text_within(text, max_bytes - len(marker.encode())) + marker
 

@@ -1,6 +1,6 @@
-"""Adds up what one work order has used, and tells what its budgets leave for the next call.
+"""Adds up what one work order has used, and computes what its budgets leave for the next call.
 
-It records nothing and makes no calls. Explained in `docs/work-orders.md`.
+This module records nothing and makes no calls. Explained in `docs/work-orders.md`.
 """
 
 from kitchener.actors.executor.shown_results import ShownResult
@@ -43,7 +43,7 @@ class CostTally:
         self._nested: Cost | None = None
 
     def add_answer(self, response: PromptResponse) -> None:
-        """Adds what a call with an answer has used; rules are no model."""
+        """Adds what an answered call has used. An answer of the rules counts as no model call."""
         usage = response.usage
         self.llm_calls += response.model_id != RULES_MODEL
         self._input_tokens += usage.input_tokens
@@ -56,7 +56,7 @@ class CostTally:
         self._fresh_tokens = self._window_tokens - cached
 
     def add_tool(self, tool_id: str) -> None:
-        """Adds a tool call that starts."""
+        """Counts a tool call that starts."""
         self._tool_ids.append(tool_id)
 
     def add_nested(self, cost: Cost) -> None:
@@ -83,9 +83,9 @@ class CostTally:
 
     @property
     def has_room(self) -> bool:
-        """Whether the budgets leave room for another round of tools: for the next call, and for a last one as large.
+        """Whether the budgets leave room for another round of tools: for the next call, and for a last call of the same size.
 
-        A cache that served the call before is expected to serve the next one, but not the last one, which offers no tools.
+        If a cache served the last call, it is expected to serve the next one, but not the final one, which offers no tools.
         Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
         """
         reserve, most = self._limits.reply_reserve, self._limits.results_budget
@@ -95,7 +95,7 @@ class CostTally:
 
     @property
     def tokens_for_next_call(self) -> int:
-        """Most tokens that the next answer may have. Never less than `reply_reserve`; without one, below 1 if none are left."""
+        """Most tokens of the next answer. Never less than `reply_reserve`; without a reserve, below 1 if no tokens are left."""
         reserve = self._limits.reply_reserve
         return self._tokens_left if reserve is None else max(reserve, self._tokens_left - self._fresh_tokens)
 
@@ -105,7 +105,7 @@ class CostTally:
         return self._limits.token_budget - (self._input_tokens - self._cached_tokens + self._output_tokens)
 
     def within_budget(self, shown: ShownResult) -> ShownResult:
-        """Counts a result that the model is shown, and returns it cut to the rest of `results_budget`."""
+        """Counts a result that the model is shown, and returns it, cut to what is left of `results_budget`."""
         size, most = tokens_of_bytes(shown.size), self._limits.results_budget
         if most is not None and self._results_tokens + size > most:
             shown = shown.cut(max(0, most - self._results_tokens) * BYTES_PER_TOKEN)

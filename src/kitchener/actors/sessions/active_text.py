@@ -1,7 +1,7 @@
-"""Counts the text that the active sessions of a runtime hold, and passivates idle sessions while it is too much.
+"""Counts the text of a runtime's active sessions, and passivates idle sessions while there is too much.
 
-`SessionDirectory` bounds the number of active sessions; a session's text is bounded here, because a few long messages take as
-much memory as thousands of short ones. This module does not know what a session holds.
+`SessionDirectory` bounds the number of active sessions. This module bounds their text, because a few long messages take as much
+memory as thousands of short ones. It does not know what a session holds.
 """
 
 from collections import OrderedDict
@@ -33,14 +33,15 @@ class ActiveText:
     """The text of the active sessions of all agent classes, in the order in which the sessions became idle.
 
     Args:
-        max_chars: characters that they may hold together. Running sessions stay, and so does the session that was counted last
+        max_chars: most characters of all sessions together. Running sessions are never passivated, nor is the session that was
+            counted last
     """
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
         self._sessions: OrderedDict[TextHolder, tuple[int, Callable[[], None]]] = OrderedDict()
         self.chars = 0
-        """Characters that the sessions hold, as each was counted last."""
+        """Characters of all sessions, each as counted last."""
 
     def add(self, session: TextHolder, passivate: Callable[[], None]) -> None:
         """Counts a session that was activated.
@@ -53,17 +54,17 @@ class ActiveText:
         self.count(session)
 
     def rest(self, session: TextHolder) -> None:
-        """Counts a session whose calls are over. One that has ended is passivated at once: no message will ask for it."""
+        """Counts a session whose calls are over. An ended session is passivated at once, because it gets no more messages."""
         if session.is_ended and not session.rejecting and (counted := self._sessions.get(session)) is not None:
             counted[1]()
         else:
             self.count(session)
 
     def count(self, session: TextHolder) -> None:
-        """Counts a session that is idle. Passivates the sessions idle for longest while there is too much text."""
+        """Counts an idle session. While there is too much text, passivates the session that has been idle longest."""
         counted = self._sessions.get(session)
         if counted is None:
-            return  # passivated meanwhile
+            return  # passivated in the meantime
         chars = session.held_chars()
         self.chars += chars - counted[0]
         self._sessions[session] = chars, counted[1]
@@ -90,4 +91,4 @@ class ActiveText:
 
 
 _RUNNING_AT_ONCE: Final = 16
-"""Running sessions that one call looks at before it leaves the rest to the next call."""
+"""Most running sessions that one call looks at; the next call looks at the rest."""

@@ -22,7 +22,7 @@ class SessionContext:
     Args:
         sessions: the active sessions
         config: the settings of the agent class
-        is_chat: whether the newest turns leave in steps, so that between two steps a prompt only grows
+        is_chat: whether old turns are dropped in steps, so that a prompt only grows between two steps
     """
 
     never_waits = True

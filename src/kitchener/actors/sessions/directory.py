@@ -105,14 +105,14 @@ class SessionManager:
         self.queue: SessionQueue | None = None
         """The calls that hold the session or wait for it, managed by `admission.py`; None: there are none."""
         self.rejecting = 0
-        """Rejections that are being written. Until they are, the session stays active: another copy would not know of them."""
+        """Rejections that are being written. The session stays active until they are written, because the ledger lacks them."""
         self.last_used = 0.0
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
         state.tool_results = deque(state.tool_results, maxlen=config.recalled_results)
         self.results = SessionResults(state, ledgers, config)
-        """The results of tools that later turns may be shown."""
+        """The tool results that later turns may be shown."""
         self._window_sizes: deque[int] = deque(maxlen=config.attention_window_turns)
         self._window_chars = self._seen_turns = 0
         state.estimator = config.token_estimator
@@ -139,8 +139,8 @@ class SessionManager:
         return self.state.is_ended
 
     def held_chars(self) -> int:
-        """The characters that the session keeps in memory: of its newest turns, of results of tools and, with the Context
-        Authority, of all turns. The cost does not grow with the session: only turns since the last call are counted.
+        """The characters that the session keeps in memory: its newest turns, tool results and, with the Context Authority, all
+        turns. The cost does not grow with the session: only turns since the last call are counted.
         """
         state, sizes = self.state, self._window_sizes
         known = state.completed_turns + state.imported
@@ -177,7 +177,7 @@ class SessionManager:
             expected_head: the session's expected last entry, "" for a session without entries; None: not checked
 
         Raises:
-            StaleHead: the session's last entry is another one
+            StaleHead: the session has another last entry
         """
         fields: SessionStartPayload = {"agent_class": self._agent_class}
         if self.state.external_id is not None:
@@ -192,13 +192,13 @@ class SessionManager:
         return ref
 
     def add_turn(self, user_message: str, response: str) -> None:
-        """Adds a turn to the history in memory. Writes nothing, so the turn is gone when the session is next activated."""
+        """Adds a turn to the history in memory. Writes nothing, so the turn is lost when the session is passivated."""
         turn = turn_id(self.session_id, self.state.completed_turns + 1)
         self.state.window.append(PastTurn(turn, user_message, response, Ref("", "", ""), self._config.token_estimator))
         self.state.completed_turns += 1
 
     def fields_of(self, turn: str | None) -> CommonPayload:
-        """The fields that every payload about a turn carries; None: those of a payload about the session itself."""
+        """The fields that every payload about a turn carries. With None, the fields of a payload about the session itself."""
         return self._base if turn is None else {**self._base, "turn_id": turn}
 
     def write(
@@ -266,10 +266,10 @@ class SessionDirectory:
         config: idle time, history window and session ids
         clock: time of day
         ids: source of new session ids
-        max_active: sessions in memory; beyond this number the longest idle ones are passivated
+        max_active: most sessions in memory; beyond it, the least recently used idle ones are passivated
         text: bounds the text of the active sessions, together with those of other agent classes
         authority: the Context Authority; None if it is off
-        memory: may know a turn whose start a crash lost, by its signals; None if memory is not used
+        memory: may have signals of a turn whose start a crash lost; None if memory is not used
     """
 
     def __init__(  # noqa: PLR0913 - each is a part of the supervisor that the directory needs
@@ -291,7 +291,7 @@ class SessionDirectory:
         self._clock = clock
         self._active: OrderedDict[str, SessionManager] = OrderedDict()
         self._fresh_ids = FreshIds(ids, ledgers, self._active)
-        # A name is of use while its session is active; a passive one is looked up in the ledger anyway.
+        # A cached name is useful while its session is active; a passive session is looked up in the ledger anyway.
         self.names = ExternalNames(ledgers, max_active)
         """Finds sessions by the names that clients gave them."""
         self._idle_s, self._max_active = config.idle_passivate_s, max_active
@@ -322,7 +322,7 @@ class SessionDirectory:
         session = self._active.get(session_id)
         if session is None:
             session = await self._activate(session_id)
-        if subject_id is not None and subject_id != session.subject_id:  # first: other errors would reveal facts
+        if subject_id is not None and subject_id != session.subject_id:  # checked first: other errors would reveal facts
             raise SessionMismatch(session_id, "subject", subject_id)
         self._touch(session)
         self.check(session.subject_id)
@@ -380,13 +380,13 @@ class SessionDirectory:
             if self._authority.is_signer_due:
                 await self._authority.declare_signer()
             session.thread = self._authority.thread(chosen)
-        # A drawn id is known to be free. The caller's id may be of a session whose start a crash has lost.
+        # A drawn id is known to be free. The caller's id may belong to a session whose start a crash has lost.
         taken = await taken_numbers(chosen, self._ledgers, self._memory) if session_id is not None else None
         # A lost turn is closed before the first intent, which may then adopt it.
         is_cut_off = taken is not None and taken.turn > 0
         first = None if is_cut_off else self._first_intent(session)
         try:
-            # Another call may have started a session with the caller's id meanwhile.
+            # Another call may have started a session with the caller's id in the meantime.
             head = EntryId("") if session_id is not None else None
             await session.start_session(() if first is None else (first,), expected_head=head)
         except StaleHead:
@@ -425,7 +425,7 @@ class SessionDirectory:
             self._passivate_idle(session, now)
 
     def _passivate_idle(self, touched: SessionManager, now: float) -> None:
-        """Passivates sessions that are idle for too long or beyond `max_active`; looks at the 16 least recently used.
+        """Passivates sessions that have been idle for too long or exceed `max_active`. Looks at the 16 least recently used.
 
         A session with a running call stays active, and so does `touched`.
         """
@@ -473,7 +473,7 @@ class SessionDirectory:
 
 
 async def _skip_numbers(session: SessionManager, taken: TakenNumbers) -> None:
-    """Goes on after these numbers, and closes a turn of which HO2m knows nothing."""
+    """Makes the session's numbers continue after these, and closes a turn that HO2m lacks."""
     session.state.wo_count = max(session.state.wo_count, taken.work_order)
     if taken.turn > session.state.turn_count:
         turn = turn_id(session.session_id, taken.turn)
@@ -493,5 +493,5 @@ async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:
 
 _PASSIVATE_AT_ONCE = 16
 _TURN_CHARS: Final = 200
-"""Characters that a turn in the window counts besides its text. Its objects take about 1,500 bytes, as much as 200 to 400
+"""Characters counted for a turn in the window besides its text. Its objects take about 1,500 bytes, as much as 200 to 400
 characters of ordinary text with their words."""

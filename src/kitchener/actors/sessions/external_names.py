@@ -1,7 +1,7 @@
-"""Finds the sessions of a client's own name for a conversation, and caches them for the names used last.
+"""Finds sessions by a client's own name for a conversation, and caches them for the most recently used names.
 
 Every request of a chat client names its conversation. Without the cache, each request would wait for a worker thread that
-searches the index. It does not know the content of the sessions. Explained in `docs/sessions.md`.
+searches the index. This module does not know the content of sessions. Explained in `docs/sessions.md`.
 """
 
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from kitchener.ledger.protocols import LedgerGroup
 from kitchener.records import events
 
 OwnedName = tuple[str | None, str]
-"""Whose name it is, and the name."""
+"""The subject whose name it is (None: no subject), and the name."""
 
 
 class KnownSessions(NamedTuple):
@@ -21,30 +21,30 @@ class KnownSessions(NamedTuple):
     sessions: tuple[SessionId, ...]
     """The newest sessions of the name, oldest first."""
     limit: int
-    """At most so many are remembered."""
+    """Most sessions that are cached for the name."""
 
 
 class ExternalNames:
-    """The sessions of one agent class by the names that clients gave them; each subject has names of its own.
+    """The sessions of one agent class, by the names that clients gave them. Each subject has its own names.
 
     Args:
-        ledgers: where the starts of sessions are on record
-        max_names: names whose sessions are remembered, those used last
+        ledgers: contain the starts of sessions
+        max_names: most names whose sessions are cached; the most recently used stay
     """
 
     def __init__(self, ledgers: LedgerGroup, max_names: int) -> None:
         self._ledgers, self._max_names = ledgers, max_names
         self._known: OrderedDict[OwnedName, KnownSessions] = OrderedDict()
         self._searches: dict[OwnedName, object] = {}
-        """The last running look-up of each name. A start of a session of this name removes it, so its result is not cached.
-        Starts of other names do not, or conversations that begin together would each be looked up twice."""
+        """The last running look-up of each name. The start of a session with the name removes it, so that its result is not
+        cached. Starts with other names do not, or conversations that begin together would each be looked up twice."""
 
     async def sessions(self, external_id: str, subject_id: str | None, limit: int) -> tuple[SessionId, ...]:
         """The newest sessions with this name, at most `limit`, oldest first.
 
         Args:
             external_id: the name
-            subject_id: whose name it is; None: of sessions that were started without a subject
+            subject_id: whose name it is; None: sessions that were started without a subject
             limit: at least 1
         """
         name = (subject_id, external_id)
@@ -60,7 +60,7 @@ class ExternalNames:
         return known.sessions[-limit:]
 
     async def _found(self, name: OwnedName, limit: int) -> tuple[KnownSessions, bool]:
-        """The sessions that the ledger has under a name, and whether none was started during the look-up."""
+        """The recorded sessions with a name, and whether no session was started during the look-up."""
         search = self._searches[name] = object()
         try:
             starts = await self._ledgers.ho2m.last(key=events.external_index_key(*name), limit=limit)

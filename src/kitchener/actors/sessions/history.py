@@ -26,25 +26,25 @@ class Exchange(NamedTuple):
     speaker: str | None = None
     """The name of the person who said the message; None: the subject."""
     replied_by: str | None = None
-    """The name of who replied, in an imported conversation; None: the assistant."""
+    """The name of the person or program that replied, in an imported conversation; None: the assistant."""
     is_imported: bool = False
     """Whether another program had the conversation. Then either text may be missing ("")."""
     is_resumed: bool = False
-    """Whether the turn continued after a person's answer about a tool, or with outputs of the caller's tools. Its message then
-    names the answer."""
+    """Whether the turn continued another one, after a person's answer about a tool or with outputs of the caller's tools. Its
+    message then names the answer."""
     continues: str | None = None
     """The turn whose calls of the caller's tools this one continued; None: it continued none."""
 
 
 async def read_exchanges(ledger: ReadableLedger, session_id: str) -> AsyncIterator[Exchange]:
-    """Yields the completed turns of a session, oldest first, and keeps one of them in memory at a time.
+    """Yields the completed turns of a session, oldest first. Keeps one of them in memory at a time.
 
     Args:
         ledger: the supervisor's ledger
         session_id: the session
     """
     started: TurnStartedPayload | None = None
-    calling = set[str]()  # the turns that ended with calls for the caller
+    calling = set[str]()  # the turns that ended with calls of the caller's tools
     waiting: Exchange | None = None
     async for entry in ledger.read(session_id=session_id, entry_type=_SPOKEN):
         payload = events.read_payload(entry.entry_type, entry.payload)

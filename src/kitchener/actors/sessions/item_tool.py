@@ -1,7 +1,7 @@
 """A built-in tool that returns the full text of an item that the context shows as a stub, and the pages of a long result.
 
-It only reads, and never changes what is eligible. The supervisor offers it if the context has stubs and tools are allowed, and
-the executor from when a result has more pages. It sees only the session of its own call.
+The tool only reads, and never changes what is eligible. The supervisor offers it if the context has stubs and tools are
+allowed; the executor offers it as soon as a result has more pages. It sees only the session of its own call.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ _PAGED: Final = (
     " of a tool, by its item_id and next_offset."
 )
 _MAX_PAGE_BYTES: Final = 4 * 1_048_576
-"""Largest result of the tool: above any page, since a page that is cut would not say where the next one begins."""
+"""Largest result of the tool. Larger than any page, because a cut page would not say where the next one begins."""
 
 
 class ContextItems:
-    """The tool, with the function that finds the session's thread that it reads.
+    """The tool, with the function that finds the thread of the calling session.
 
     Args:
-        reads_pages: whether the tool also reads the pages of results; False: as under version 5 of the policy and before
+        reads_pages: whether the tool also reads the pages of results; False: as up to version 5 of the policy
     """
 
     def __init__(self, *, reads_pages: bool = True) -> None:
@@ -44,7 +44,7 @@ class ContextItems:
 
 
 class _ItemReader:
-    """Reads items of the threads that it is given."""
+    """Reads items of the threads that the given function finds."""
 
     thread_of: Callable[[str], SessionThread | None] | None = None
 
@@ -65,7 +65,7 @@ class _ItemReader:
 
 @cache
 def _shape(*, reads_pages: bool) -> Tool[..., object]:
-    """The tool of a reader that has no thread. Cached, because reading a signature is a tenth of opening a runtime."""
+    """The tool without threads to read. Cached, because reading a signature is a tenth of opening a runtime."""
     reader = _ItemReader()
     if reads_pages:
         return Tool(reader.read_page, name=ITEM_TOOL, description=_PAGED, read_only=True, max_result_bytes=_MAX_PAGE_BYTES)

@@ -1,6 +1,6 @@
-"""Folds the requests for approval of a session, and their answers, into the open requests and the approvals for the session.
+"""Folds a session's requests for approval and their answers into the open requests and the permissions for the session.
 
-Pure. `state.py` applies these functions. The content of a request is not kept here: `actors/approval` reads it from the ledger.
+Pure. `state.py` applies these functions. The content of a request is not kept: `actors/approval` reads it from the ledger.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,12 @@ from typing import Final
 from kitchener.records.entries import ApprovalDecision, ApprovalRequestedPayload, ApprovalResolvedPayload
 
 ASKED_CHARS: Final = 2_000
-"""Characters of a message that are repeated when its turn goes on."""
+"""Most characters of a message that are repeated when its turn continues."""
 
 
 @dataclass(slots=True)
 class WaitingRequest:
-    """A request, and its answer."""
+    """A request and its answer."""
 
     approval_id: str
     tool_id: str
@@ -24,9 +24,9 @@ class WaitingRequest:
     """ISO time."""
     is_after_untrusted: bool
     is_of_client: bool = False
-    """Whether it waits for the client that runs the tool, and not for a person."""
+    """Whether it waits for the client that runs the tool, not for a person."""
     decision: ApprovalDecision | None = None
-    """None: nobody has answered."""
+    """The answer; None: nobody has answered."""
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class DeferredWork:
 
     turn_id: str
     asked_for: str
-    """The beginning of the message that it serves."""
+    """The beginning of the message that the work order answers."""
     loop: list[str] = field(default_factory=list)
-    """The work orders whose tool loop it is, oldest first. A turn that goes on and is cut off adds its own."""
+    """The work orders of the tool loop, oldest first. A continued turn that is cut off adds its own."""
     requests: dict[str, WaitingRequest] = field(default_factory=dict)
     """Its requests, by id."""
 
@@ -53,21 +53,21 @@ class Grant:
 
     approval_id: str
     tool_hash: str
-    """Hash of the tool's definition then. Another definition was not allowed."""
+    """Hash of the tool's definition at that time. Another definition is not allowed."""
     covers_untrusted: bool
-    """Whether it also holds after the turn has read text of an untrusted source, because that was what the person was asked."""
+    """Whether it also applies after untrusted text was read: the person was asked about exactly that."""
 
 
 @dataclass(slots=True)
 class PendingApprovals:
-    """The open requests of a session, and the approvals for the session."""
+    """The open requests of a session, and the permissions for the session."""
 
     deferred: dict[str, DeferredWork] = field(default_factory=dict)
     """The deferred work orders, by id, in the order in which they were deferred."""
     grants: dict[str, Grant] = field(default_factory=dict)
     """The tools that were allowed for the session, by id."""
     asked_by: set[str] = field(default_factory=set)
-    """The tools that asked a person something. Their words stand in replies, which later turns show."""
+    """The tools that asked a person something. Replies, which later turns show, contain their words."""
 
     @property
     def open(self) -> list[WaitingRequest]:
@@ -116,7 +116,7 @@ def granted(grants: Mapping[str, Grant], hashes: Mapping[str, str], *, untrusted
     Args:
         grants: what was allowed for the session
         hashes: the hashes of the tools' present definitions
-        untrusted: whether the question is about calls after text of an untrusted source
+        untrusted: True: only permissions that also apply after untrusted text was read
     """
     return {
         tool_id: each.approval_id

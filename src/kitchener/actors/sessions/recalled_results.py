@@ -1,7 +1,7 @@
-"""Keeps the results of tools that later turns of a session may be shown, and reads them from HO1m where they are missing.
+"""Keeps the tool results that later turns of a session may be shown, and reads missing ones from HO1m.
 
-Which results these are is on record: each `TURN_COMPLETED` names those of its turn. How a result is shown is decided in
-`context/fold/tool_results.py`. Explained in `docs/context.md`.
+Each `TURN_COMPLETED` names the results of its turn that may be shown later. `context/fold/tool_results.py` decides how a result
+is shown. Explained in `docs/context.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,12 +23,12 @@ logger = get_logger(__name__)
 
 
 class SessionResults:
-    """The results of tools that one session may recall, at most `recalled_results`.
+    """The tool results that one session may recall, at most `recalled_results`.
 
     Args:
         state: the session's state, which names the results
         ledgers: the results are read from HO1m
-        config: how many results there may be, and how large their items
+        config: how many results there may be, and how large their items may be
     """
 
     __slots__ = ("_config", "_held", "_ledgers", "_state")
@@ -44,14 +44,14 @@ class SessionResults:
 
     @property
     def has_untrusted(self) -> bool:
-        """Whether the turn was offered a result of an untrusted source. Known once `items` was called."""
+        """Whether the turn was offered a result of an untrusted source. Call `items` first."""
         return bool(self._held) and any(each is not None and each.untrusted_source is not None for each in self._held.values())
 
     def keep(self, trace: Iterable[StoredEntry], reply: str) -> KeptResults:
-        """Chooses the results of a turn that later turns may be shown, and holds them. Returns them for `TURN_COMPLETED`.
+        """Chooses the results of a turn that later turns may be shown, keeps them, and returns them for `TURN_COMPLETED`.
 
-        Left out are errors, results that the reply repeats, and items of the context that a model read in full. An empty list
-        records that the setting is on; no list, that it is off.
+        Leaves out errors, results that the reply repeats, and items of the context that a model read in full. An empty list
+        records that the setting is on; no list records that it is off.
 
         Args:
             trace: the turn's entries in HO1m
@@ -69,8 +69,8 @@ class SessionResults:
         """The results as items for a turn, oldest first.
 
         Args:
-            message: the turn's message, to choose what of a long result is shown
-            turns: the session's turns by id, to attach each result to the intent of its turn; None: to no intent
+            message: the turn's message, which decides which part of a long result is shown
+            turns: the session's turns by id, to attach each result to its turn's intent; None: results belong to no intent
         """
         if not self._state.tool_results:
             return ()
@@ -83,7 +83,7 @@ class SessionResults:
         return items
 
     async def _read_all(self) -> Sequence[ToolResult]:
-        """The results, oldest first; of several equal ones the newest. What cannot be read any more is left out."""
+        """The results, oldest first; of several equal ones only the newest. Leaves out results that cannot be read any more."""
         held = self._held
         self._held = {ref: held[ref] if ref in held else await self._read(ref) for _, ref in self._state.tool_results}
         return newest_of_equal([each for each in self._held.values() if each is not None])
@@ -100,7 +100,7 @@ class SessionResults:
 
 
 def newest_of_equal(results: Sequence[ToolResult]) -> list[ToolResult]:
-    """The results without those that a newer one repeats, in their order."""
+    """The results in their order, without those that a newer one repeats."""
     newest: dict[tuple[str, str], ToolResult] = {}
     for each in reversed(results):
         newest.setdefault((each.tool_id, each.text), each)
@@ -108,7 +108,7 @@ def newest_of_equal(results: Sequence[ToolResult]) -> list[ToolResult]:
 
 
 def read_result(entry: StoredEntry) -> ToolResult | None:
-    """The result in a `TOOL_CALL` entry; None: it is an error, or was erased."""
+    """The result in a `TOOL_CALL` entry; None: the call failed, or the result was erased."""
     payload = payload_as(ToolCallPayload, entry.payload)
     result = opened(payload.get("result"))
     if "error" in payload or "question" in payload or "turn_id" not in payload or result is None:

@@ -58,7 +58,7 @@ class PastTurn:
         content = content or turn_text(user_message, response, speaker)
         said = tuple(as_chat(spoken_in(content)))
         if said == (user_message, response):
-            said = user_message, response  # long texts once, not twice
+            said = user_message, response  # shares long texts instead of copying them
         self.fragment = ContextFragment("HO2M", turn_id, content, estimate_tokens(content, estimator), ref=ref, said=said)
         self.exchange = {"user": user_message, "assistant": response}
         """The turn as input for classification."""
@@ -83,7 +83,7 @@ class OpenTurn:
     speaker: str | None = None
     """The name of the person who said the message; None: the subject."""
     resumed: tuple[str, DeferredWork] | None = None
-    """The deferred work order that the turn goes on with; None: it begins anew."""
+    """The deferred work order that the turn continues; None: it continues none."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class SessionState:
     failed_work_orders: list[str] = field(default_factory=list)
     """Failed work orders that no later work order has superseded and no completed turn has abandoned, at most 100."""
     tool_results: deque[tuple[str, Ref]] = field(default_factory=deque)
-    """The newest results of tools that later turns may be shown, oldest first: the turn, and the `TOOL_CALL` entry."""
+    """The newest tool results that later turns may be shown, oldest first: the turn, and the `TOOL_CALL` entry."""
     has_parts: bool = False
     """Whether a message of the session brought an image or a file."""
     approvals: PendingApprovals | None = None
@@ -120,7 +120,7 @@ class SessionState:
     head: EntryId = field(default=EntryId(""))
     """Entry id of the session's last entry in HO2m."""
     estimator: str = "utf8/3"
-    """How the tokens of a completed turn are estimated: the setting `token_estimator`."""
+    """The estimator for the tokens of completed turns: the setting `token_estimator`."""
 
     def newest(self, count: int) -> list[PastTurn]:
         """The newest `count` completed turns, oldest first."""
@@ -185,7 +185,7 @@ def _end_work_order(state: SessionState, payload: WorkOrderCompletedPayload | Wo
 
 
 def _defer_work_order(state: SessionState, payload: WorkOrderDeferredPayload, _: Ref) -> None:
-    """The work order stays open until its turn completes: a turn that is cut off abandons it, with its requests."""
+    """The work order stays open until its turn completes. A turn that is cut off abandons it, with its requests."""
     cost = payload.get("cost")
     if not cost or state.open_turn is None:  # another program wrote it
         return
@@ -229,7 +229,7 @@ def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref)
 
 
 def _abort_turn(state: SessionState, payload: TurnAbortedPayload, _: Ref) -> None:
-    # A crash may have lost the turn's start, but the turn's number is still used. Then the open turn is an earlier one.
+    # A crash may have lost the turn's start, but the turn's number stays used. The open turn is then an earlier one.
     if state.open_turn is not None and state.open_turn.turn_id == payload["turn_id"]:
         state.open_turn = None
     state.turn_count = max(state.turn_count, number_of(payload["turn_id"]))
@@ -240,7 +240,7 @@ def _end_session(state: SessionState, payload: SessionEndPayload, _: Ref) -> Non
 
 
 def _import_message(state: SessionState, payload: MessageImportedPayload, ref: Ref) -> None:
-    """An imported reply and the message before it are one turn of the window, as they would have been here."""
+    """An imported reply and the message before it are one turn of the window, like the turns of this program."""
     turn, text, is_reply = payload["turn_id"], _text(payload["text"]), payload["role"] == "assistant"
     state.turn_count = max(state.turn_count, number_of(turn))
     speaker = payload.get("speaker")
@@ -271,8 +271,8 @@ CHANGES: Final[Mapping[str, Callable[[SessionState, Any, Ref], None]]] = {
     events.MESSAGE_IMPORTED: _import_message,
     events.SESSION_END: _end_session,
 }
-"""What an entry of each type changes, besides the head. Each function takes the state, the payload as it was written or as it
-was read, and the entry's reference. Entries of other types change only the head."""
+"""Entry type to the function that changes the state. It takes the state, the payload as written or as read, and the entry's
+reference. Every entry, of these types or others, also changes the head."""
 
 
 def _tokens(cost: CostMapping) -> int:

@@ -1,7 +1,7 @@
-"""Finds out how similar earlier turns are to a message, with vectors from an `EmbeddingProvider`.
+"""Computes how similar earlier turns are to a message, with vectors from an `EmbeddingProvider`.
 
 Only texts without a vector are embedded: in most turns the message and the last reply. A turn waits for vectors until a
-deadline of its own. A text without one is then ranked by its words. A provider that fails is not asked again for a while.
+separate deadline; a text that has none by then is ranked by its words. A provider that fails is not asked again for a while.
 `vectors.py` compares vectors, `vector_store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
 `docs/context.md`.
 """
@@ -31,22 +31,22 @@ _log = get_logger(__name__)
 
 
 _FIRST: Final = 3
-"""Texts that are embedded first: the message, and the last message and reply."""
+"""Number of texts that are embedded first: the message, the last message and the last reply."""
 _READ_AT_ONCE: Final = 500
-"""Kept vectors that are read in one go."""
+"""Stored vectors that are read in one query."""
 
 
 class _Held:
-    """The vectors of one history in memory, by the number of the item."""
+    """The vectors of one history in memory, by the numbers of its items."""
 
     __slots__ = ("counted", "read_to", "vectors", "words")
 
     def __init__(self, words: "ref[TurnWords]", vectors: Vectors) -> None:
         self.words, self.vectors = words, vectors
         self.read_to: int | None = None
-        """Items up to here were looked up before; None: not all of them."""
+        """All items up to this number were looked up; None: not all of them."""
         self.counted = 0
-        """Its vectors, as counted last."""
+        """Number of its vectors, as counted last."""
 
 
 class _VectorSearch:
@@ -58,7 +58,7 @@ class _VectorSearch:
         self.message = message
         self.found = dict[str, Vector]()
         self.made = dict[str, Vector]()
-        """Those of `found` that are not kept yet."""
+        """The vectors in `found` that are not stored yet."""
         self.problem: EmbeddingProblem | None = None
 
 
@@ -68,8 +68,8 @@ class Embeddings:
     Args:
         provider: gives vectors
         config: weight, limits and deadline
-        directory: the directory of the indexes, where vectors are kept
-        sealer: seals kept vectors; None: they are stored in plain form
+        directory: the directory of the indexes, where vectors are stored
+        sealer: seals stored vectors; None: they are stored in plain form
     """
 
     def __init__(self, provider: EmbeddingProvider, config: EmbeddingsConfig, directory: Path, sealer: Sealer | None) -> None:
@@ -77,12 +77,12 @@ class Embeddings:
         self._store = VectorStore(directory, sealer, config.max_stored)
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._total = 0
-        """Vectors in `_held`."""
+        """Number of vectors in `_held`."""
         self._vectors = _kind_of_vectors()
         self._batch, self._paused_until, self._has_failed = config.batch, 0.0, False
 
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
-        """See `TurnComparer`. Never fails: the result says which vectors are missing, and why."""
+        """Implements `TurnComparer`. Never fails: the result says which vectors are missing, and why."""
         if not among:
             return None
         held = self._history(words)
@@ -105,7 +105,7 @@ class Embeddings:
         return vectors.scores(asked, among, self._config.scored) if asked is not None else {}
 
     async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
-        """Finds vectors, newest first, until the deadline, and keeps those that were made."""
+        """Finds vectors, newest first, until the deadline, and stores the new ones."""
         with anyio.move_on_after(self._config.deadline_s) as scope:
             try:
                 await self._find_all(subject_id, search, wanted, read_to)
@@ -124,7 +124,7 @@ class Embeddings:
             await anyio.to_thread.run_sync(self._store.put, subject_id, self._provider.model_id, search.made)
 
     async def _find_all(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
-        # The message comes first, and with it the last turn: without the message, nothing can be compared.
+        # The message comes first, because nothing can be compared without it; the last turn comes with it.
         newest = [*dict.fromkeys((search.message, *wanted.values()))][:_FIRST]
         await self._find(subject_id, search, newest)
         await self._embed(search, newest)
@@ -136,7 +136,7 @@ class Embeddings:
         await self._embed(search, wanted.values())
 
     async def _find(self, subject_id: str, search: _VectorSearch, texts: Sequence[str]) -> None:
-        """Adds the kept vectors of texts."""
+        """Adds the stored vectors of texts."""
         asked = [text for text in texts if text not in search.found]
         read = partial(self._store.find, subject_id, self._provider.model_id, asked)
         vectors = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
@@ -183,8 +183,8 @@ class Embeddings:
         return held
 
     def _count(self, held: _Held) -> None:
-        """Counts a history's vectors. While there are too many, drops those of the histories that were used longest ago."""
-        if self._held.get(id(held.words())) is not held:  # it was dropped meanwhile
+        """Counts a history's vectors. While there are too many, drops those of the least recently used history."""
+        if self._held.get(id(held.words())) is not held:  # it was dropped in the meantime
             return
         self._total += held.vectors.held - held.counted
         held.counted = held.vectors.held

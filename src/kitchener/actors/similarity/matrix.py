@@ -1,9 +1,9 @@
 """Compares a message with the vectors of a long history in about a millisecond, with numpy.
 
-What all texts of a history have in common, such as speakers, subject and tone, does not help to tell them apart. So the
-directions in which the vectors vary most are removed before two are compared ("all but the top"; with a static model, twice as
-many of the wanted texts come first). Then all are compared by sketches of one bit for each number, and the best few by their
-numbers. This module knows no texts, no files and no clock.
+What all texts of a history have in common, such as speakers, subject and tone, does not help to distinguish them. So the
+directions in which the vectors vary most are removed before vectors are compared ("all but the top"; with a static model, twice
+as many of the wanted texts come first). Then all vectors are compared by sketches of one bit for each number, and the best few
+by their numbers. This module knows no texts, no files and no clock.
 """
 
 from collections.abc import Sequence
@@ -18,27 +18,27 @@ from kitchener.actors.similarity.vectors import Vector, scores_of
 _Floats = NDArray[np.float32]
 
 _PER_SCORED: Final = 4
-"""Texts per scored one that are compared by their numbers."""
+"""Scored texts times this: the texts that are compared by their numbers."""
 _LEAST_COMPARED: Final = 256
-"""Texts that are compared by their numbers in any case."""
+"""Least number of texts that are compared by their numbers."""
 _COMMON: Final = 5
-"""Most directions that are taken out."""
+"""Most directions that are removed."""
 _TEXTS_PER_COMMON: Final = 64
-"""Texts for each direction that is taken out; of fewer texts, a direction may be the meaning of one."""
+"""Least number of texts for each removed direction; with fewer, a direction may be the meaning of a single text."""
 _STRONG: Final = 4
-"""How many times as strong as the average direction one is that is taken out. Weaker ones are the meaning of a few texts."""
+"""A removed direction is at least this many times as strong as the average one. Weaker ones are the meaning of a few texts."""
 _SAMPLE: Final = 1_024
-"""Vectors from which the directions are found, spread over the history."""
+"""Number of vectors, spread over the history, from which the directions are computed."""
 _ROUNDS: Final = 8
-"""Steps towards the directions. More change the scores by less than they are rounded."""
+"""Iterations that compute the directions. More would change the scores by less than their rounding."""
 _GROWTH: Final = 1.25
-"""Factor of growth after which the directions are found again."""
+"""The directions are computed again after the number of vectors has grown by this factor."""
 _AT_ONCE: Final = 4_096
-"""Vectors whose sketches are computed in one go; limits the memory."""
+"""Number of vectors whose sketches are computed together; limits memory."""
 
 
 class VectorMatrix:
-    """See `Vectors`. A vector takes two bytes a number, and a bit for its sketch.
+    """Implements `Vectors`. A vector takes two bytes and one bit for each number.
 
     Args:
         capacity: most vectors
@@ -47,14 +47,14 @@ class VectorMatrix:
     def __init__(self, capacity: int) -> None:
         self.capacity, self.held = capacity, 0
         self._at = np.full(0, -1, np.int64)
-        """The position of each row's vector; -1: there is none."""
+        """The position of each row's vector; -1: the row is empty."""
         self._rows = np.zeros((0, 0), np.float16)
         self._sketches = np.zeros((0, 0), np.uint64)
         self._common: _Floats = np.zeros((0, 0), np.float32)
         """The directions that all texts have in common, one a column."""
         self._average: _Floats = np.zeros(0, np.float32)
         self._based_on = 0
-        """How many vectors there were when the directions were found."""
+        """Number of vectors when the directions were computed."""
         self._changed: list[int] = []
         """Rows whose sketches are out of date."""
 
@@ -63,7 +63,7 @@ class VectorMatrix:
         row = position % self.capacity
         if row >= len(self._at):
             self._grow(row, len(vector))
-        if self._at[row] > position:  # a turn that began earlier is late
+        if self._at[row] > position:  # a turn that began earlier comes late
             return
         self.held += int(self._at[row] < 0)
         self._at[row] = position
@@ -104,7 +104,7 @@ class VectorMatrix:
         self._sketches = np.concatenate((self._sketches.reshape(words, before), np.zeros((words, more), np.uint64)), axis=1)
 
     def _refresh(self) -> None:
-        """Brings the directions and the sketches up to date."""
+        """Updates the directions and the sketches."""
         stale = np.array(self._changed, np.int64)
         if self.held >= _GROWTH * self._based_on:
             stale = np.flatnonzero(self._at >= 0)
@@ -115,7 +115,7 @@ class VectorMatrix:
         self._changed.clear()
 
     def _find_common(self, rows: NDArray[np.int64]) -> None:
-        """Finds the directions in which the vectors vary most, by subspace iteration."""
+        """Computes the directions in which the vectors vary most, by subspace iteration."""
         sample = self._rows[rows[:: max(1, len(rows) // _SAMPLE)]].astype(np.float32)
         size, self._based_on = sample.shape[1], len(rows)
         count = min(_COMMON, len(sample) // _TEXTS_PER_COMMON, size)
@@ -127,7 +127,7 @@ class VectorMatrix:
         self._average = self._particular(sample).mean(axis=0, dtype=np.float32) if len(sample) else np.zeros(size, np.float32)
 
     def _particular(self, rows: NDArray[np.floating]) -> _Floats:
-        """Vectors without what all have in common, of length 1 or of only zeros."""
+        """Vectors without the common directions, scaled to length 1; a vector may be all zeros."""
         found: _Floats = rows.astype(np.float32)
         found -= (found @ self._common) @ self._common.T
         lengths = np.sqrt(np.einsum("ij,ij->i", found, found))[:, None]
@@ -136,7 +136,7 @@ class VectorMatrix:
         return found
 
     def _sketched(self, rows: _Floats) -> NDArray[np.uint64]:
-        """A column for each vector: a bit for each number, whether it is above the average."""
+        """A column of bits for each vector; a bit says whether the number is above the average."""
         packed = np.packbits(rows > self._average, axis=1)
         padded = np.zeros((len(rows), 8 * len(self._sketches)), np.uint8)
         padded[:, : packed.shape[1]] = packed

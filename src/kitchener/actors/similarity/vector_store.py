@@ -1,7 +1,7 @@
-"""Keeps vectors of texts in a SQLite file beside the ledgers, by a hash of the text, sealed where content is sealed.
+"""Stores vectors of texts in a SQLite file beside the ledgers, by a hash of the text, sealed where content is sealed.
 
-The file is derived: it can be deleted at any time, and a vector that cannot be read is made again. Each subject has its own
-vectors, which are removed with the subject. All methods block. Knows nothing of turns.
+The file is derived: it can be deleted at any time, and a vector that cannot be read is computed again. Each subject has its own
+vectors, which are removed when the subject is erased. All methods block. This module knows nothing of turns.
 """
 
 import os
@@ -40,7 +40,7 @@ _BUSY_S: Final = 1.0
 
 
 class VectorStore:
-    """The kept vectors of one root.
+    """The stored vectors of one root.
 
     Args:
         directory: the directory of the indexes
@@ -54,7 +54,7 @@ class VectorStore:
         self._is_told = False
 
     def find(self, subject_id: str, model: str, texts: Sequence[str]) -> "list[Vector | None]":
-        """Returns the vectors of a subject's texts; None: there is none, or it cannot be read."""
+        """Returns the vectors of a subject's texts, in their order; None: the vector is missing or cannot be read."""
         hashes = [self._hash(subject_id, text) for text in texts]
         rows: dict[str, bytes] = {}
 
@@ -78,14 +78,14 @@ class VectorStore:
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors (subject, model, hash, vector) VALUES (?, ?, ?, ?)", rows)
-            # By number, because counting rows takes longer the more there are.
+            # By id, because the time to count rows grows with their number.
             connection.execute("DELETE FROM vectors WHERE id <= (SELECT max(id) FROM vectors) - ?", (self._max_stored,))
             connection.execute("COMMIT")
 
         self._use(write)
 
     def _use(self, action: Callable[[sqlite3.Connection], None]) -> None:
-        """Runs an action on the file, one at a time. Removes a damaged file; the log tells the first failure."""
+        """Runs an action on the file, one at a time. Removes a damaged file. Logs the first failure."""
         try:
             with self._lock, _connection(self._path) as connection:
                 action(connection)

@@ -19,17 +19,17 @@ Vector: TypeAlias = "array[float]"
 MAX_DIMENSIONS: Final = 8_192
 """Most numbers of a vector."""
 _FULL: Final = 0.8
-"""The share of the way from the average text to an equal text at which a text gets the full score, since paraphrases of a
+"""A text gets the full score at this share of the way from the average similarity to equality, because paraphrases of a
 message seldom come nearer."""
 _FEW: Final = 2_000
-"""Vectors that are compared without numpy, which takes about 20 ms."""
+"""Most vectors that are compared without numpy, which takes about 20 ms."""
 
 
 class Vectors(Protocol):
     """The vectors of the newest items of one history, by the item's position."""
 
     capacity: int
-    """Most vectors. A newer one takes the place of the oldest."""
+    """Most vectors. A new one replaces the oldest."""
 
     @property
     def held(self) -> int:
@@ -47,7 +47,7 @@ class Vectors(Protocol):
     def scores(self, message: Vector, end: int, scored: int) -> dict[int, int]:
         """Returns the positions before `end` that are most similar to a message, at most `scored`, as `scores_of` scores them.
 
-        If the message's vector has another size, all vectors are dropped: a different model has taken over the name.
+        If the message's vector has another size, all vectors are dropped, because another model now has the name.
         """
         ...
 
@@ -90,8 +90,8 @@ def unit_vector(numbers: Iterable[float]) -> Vector:
     """Returns the vector of length 1 in the direction of these numbers.
 
     Raises:
-        ValueError: there are no numbers or too many, or one is not finite
-        TypeError: one is not a number
+        ValueError: there are no numbers, too many, or one that is not finite
+        TypeError: a value is not a number
     """
     values = array("f", numbers)
     if not 0 < len(values) <= MAX_DIMENSIONS:

@@ -1,6 +1,6 @@
 """Decides which tools run unasked, which wait for a person, and which are not offered. Pure.
 
-The rules are settings; what a tool is like is `ToolIdentity`. `actors/turn/services.py` asks once for all tools of a class.
+The rules are settings; `ToolIdentity` describes a tool. `actors/turn/services.py` asks once for all tools of a class.
 Explained in `docs/approval.md`.
 """
 
@@ -13,11 +13,11 @@ from kitchener.config import ApprovalConfig, ApprovalRule, Decision, condition_t
 from kitchener.records.tools.runnable_tool import ToolIdentity
 
 OF_THE_TOOL: Final = "tool"
-"""The rule on record where the tool itself asks."""
+"""The recorded rule if the tool itself asks."""
 OF_THE_CLIENT: Final = "client"
-"""The rule on record where the call waits for the client that runs the tool."""
+"""The recorded rule if the call waits for the client that runs the tool."""
 AFTER_UNTRUSTED: Final = "after_untrusted"
-"""The rule on record where a call waits because its turn has read text of an untrusted source."""
+"""The recorded rule if a call waits because its turn has read text of an untrusted source."""
 
 
 class Ruling(NamedTuple):
@@ -39,7 +39,7 @@ class ApprovalPolicy:
     effects: tuple[str, ...] = ()
     """The offered tools that are not read-only, to which `after_untrusted` applies."""
     after_untrusted: Decision = "allow"
-    """What holds for those once a turn has read text of an untrusted source."""
+    """The decision about `effects` once a turn has read text of an untrusted source."""
     untrusted: Mapping[str, str] = field(default_factory=dict)
     """The tools whose results are not trusted, each with its source."""
     hashes: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def policy_of(config: ApprovalConfig, tools: Iterable[ToolIdentity]) -> Approval
 
 
 def ruling_on(config: ApprovalConfig, tool: ToolIdentity) -> Ruling:
-    """Judges one tool: by the first rule that fits, else by its author's wish, else by the default for its kind."""
+    """Judges one tool: by the first rule that matches, else by its author's wish, else by the default for its kind."""
     for rule in config.rules:
         if _fits(rule, tool):
             return Ruling(rule.decision, f"{rule.tool} when {rule.when}" if rule.when else rule.tool)

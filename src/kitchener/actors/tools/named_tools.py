@@ -20,7 +20,7 @@ def load_tools(names: Iterable[str]) -> tuple[Tool[..., object], ...]:
 
 def _load(name: str) -> Tool[..., object]:
     module_name, colon, attribute = name.partition(":")
-    is_plain = is_plain_name(name)  # otherwise it may be a secret in the wrong place, which no error quotes
+    is_plain = is_plain_name(name)  # another name may be a misplaced secret, which no error may quote
     shown = repr(name) if is_plain else f"of {counted(len(name), 'character')}"
     if not (module_name and colon and attribute):
         raise ToolError(f"tool {shown}: expected module:attribute, such as my_bot.tools:list_packages")

@@ -1,6 +1,6 @@
-"""Brings what running tools report to the listener of a turn, so that no tool waits for a slow reader.
+"""Delivers the progress of running tools to the listener of a turn, so that no tool waits for a slow reader.
 
-`side_by_side.py` runs the delivery beside the tools. Explained in `docs/tools.md`.
+`side_by_side.py` runs the delivery in parallel with the tools. Explained in `docs/tools.md`.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import ToolProgress
 
 _MOST_WAITING: Final = 16
-"""Updates that wait for a slow reader. A further one displaces the oldest: the newest says how far a tool is."""
+"""Most updates that wait for a slow reader. A further one replaces the oldest, because the newest shows the progress."""
 
 
 class ProgressQueue:
-    """The progress of tools that run side by side. Make it in the event loop that delivers it.
+    """Queues the progress of tools that run in parallel. Create it in the event loop that delivers it.
 
     Args:
         tell: sends an update to the listener
@@ -35,7 +35,7 @@ class ProgressQueue:
         self._soon: Callable[[Callable[[], object]], object] = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
 
     def add(self, wo_id: str, tool_id: str, call: int, value: float | None, total: float | None, message: str | None) -> None:
-        """Adds what a tool reports, in any thread. What comes after the end of the calls is dropped."""
+        """Adds a tool's report, from any thread. Drops reports that come after `end`."""
         if self._is_over:
             return
         self._waiting.append(ToolProgress(wo_id, tool_id, call, value, total, message))
@@ -48,7 +48,7 @@ class ProgressQueue:
             self._is_over = True
 
     def end(self) -> None:
-        """Ends the delivery after what waits. Call it when all calls have ended."""
+        """Ends the delivery after the updates that wait. Call it when all calls have ended."""
         self._is_over = True
         self._wake()
 
@@ -69,7 +69,7 @@ class ProgressQueue:
 async def last_of(steps: AsyncGenerator[object, None], context: ToolContext) -> object:
     """Runs an async generator to its end and returns the last value that it yields; None if it yields nothing.
 
-    A number or a text that it yields is reported as progress, as it comes. However it ends, the generator is closed.
+    Each number or text that it yields is reported as progress. The generator is closed, however it ends.
     """
     last: object = None
     async with aclosing(steps):

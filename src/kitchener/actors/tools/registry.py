@@ -67,9 +67,9 @@ class Tool(Generic[P, R]):
         closes_intent: whether a successful call closes the intent of its turn
         limits: how often it may run, and how large its results may be
         source: where its results come from
-        traits: what its author says of its effects
+        traits: its author's statements about its effects
         policy_name: its name in rules of approval
-        requires_approval: whether its author wants each call approved by a person
+        requires_approval: whether its author wants a person to approve each call
     """
 
     def __init__(  # noqa: PLR0913  as `tool`
@@ -137,7 +137,7 @@ class Tool(Generic[P, R]):
     def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
         """Returns the function with its bound arguments, and with `context` if the function has a parameter for it.
 
-        Of an async generator, it returns a coroutine function that runs it to its end.
+        For an async generator, returns a coroutine function that runs the generator to its end.
         """
         injected = self._signature.injected
         given = bound if injected is None else {**bound, injected: context}
@@ -184,9 +184,9 @@ def tool(  # noqa: PLR0913  what an author may say of a tool; all by keyword
         acceptance: criteria that the reply must meet if its turn runs the tool, such as `contains:EUR`
         closes_intent: True: a successful call reaches the goal of its turn's intent, which is closed after the reply
         requires_approval: True: each call waits for a person, unless a rule of `approval` says otherwise
-        trusted: False: what it returns was written by strangers, such as a web page; it is shown as data and marked as such
-        **limits: `concurrency`: calls that run at a time; `rate_per_minute`: calls that start within any minute;
-            `max_result_bytes`: the largest result. The setting `tool_limits` overrides them
+        trusted: False: strangers wrote what it returns, such as a web page; the model sees it marked as untrusted data
+        **limits: `concurrency`: most calls at a time; `rate_per_minute`: most calls that start within any minute;
+            `max_result_bytes`: the largest result. The setting `tool_limits` overrides these
 
     Raises:
         ToolError: the name, a parameter, the timeout, a criterion or a limit is invalid
@@ -234,9 +234,9 @@ class ToolRegistry:
         max_result_bytes: largest result, bytes of its JSON; a larger one is cut and ends with a note
         max_threads: synchronous tools that run at the same time; others wait, within their own time limit. One subject can
             use at most seven eighths of the threads, rounded up
-        builtin: tools that a work order can allow by name, but that are not listed
+        builtin: tools that a work order can allow by name, but that no list shows
         limits: limits of single tools, by name or pattern
-        replaceable: sources whose tools come and change later, in the order of their tools. See `replace`
+        replaceable: sources whose tools come or change later, in the order of their tools; see `replace`
 
     Raises:
         ToolError: two tools have the same name
@@ -260,14 +260,14 @@ class ToolRegistry:
         self._functions = tuple(_as_tool(each) for each in tools)
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self.replaceable = tuple(self._replaceable)
-        """The sources whose tools `replace` can put in place."""
+        """The sources whose tools `replace` can change."""
         self._builtin = tuple(builtin)
         self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
         self.of_client = frozenset[str]()
         """The tools that the caller of a turn runs."""
         self._held: dict[str, ToolRegistry] = {}
-        """The tools of turns that hold theirs, by turn id."""
+        """The tools that `hold` gave to turns, by turn id."""
         self._ready: Callable[[], Awaitable[None]] | None = None
         self._put_in_place()
 
@@ -287,10 +287,10 @@ class ToolRegistry:
         self._toolsets: dict[tuple[str, ...], Toolset] = {(): NO_TOOLS}
 
     def replace(self, source: ToolSource, tools: Iterable[RunnableTool]) -> None:
-        """Puts tools in place of those of a replaceable source, for the turns that begin from now on.
+        """Replaces the tools of a replaceable source, for turns that begin from now on.
 
         Raises:
-            ToolError: another tool has the same name, and nothing has changed; or the source is not replaceable
+            ToolError: another tool has the same name, or the source is not replaceable; nothing was changed
         """
         before = self._replaceable
         if source not in before:
@@ -304,24 +304,24 @@ class ToolRegistry:
         self.generation += 1
 
     def let_wait(self, ready: Callable[[], Awaitable[None]]) -> None:
-        """Lets the next turn begin after `ready` has returned, which may `replace` tools."""
+        """Makes the next turn wait until `ready` has returned; `ready` may call `replace`."""
         self._ready = ready
         self.generation += 1
 
     async def ready(self) -> None:
-        """Returns when what `let_wait` was given has returned. Waits for it once."""
+        """Awaits what was given to `let_wait`, once."""
         if self._ready is not None:
             await self._ready()
             self._ready = None
 
     def present(self) -> "ToolRegistry":
-        """The tools that are in place now, which no `replace` changes. Threads and their limits are shared."""
+        """A registry of the present tools, which no later `replace` changes. It shares the threads and their limits."""
         return copy(self)
 
     def with_client_tools(self, tools: Iterable[RunnableTool]) -> "ToolRegistry":
-        """These tools and those that a turn's caller runs.
+        """A registry of these tools and the caller's tools.
 
-        A tool of the same name stands back. It came after the message was checked, and nothing of it runs for its name.
+        A caller's tool hides another one of the same name, which came after the message was checked.
         """
         found, own = copy(self), {each.tool_id: each for each in tools}
         found._tools, found.of_client = {**self._tools, **own}, frozenset(own)
@@ -330,14 +330,14 @@ class ToolRegistry:
         return found
 
     def hold(self, turn_id: str, tools: "ToolRegistry | None") -> None:
-        """Gives a turn these tools, whatever is replaced meanwhile; None: the turn has ended."""
+        """Gives a turn these tools, whatever is replaced later; None: the turn has ended."""
         if tools is None:
             self._held.pop(turn_id, None)
         elif self._replaceable or tools.of_client:
             self._held[turn_id] = tools
 
     def in_turn(self, turn_id: str) -> "ToolRegistry":
-        """The tools of a turn: those that it holds, else those in place."""
+        """The tools of a turn: those that `hold` gave it, else the present ones."""
         return self._held.get(turn_id, self) if self._held else self
 
     @property
@@ -374,7 +374,7 @@ class ToolRegistry:
         return found
 
     def identity(self, tool_id: str) -> ToolIdentity | None:
-        """The facts by which permission to call the tool is given; None for an unknown tool."""
+        """The facts by which the approval policy judges a tool; None for an unknown tool."""
         found = self._tools.get(tool_id)
         return ToolIdentity.of(definition_of(found, built_in=tool_id not in self._listed)) if found is not None else None
 
@@ -384,11 +384,11 @@ class ToolRegistry:
         return found.source if found is not None and not found.traits.is_trusted else None
 
     def definitions(self) -> list[ToolDefinition]:
-        """All tools as sources of requests, in the order given, then the built-in ones."""
+        """The definitions of all tools, in the order given, then of the built-in ones."""
         return [definition_of(each, built_in=each.tool_id not in self._listed) for each in self._tools.values()]
 
     def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
-        """Returns the arguments converted for the tool, or one line of text that names argument, value and expectation."""
+        """Returns the converted arguments, or one line of text that names the argument, its value and what was expected."""
         found = self._tools.get(tool_id)
         if found is None:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
@@ -398,11 +398,11 @@ class ToolRegistry:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
-        of a task that the tool awaited, is an error of the tool. This waits for an asynchronous tool
-        that shields itself from cancellation. A synchronous tool cannot be stopped. After its time limit its
-        thread keeps running, and the error says so. With `max_threads` such threads, no further tool is started in a thread.
+        of a task that the tool awaited, is an error of the tool. An asynchronous tool that shields itself from cancellation is
+        waited for. A synchronous tool cannot be stopped: after its time limit its thread keeps running, and the error says so.
+        With `max_threads` such threads, no further tool is started in a thread.
         """
-        if tool_id in self.of_client:  # it has run, and its arguments were checked before
+        if tool_id in self.of_client:  # it has run, and its arguments were checked earlier
             if call.answer is None:
                 return ToolOutcome(error=f"tool {tool_id!r} runs at the client, which has given no output")
             return client_outcome(self, tool_id, call.answer.answer)
@@ -429,13 +429,13 @@ class ToolRegistry:
                     return job.with_cost(await job.run_async())
         finally:
             self._in_tasks.discard(job)
-            job.tool_run.has_ended = True  # a task or thread that it left behind is a caller of its own from now on
+            job.tool_run.has_ended = True  # a task or thread that it left behind now counts as a separate caller
         waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
 
 
 def client_outcome(tools: ToolRegistry, tool_id: str, output: object) -> ToolOutcome:
-    """The outcome of a call that a client made: its output, cut like any result, or an error if it has no JSON form."""
+    """The outcome of a client's call: the output, cut like any result, or an error if the output has no JSON form."""
     own = tools._gates.limits_of(ToolLimits(), tool_id, tool_id)
     return outcome_of(output, own.max_result_bytes or tools._max_result_bytes)
 

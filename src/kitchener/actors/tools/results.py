@@ -24,14 +24,14 @@ _MAX_ERROR_CHARS: Final = 2_000
 _CANCELLATIONS: Final = ("CancelledError", "Cancelled")
 """Names of the event loops' cancellation errors. Their texts are replaced, because they name tasks of this process."""
 _MAX_VALUES: Final = 100_000
-"""Most values in a result, or `max_bytes // 2` if that is more. A part that occurs in several places counts each time."""
+"""Most values in a result, or `max_bytes // 2` if that is more. A part that occurs several times counts each time."""
 _MAX_CHARS: Final = 64 * 1_048_576
-"""Most characters of all texts in a result, counted like the values. A result is encoded before it is cut, so it needs a
-limit."""
+"""Most characters of all texts in a result, counted like the values. There must be a limit, because a result is encoded before
+it is cut."""
 _MAX_WALKED_DEPTH: Final = 300
-"""Nesting depth at which the size check stops: deeper than any result with a JSON form."""
+"""Nesting depth at which the size check stops. No result with a JSON form is that deep."""
 _DEPTH_MARGIN: Final = 4
-"""Levels that an entry and a prompt add around a result, which must have a canonical form there too."""
+"""Levels that an entry or a prompt adds around a result, which must have a canonical form there, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class ToolOutcome:
     nested_cost: Cost | None = None
     """The cost of turns that the tool ran in other sessions; None: it ran none."""
     nested_turns: Sequence[NestedTurn] = ()
-    """These turns."""
+    """The turns that the tool ran in other sessions."""
     question: ToolQuestion | None = None
-    """The tool's question to a person before it continues; None: it asks nothing. `error` tells the model of it."""
+    """The tool's question to a person; None: it asks nothing. `error` describes the question to the model."""
 
     def as_text(self) -> str:
         """The outcome as JSON text, for the model."""
@@ -86,7 +86,7 @@ def _asked(question: ToolQuestion) -> ToolOutcome:
 
 
 def cut_text(text: str, max_bytes: int) -> str:
-    """Shortens an outcome's JSON text to a JSON text with a note, of `max_bytes` bytes or, if that is less, the note alone."""
+    """Shortens an outcome's JSON text to a JSON text with a note, of `max_bytes` bytes; or to the note, if it needs more."""
     return canonical_bytes(_cut(text, len(text.encode()), max_bytes)).decode()
 
 
@@ -109,7 +109,7 @@ def storable(text: str) -> str:
 
 
 def _extent_problem(value: object, max_values: int) -> str | None:
-    """Returns why a result is too large or endless to be converted to JSON, or None. Shared parts count each time."""
+    """Returns why a result is too large or endless for JSON, or None. Shared parts count each time."""
     values, chars, open_parts = 0, 0, [iter((value,))]
     while open_parts and len(open_parts) <= _MAX_WALKED_DEPTH:
         for item in open_parts[-1]:

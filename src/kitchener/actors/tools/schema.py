@@ -36,12 +36,12 @@ class Signature:
     def bind(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """The arguments converted and completed by defaults, or what is wrong with them, as one line of text."""
         try:
-            # A copy: what a tool changes in its arguments would change what the model is shown of its own answer.
+            # A copy, because a change by the tool would also change the answer that the model is shown.
             bound = self._adapter.validate_python(ArgsKwargs((), deepcopy(dict(arguments))))
         except ValidationError as error:
             problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
             return f"tool {tool_id!r} cannot take these arguments: {problems}"
-        except Exception as error:  # noqa: BLE001  a type of the tool's own may check its value with code of its own
+        except Exception as error:  # noqa: BLE001  a type that the tool defines may check its values by any code
             return f"tool {tool_id!r} cannot take these arguments: {words_of(error):.{_MAX_SHOWN}}"
         return bound
 

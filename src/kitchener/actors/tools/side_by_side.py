@@ -34,10 +34,10 @@ def groups_of(uses: Sequence[ToolRequested], limit: int, is_read_only: Callable[
 async def run_all(
     runs: Sequence[Callable[[], Awaitable[ToolOutcome]]], progress: ProgressQueue | None = None
 ) -> list[ToolOutcome]:
-    """Runs the calls at the same time and returns when all of them have ended, and their progress was delivered.
+    """Runs the calls at the same time. Returns when all have ended and their progress was delivered.
 
-    A call's failure is its outcome and ends no other call. A cancellation of the caller, and an exception of one call such as
-    KeyboardInterrupt, cancel all of them and pass through.
+    A call's failure is its outcome and ends no other call. A cancellation of the caller cancels all calls and passes through;
+    so does an exception of a call, such as KeyboardInterrupt.
     """
     if len(runs) == 1 and progress is None:
         return [await runs[0]()]

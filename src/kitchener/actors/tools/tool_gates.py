@@ -1,6 +1,6 @@
 """Bounds how many calls of one tool run at a time, and how many start in a minute. A call waits within its own time limit.
 
-`registry.py` asks it before it runs a tool that has such limits. Explained in `docs/tools.md`.
+`registry.py` uses it for tools that have such limits. Explained in `docs/tools.md`.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ class ToolGates:
     """The limits of the tools of one registry.
 
     Args:
-        rules: limits by name or pattern, of which the first that fits a tool counts before what its author has set
+        rules: limits by name or pattern; the first one that matches a tool overrides its author's limits
     """
 
     def __init__(self, rules: Mapping[str, ToolLimits]) -> None:
@@ -30,21 +30,21 @@ class ToolGates:
         self._gates = RunVar[dict[str, _Gate]]("kitchener tool gates")
 
     def limits_of(self, own: ToolLimits, *names: str) -> ToolLimits:
-        """The limits of a tool: those set for one of its names, and where they leave one out, its author's own."""
+        """The limits of a tool: those set for one of its names; if they leave one out, its author's."""
         for pattern, given in self._rules.items():
             if any(fnmatchcase(name, pattern) for name in names):
                 return own.model_copy(update={name: value for name, value in given if value is not None})
         return own
 
     def pass_through(self, tool_id: str, limits: ToolLimits, deadline: float) -> AbstractAsyncContextManager[str | None]:
-        """Waits until the tool may run, and keeps its place while it runs. Gives why it must not run, or None.
+        """Waits until the tool may run, and keeps its place while it runs. Yields why it must not run, or None.
 
-        The wait for a place has no end of its own: the caller's scope ends it at the deadline.
+        The wait for a place has no deadline of its own: the caller's scope ends it.
 
         Args:
             tool_id: the tool
             limits: its limits
-            deadline: of the call, on the event loop's clock, seconds
+            deadline: the call's deadline, on the event loop's clock, seconds
         """
         if limits.concurrency is None and limits.rate_per_minute is None:
             return nullcontext()
@@ -59,7 +59,7 @@ class ToolGates:
 
 
 class _Gate:
-    """The calls of one tool that run, and when the last ones started."""
+    """Tracks the running calls of one tool, and when the last calls started."""
 
     def __init__(self, tool_id: str, limits: ToolLimits) -> None:
         self._tool_id, self.limits = tool_id, limits
@@ -68,7 +68,7 @@ class _Gate:
 
     @asynccontextmanager
     async def pass_through(self, deadline: float) -> AsyncGenerator[str | None]:
-        """See `ToolGates`."""
+        """Implements `ToolGates.pass_through`."""
         async with self._places:
             yield await self._wait_for_start(deadline)
 

@@ -1,4 +1,4 @@
-"""One run of a tool: in a task of its own, or in a thread that may outlive the call. `registry.py` limits its time."""
+"""Runs a tool once: in a task of its own, or in a thread that may outlive the call. `registry.py` limits its time."""
 
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
@@ -17,8 +17,8 @@ from kitchener.lanes.calling_chain import enter_tool
 class ToolJob:
     """One run of a tool, in its own task or in a thread that may outlive the call.
 
-    The tool runs with a copy of the asker's context variables, so its changes to them end with the run. In its own task, it
-    cannot harm the next work order by a cancel scope or task group that it never leaves, or by cancelling itself.
+    The tool runs with a copy of the caller's context variables, so its changes to them end with the run. In its own task, it
+    cannot harm the next work order by never leaving a cancel scope or task group, or by cancelling itself.
     """
 
     def __init__(self, work: Callable[[], object], max_result_bytes: int, subject_id: str, tool_id: str) -> None:
@@ -67,13 +67,13 @@ class ToolJob:
                 self._outcome = failure(error)
 
     def run(self) -> ToolOutcome:
-        """Runs a synchronous function in the worker thread and returns its outcome. Does nothing after the caller gave up."""
+        """Runs a synchronous function in the worker thread and returns its outcome. Does nothing if the caller has given up."""
         with self._lock:
             if self._is_given_up:
                 return ToolOutcome(error="not started")
             self.has_begun = True
         thread = current_thread()
-        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # lets the search for running tools find it
+        idle_name, thread.name = thread.name, f"tool {self.tool_id!r}"  # so that a list of threads shows the tool
         try:
             return self._context.run(lambda: outcome_of(self._work(), self._max_result_bytes))
         except BaseException as error:  # noqa: BLE001 - nobody interrupts a thread

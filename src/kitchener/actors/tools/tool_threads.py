@@ -1,6 +1,6 @@
-"""The threads of synchronous tools: a bounded number, of which one subject leaves some to others.
+"""Runs synchronous tools in a bounded number of threads, of which one subject cannot use all.
 
-A thread cannot be stopped. One whose tool ran out of time stays occupied, and counts until the tool returns.
+A thread cannot be stopped. If its tool ran out of time, it stays occupied, and counts until the tool returns.
 """
 
 import anyio
@@ -15,7 +15,7 @@ class ToolThreads:
     """The threads of one registry.
 
     Args:
-        most: tools that run in threads at the same time. One subject can use at most seven eighths of them, rounded up
+        most: most tools that run in threads at the same time. One subject can use at most seven eighths, rounded up
     """
 
     def __init__(self, most: int) -> None:
@@ -46,7 +46,7 @@ class ToolThreads:
                 self._left_behind.add(job)
 
     def _stuck(self, job: ToolJob, running: int) -> str | None:
-        """Returns why no thread may be started for this tool, or None; `running`: its subject's tools, with this one."""
+        """Returns why no thread may be started for this tool, or None. `running`: tools of its subject, including this one."""
         self._left_behind.difference_update([each for each in self._left_behind if each.has_ended])
         stuck = len(self._left_behind)
         held = running + sum(each.subject_id == job.subject_id for each in self._left_behind)

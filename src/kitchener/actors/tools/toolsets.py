@@ -1,4 +1,4 @@
-"""The tools that one model call offers, as the model sees them, with the digest that a request's hash covers."""
+"""Describes the tools that one model call offers, and computes their digest for the request's hash."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def toolset_of(offered: Iterable[ToolSpec]) -> Toolset:
 
 
 def chosen_digest(digest: str, tool_choice: str | None) -> str:
-    """The digest of a toolset from which the model must call something, for a request's hash; None: it chooses itself."""
+    """The digest of a toolset with the tool that the model must call, for a request's hash; None: the model chooses."""
     return digest if tool_choice is None else f"{digest} {tool_choice}"
 
 

@@ -46,9 +46,9 @@ from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
 _INDEXED_AT_ONCE: Final = 128
-"""Turns that are indexed before other turns go on; each takes 0.1 to 0.2 ms."""
+"""Turns that are indexed at a time, before other tasks run; each takes 0.1 to 0.2 ms."""
 _OFFERED: Final = 2
-"""Times the budget that matches of other turns may take in all: shorter ones fill what longer ones leave."""
+"""Budget times this: most tokens of offered matches from other turns. Shorter ones fill the room that longer ones leave."""
 
 
 class TurnAuthority:
@@ -105,7 +105,7 @@ class TurnAuthority:
         return None if self.is_shadow else self._thread.intent_id
 
     async def open(self) -> Reply | None:
-        """Ensures that the session has exactly one active intent. Returns the Authority's own answer if it cannot."""
+        """Ensures that the session has exactly one active intent. If that is impossible, returns the Authority's own answer."""
         self._thread.projection = self._thread.ranking.similar = None
         session = self._session
         await self._authority.follow_shared(self._thread, session.session_id, session.subject_id, self._position)
@@ -297,16 +297,16 @@ class TurnAuthority:
             if len(found) == most or room <= 0:
                 break
             own = mine.get(item.entity_id)
-            # Where nothing else is said about a message, other sessions are not shown for a common word.
+            # If nothing else was said about a message, other sessions are not shown because of a common word.
             is_wanted = own.intent_id != active if own is not None else is_related or not ruleset.is_terse
             if is_wanted:
                 found.append(recalled(item))
-                # What could hardly fit beside better matches is not even offered: each offer is on record.
+                # What could hardly fit beside better matches is not offered, because each offer is on record.
                 room -= min(item.tokens, longest)
         return tuple(found)
 
     async def with_refs(self, anchors: Sequence[ContextFragment], memory: TurnMemory) -> Sequence[ContextFragment]:
-        """Learned lines with the references and the times of their entries. A line without an entry is left out."""
+        """Learned lines with the references and times of their entries. Leaves out a line without an entry."""
         if not anchors:
             return ()
         refs = await memory.refs_of(self._session.subject_id, [each.source_id for each in anchors])
@@ -330,7 +330,7 @@ class TurnAuthority:
     async def _write_shared(self, made: Sequence[IntentEvent], *, turn: str) -> list[Ref]:
         """Records events about a shared intent, or none if another session changed the intent since the turn began.
 
-        The next turn then decides about the intent as it is.
+        The next turn then decides about the changed intent.
         """
         shared, session = self._authority.shared, self._session
         async with shared.lock:

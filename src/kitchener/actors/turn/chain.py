@@ -120,11 +120,11 @@ class WorkOrderChain:
         budgeter.allocate(self._scope, config.turn_budget)
 
     def close(self, spent: CostSummary, approval: ApprovalInTurn) -> None:
-        """Charges the tool call that runs the turn, if one does and still waits. Releases the budgets of the turn and of an
-        interrupted work order, and drops the chain's data.
+        """Charges the tool call that runs the turn, if there is one that still waits. Releases the budgets of the turn and of
+        an interrupted work order, and drops the chain's data.
 
         Args:
-            spent: what the turn used
+            spent: the turn's cost
             approval: knows whether the turn's session shows text of an untrusted source
         """
         if (tool := calling_tool()) is not None:
@@ -193,7 +193,7 @@ class WorkOrderChain:
     def _work_order(self, step: TurnStep, number: int, room: Room) -> tuple[WorkOrder, ConstraintsMapping]:
         """The work order of a step, and its limits as `WO_PLANNED` names them."""
         services, session = self._services, self._session
-        # Rounded up, or chance decides whether the last work order times out (an apology) or its turn does (TurnTimeout).
+        # Rounded up; otherwise chance decides whether the last work order times out (an apology) or its turn (TurnTimeout).
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
         limits: ConstraintsMapping = {**services.constants.steps.mapping_of(step.constraints), "timeout_ms": left_ms}
         changes = room.limit(limits)
@@ -358,7 +358,7 @@ class WorkOrderChain:
         await self.record_degradation("HO1", error, violation_by=wo.wo_id)
         await self._tell(TextRetracted(wo.wo_id), WorkOrderFinished(wo.wo_id, wo.wo_type, "failed"))
         open_turn = self._session.state.open_turn
-        # HO1 is not broken where it only had no time, no room or no provider.
+        # HO1 is not broken if it only had no time, no room or no provider.
         if open_turn is None or isinstance(error, Overloaded | TimeoutError | ProviderError):
             return Reply(APOLOGY, TurnError("EXECUTOR", detail, wo.wo_id))
         reply = await reply_without_executor(

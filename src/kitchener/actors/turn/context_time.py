@@ -1,7 +1,7 @@
-"""Books the processor time of choosing a turn's context to its caller, so that a server can bound it.
+"""Reports the processor time of choosing a turn's context to its caller, so that a server can limit it.
 
-The caller's code sets `CONTEXT_TIME`, and the turn books its time there. The choice never depends on the booked time, and a
-replay books nothing.
+The caller sets `CONTEXT_TIME`, and the turn reports its time there. The choice never depends on this time, and a replay reports
+nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from time import thread_time
 
 CONTEXT_TIME: ContextVar[Callable[[float], None] | None] = ContextVar("CONTEXT_TIME", default=None)
-"""Receives the seconds of processor time that turns book; None: they book none."""
+"""Receives the processor time of each choice, seconds; None: nobody wants it."""
 
 
 @contextmanager
 def booked() -> Iterator[None]:
-    """Books the processor time of the block, in which nothing is awaited."""
+    """Reports the processor time of the block. The block must not await anything."""
     book = CONTEXT_TIME.get()
     if book is None:
         yield

@@ -1,4 +1,4 @@
-"""Decides what a work order may use of the turn's budget: all it needs, one last call without tools, or nothing. Pure.
+"""Decides how much of the turn's budget a work order may use: all that it needs, one last call without tools, or nothing. Pure.
 
 `chain.py` asks before each dispatch. Under version 1 of the policy there was no last call. Explained in `docs/turn.md`.
 """
@@ -15,24 +15,24 @@ from kitchener.records.work_order import WorkOrder
 
 
 class Room(NamedTuple):
-    """The tokens that a step needs, and those that are left."""
+    """The tokens that a step needs, and the tokens that are left."""
 
     step: TurnStep
     needed: int
-    """Tokens of its input, estimated, and of the answer's reserve."""
+    """Estimated tokens of the step's input, and the reserve for its answer."""
     left: int | None
     """Tokens left in the turn and the session; None: without limit."""
     session: Callable[[], Budget]
-    """Returns the session's budget; called if the rest does not cover the step."""
+    """Returns the session's budget; called if the tokens left do not cover the step."""
     turn_budget: int
     earlier: Sequence[WorkOrder]
     """The turn's earlier work orders."""
 
     @property
     def is_last(self) -> bool:
-        """Whether a step that the rest of the budget does not cover is executed all the same, as the turn's last call.
+        """Whether a step is executed as the turn's last call, although the tokens left do not cover it.
 
-        That is the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
+        True for the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
         """
         if self.left is None or self.left >= self.needed:
             return False
@@ -43,7 +43,7 @@ class Room(NamedTuple):
         return is_first and self.session().covers(self.needed)
 
     def limit(self, limits: ConstraintsMapping) -> Mapping[str, object]:
-        """The changes to the step's constraints that the rest of the budget requires; `limits` gets them too."""
+        """The changes to the step's constraints that the tokens left require. Makes the same changes in `limits`."""
         constraints = self.step.constraints
         if constraints.reply_reserve is None or self.left is None or self.left >= constraints.token_budget:
             return {}

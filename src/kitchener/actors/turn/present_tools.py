@@ -1,7 +1,7 @@
-"""Gives each turn the tools that are in place when it begins, and records their definitions before it.
+"""Gives each turn the tools that are present when it begins, after recording their definitions.
 
-A turn keeps these tools to its end. `runner.py` asks when the tools of the agent class were replaced, and `registry.py` holds
-them. Explained in `docs/tools.md`.
+A turn keeps these tools to its end. `runner.py` calls this module when tools of the agent class were replaced; `registry.py`
+holds the tools. Explained in `docs/tools.md`.
 """
 
 from dataclasses import replace
@@ -19,13 +19,13 @@ class PresentTools:
     Args:
         services: the components that all turns of the agent class share, with the tools at its start
         tools: the tools of the agent class
-        sources: what shapes its requests
+        sources: the sources of its requests
         is_recording: False: a replay, which finds the definitions on record
     """
 
     def __init__(self, services: TurnServices, tools: ToolRegistry, sources: RequestSources, *, is_recording: bool) -> None:
         self.services = services
-        """For turns that begin now, unless `are_replaced`."""
+        """The services of turns that begin now. Out of date if `are_replaced`."""
         self.registry = tools
         self._sources, self._is_recording = sources, is_recording
         self._renewing = anyio.Lock()
@@ -36,14 +36,14 @@ class PresentTools:
         return self.registry.generation != self.services.constants.tools_generation
 
     async def renew(self) -> TurnServices:
-        """Returns the services with the tools in place, whose definitions are on record.
+        """Returns the services with the present tools, after recording the tools' definitions.
 
         Raises:
             LedgerError: a definition cannot be recorded
         """
         async with self._renewing:
             await self.registry.ready()
-            while self.are_replaced:  # also while the definitions are being recorded
+            while self.are_replaced:  # tools may be replaced again while the definitions are being recorded
                 before, present = self.services.constants, self.registry.present()
                 sources = self._sources.with_tools(present)
                 if self._is_recording:

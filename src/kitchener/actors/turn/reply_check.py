@@ -32,7 +32,7 @@ from kitchener.records.turn import TurnError
 from kitchener.records.work_order import WorkOrder
 
 REFUSED: Final = "the caller's model refuses the output: "
-"""The start of a verdict's reason where the object fits its schema, and the model's own checks refuse it."""
+"""The start of a verdict's reason if the object fits its schema, but the caller's pydantic model refuses it."""
 
 
 async def judge_reply(
@@ -45,14 +45,14 @@ async def judge_reply(
 ) -> QualityGateResult | Reply:
     """Judges one attempt, and records the verdict with the hash of the trace so far.
 
-    Returns a `Reply` if the model that should verify the reply was never asked, e.g. for lack of budget.
+    Returns a `Reply` if the verifying model was never asked, e.g. because the budget was used up.
 
     Args:
         services: the components that all turns of the agent class share
         chain: the work orders of the turn
         message: the user's message
         wo: the attempt
-        acceptance: the criteria that were planned for it, and those of the tools that the model called
+        acceptance: the planned criteria, and those of the tools that the model called
         asked: the object that the caller wants; None: text
     """
     wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
@@ -89,16 +89,16 @@ def instructions_of(
     verdict: QualityGateResult | None = None,
     turn_id: str = "",
 ) -> str:
-    """Returns the instructions of a reply: those of the class, and what this turn asks of the reply.
+    """Returns the instructions of a reply: those of the class, and the requirements of this turn.
 
-    They are part of the instructions, so that prompt packs of users need no field for them.
+    The requirements are part of the instructions, so that users' prompt packs need no field for them.
 
     Args:
-        instructions: those of the class
+        instructions: the instructions of the class
         asked: the object that the caller wants; None: text
         acceptance: the criteria that the reply must meet
-        verdict: on the last attempt; None: this is the first
-        turn_id: the turn, from which delimiters of data are derived
+        verdict: the verdict on the last attempt; None: this is the first attempt
+        turn_id: the turn; delimiters of data are derived from it
     """
     if asked is not None:
         instructions = told_output(instructions, asked.text)
@@ -137,9 +137,9 @@ async def apology_after(
 
 
 def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int) -> list[Mapping[str, object]]:
-    """The results of a work order's tools, for the replying model: of tools that ran before the reply, or in a failed attempt.
+    """The tool results of a work order, for the replying model: of tools that ran before the reply, or in a failed attempt.
 
-    The next attempt may call no tools, so it is shown no more of the results than the attempt before was.
+    After a failed attempt, the next one may call no tools, so it is shown at most the same parts of the results.
 
     Args:
         trace: the executor's entries of the turn
@@ -163,7 +163,7 @@ def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int)
 
 
 def _source(call: StoredEntry) -> Mapping[str, object]:
-    """The source of a recorded call's result, if it is not trusted."""
+    """The untrusted source of a recorded call's result, as a field; empty: it is trusted."""
     payload = payload_as(ToolCallPayload, call.payload)
     return {"source": payload["source"]} if payload.get("untrusted") else {}
 
@@ -171,7 +171,7 @@ def _source(call: StoredEntry) -> Mapping[str, object]:
 def said_beside_calls(chain: WorkOrderChain, wo_id: str) -> str:
     """The model's text in the last answer of a work order, beside its tool calls.
 
-    "": nothing, or more than the turn's record has room for.
+    "": there is none, or it does not fit into the turn's record.
     """
     for entry in reversed(chain.trace):
         if entry.entry_type == events.LLM_CALL and entry.entity_id == wo_id:

@@ -1,4 +1,4 @@
-"""Runs a turn under its deadline, and aborts it if it is cut off. The record ends with `TURN_COMPLETED` or `TURN_ABORTED`.
+"""Runs a turn within its deadline, and aborts it if it is cut off. The record ends with `TURN_COMPLETED` or `TURN_ABORTED`.
 
 A turn is cut off by its deadline, a newer message, an erasure, a shutdown, or the cancellation of its caller. If it waited for
 room in a full queue at its deadline, that queue is the cause on record. The supervisor calls this module when the message is
@@ -38,8 +38,8 @@ class TurnRunner:
     Args:
         tools: gives each turn its tools, with the components that all turns of the agent class share
         sessions: knows which subjects are being erased
-        limiter: the limit of running turns, which a shutdown closes
-        abort_grace_s: how long a turn that is cut off may take to record its end, seconds
+        limiter: limits the running turns; a shutdown closes it
+        abort_grace_s: how long a cut-off turn may take to record its end, seconds
     """
 
     def __init__(self, tools: PresentTools, sessions: SessionDirectory, limiter: TurnLimiter, abort_grace_s: float) -> None:
@@ -62,7 +62,7 @@ class TurnRunner:
         started = services.loop_time()
         deadline = call.deadline if call.deadline is not None else started + services.config.turn_deadline_s
         if self._tools.are_replaced:
-            with services.scope(deadline=deadline):  # past it, the turn begins with the tools before, and ends at once
+            with services.scope(deadline=deadline):  # if it passes, the turn begins with the earlier tools and ends at once
                 services = await self._tools.renew()
         turn = Turn(services, session, message, deadline, listener)
         queue.scope = scope = services.scope(deadline=deadline)
@@ -93,7 +93,7 @@ class TurnRunner:
         raise await self._cut_off(session, turn, queue, _late(turn.turn_id, waiting.refusal, deadline - started))
 
     async def _commit_late(self, turn: Turn) -> None:
-        """Returns once the commit is durable. A completed turn is never aborted, even if its wait was cut off.
+        """Returns when the commit is durable. A completed turn is never aborted, even if its wait for the commit was cut off.
 
         Raises:
             CommitUnknown: the commit took longer than `abort_grace_s`
@@ -142,5 +142,5 @@ class TurnRunner:
 
 
 def _late(turn_id: str, refusal: Overloaded | None, seconds: float) -> Overloaded | TurnTimeout:
-    """The error of a turn that passed its deadline of so many seconds, which is a full queue's if it waited for room there."""
+    """The error of a turn that passed its deadline of `seconds`. If it waited for room in a full queue, that queue's error."""
     return TurnTimeout(turn_id, seconds) if refusal is None else Overloaded(refusal.what, refusal.limit, turn_id)

@@ -35,7 +35,7 @@ class DegradedCall(Protocol):
     """Answers a message when HO1 itself is broken. Each use is recorded as a governance violation."""
 
     async def __call__(self, message: str, *, session_id: str, deadline: float) -> str:
-        """Returns a reply to the message.
+        """Answers the message.
 
         Args:
             message: the user's message
@@ -46,11 +46,11 @@ class DegradedCall(Protocol):
 
 
 class StepConstraints:
-    """The constraints of an agent class's work orders, by the step of a turn that plans them.
+    """The constraints of an agent class's work orders, for each step of a turn.
 
     Args:
         config: the settings of the agent class
-        approval: which of its tools are offered, and which of them ask
+        approval: which tools are offered, and which of them wait for approval
         policy_version: version of the rules that turns follow
     """
 
@@ -110,7 +110,7 @@ class StepConstraints:
 
 
 def _with_rounds(reply: Constraints, config: HO2Config, policy_version: int) -> Constraints:
-    """The constraints of a reply, with how often the model may call tools, and how much of their results it is shown."""
+    """The constraints of a reply, with limits for tool calls and for the tool results that the model is shown."""
     results_budget = config.results_budget if policy_version > 1 else None
     rounds = reply.replaced(
         turn_limit=config.tool_turn_limit, parallel_tools=config.parallel_tools, results_budget=results_budget
@@ -131,13 +131,13 @@ class TurnConstants:
         self, config: HO2Config, tools: ToolRegistry, sources: RequestSources, ruleset_hash: str, policy_version: int
     ) -> None:
         self.tools, self.tools_generation = tools.present(), tools.generation
-        """The tools of the turns that begin with these constants, and which generation of the registry they are."""
+        """The tools of turns that begin with these constants, and the registry's generation at that time."""
         self.config_hash, self.ruleset_hash = sources.config_hash, ruleset_hash
         self.policy_version = policy_version
         identities = [own for each in tools.tool_ids if (own := tools.identity(each)) is not None]
         self.approval = policy_of(config.approval, identities)
         self.allowed_tools = self.approval.offered
-        # Of the class, not of the turn, so that the system message stays equal from turn to turn.
+        # Depends on the class, not on the turn, so that the system message stays equal from turn to turn.
         can_be_told = policy_version > 3 and sources.shows_history
         self.told_of_client_tools = {"has_tools": True} if can_be_told else {}
         self.told_of_tools = self.told_of_client_tools if self.allowed_tools else {}
@@ -168,12 +168,12 @@ class TurnConstants:
         return self._blanks[wo_type]
 
     def hold_client_tools(self, turn_id: str, tools: ClientToolset) -> None:
-        """Gives a turn the tools that its caller runs, beside those of the agent class. The runner ends it."""
+        """Gives a turn the caller's tools, besides those of the agent class. The runner takes them back."""
         own = tools.runnable(is_trusted=self._trusts_clients, policy_version=self.policy_version)
         self.tools.hold(turn_id, self.tools.with_client_tools(own))
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
-        """The acceptance criteria of a reply with those of the tools that the model called for it."""
+        """The acceptance criteria of a reply, with those of the tools that the model called for it."""
         if self.tool_acceptance and self.policy_version > 2:
             for tool_id in called:
                 acceptance = plan_acceptance(acceptance, self.tool_acceptance.get(tool_id, ()))
@@ -192,16 +192,16 @@ class TurnServices:
     quality: QualityGate
     clock: Clock
     degraded_call: DegradedCall | None
-    """The program's own way to answer where HO1 is broken; None: `direct_call`."""
+    """The program's own answer when HO1 is broken; None: `direct_call`."""
     direct_call: DirectCall | None
-    """Asks the gateway where HO1 is broken; None: the turn replies with an apology."""
+    """Asks the gateway when HO1 is broken; None: the turn replies with an apology."""
     listeners: dict[str, UpdateListener]
     """Listeners for streamed text, by work order id; shared with the executor."""
     constants: TurnConstants
     content: ContentIntake
     """Stores images and files of messages."""
     record_source: Callable[[Source], Awaitable[None]]
-    """Records what a caller brings along for a request, once: the schema of an object, or definitions of tools."""
+    """Records a caller's source of a request once: the schema of an object, or definitions of tools."""
     authority: ContextAuthority | None = None
     """The Context Authority; None if it is off, and then none of its code runs."""
     memory: TurnMemory | None = None

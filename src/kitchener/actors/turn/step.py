@@ -1,4 +1,4 @@
-"""One step of a turn's chain as the turn asks for it: what its work order is to do, with what, and within which limits.
+"""Describes one step of a turn's chain: the type, the input and the limits of a work order.
 
 `turn.py` and `reply_check.py` make steps; `chain.py` turns each into a work order. Explained in `docs/turn.md`.
 """
@@ -23,13 +23,13 @@ class TurnStep(NamedTuple):
     input_context: Mapping[str, object]
     """The input, as JSON types."""
     constraints: Constraints
-    """The limits, but for those of the moment: the time and the tokens that the turn has left."""
+    """The limits, without the time and the tokens that the turn has left."""
     prior_results: Sequence[Mapping[str, object]] = ()
     """The results of earlier steps, as JSON types."""
     parent: str | None = None
-    """The work order that this one retries, verifies or goes on with; None: there is none."""
+    """The work order that this one retries, verifies or continues; None: there is none."""
     input_refs: Sequence[RefMapping | None] = ()
-    """The entries with what the input holds besides the turn's message."""
+    """The entries with the content of the input besides the turn's message."""
     context: AttentionContext | None = None
     """The context gathered for the model; None: the step is no reply."""
     acceptance: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ class TurnStep(NamedTuple):
     output_schema: Mapping[str, object] | None = None
     """The schema of the object that the caller wants; None: text."""
     resumption: Resumption | None = None
-    """The deferred tool loop that the step goes on with; None: it begins anew."""
+    """The deferred tool loop that the step continues; None: it continues none."""
 
     def retried(
         self, failed: WorkOrder, constraints: Constraints, prior_results: Sequence[Mapping[str, object]], instructions: str
     ) -> "TurnStep":
-        """The next attempt after a failed one: under these limits, with the results of its tools and with its problem."""
+        """The next attempt after a failed one: with these limits, the failed attempt's tool results, and its problem."""
         return self._replace(
             input_context={**self.input_context, "instructions": instructions},
             constraints=constraints,
@@ -57,10 +57,10 @@ class TurnStep(NamedTuple):
         return self.context.parts if self.context is not None else ()
 
     def input_bytes(self) -> bytes:
-        """The canonical bytes of the input, of which the plan has the hash.
+        """The canonical bytes of the input. The plan has their hash.
 
         Raises:
-            EntryRefused: the input has none: an output can be storable alone, but too deep inside an input
+            EntryRefused: the input has no canonical form, e.g. an output that is storable alone is too deep inside an input
         """
         return canonical_bytes([self.input_context, self.prior_results], at="input_context")
 

@@ -202,7 +202,7 @@ class Turn:
         return await self._synthesize(self._reply_step(classification, context, results, plan))
 
     def ids(self) -> dict[str, str]:
-        """The ids of the session, the turn and the work order that runs, which events of the log carry."""
+        """The ids of the session, the turn and the running work order, for events of the log."""
         running = [("wo_id", wo.wo_id) for wo in self._chain.work_orders.values() if wo.state == "planned"]
         return {"session_id": self._session.session_id, "turn_id": self.turn_id, **dict(running)}
 
@@ -219,7 +219,7 @@ class Turn:
         await self._services.ledgers.commit()
 
     async def _classify(self) -> Mapping[str, object] | Reply:
-        """TurnStep 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
+        """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
@@ -287,7 +287,7 @@ class Turn:
         return context
 
     async def _anchors(self, memory: TurnMemory, classification: Mapping[str, object]) -> Sequence[ContextFragment]:
-        """TurnStep 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
+        """Step 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
         labels = labels_of(classification, self._services.constants.labels)
         try:
             overlays = await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
@@ -302,7 +302,7 @@ class Turn:
             return ()
 
     async def _learn(self, memory: TurnMemory) -> OpenGates | None:
-        """TurnStep 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
+        """Step 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
         constants, chain = self._services.constants, self._chain.work_orders.values()
         signal_ids = signals_of(self._classification, chain, constants.labels, policy_version=constants.policy_version)
         session = self._session
@@ -315,7 +315,7 @@ class Turn:
             return None
 
     async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
-        """TurnStep 3: runs the tool that a command asks for, before the reply. Its failure becomes a result for the model."""
+        """Step 3: runs the tool that a command asks for, before the reply. A failure of the tool is a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
         wo = await self._chain.dispatch(TurnStep("tool_call", arguments, self._services.constants.steps.tool_call))
         if isinstance(wo, Reply):
@@ -327,8 +327,8 @@ class Turn:
     async def _synthesize(self, step: TurnStep) -> Reply:
         """Steps 3 and 4: returns the first reply that the quality gate accepts.
 
-        Each rejected reply is retried with tighter constraints. Returns an apology if no retry is left, or if the work order
-        failed for a reason that a retry does not mend.
+        Each rejected reply is retried with tighter constraints. Returns an apology if no retry is left, or if a retry would not
+        help.
         """
         chain, rejected = self._chain, list[WorkOrder]()
         while True:
@@ -481,7 +481,7 @@ _NO_CALL: Final = TurnCall()
 async def _as_rejected(
     wo: WorkOrder, verdict: QualityGateResult, chain: WorkOrderChain, update: UpdateListener | None
 ) -> WorkOrder:
-    """Returns the work order as failed, once that is recorded and the caller knows that its text does not count."""
+    """Records a rejected work order as failed, tells the caller that its text does not count, and returns it."""
     if wo.state == "completed":  # otherwise the failure is already recorded
         wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
         await chain.record_failure(wo)

@@ -15,10 +15,10 @@ from kitchener.records.turn import TurnCall
 def start_fields(
     call: TurnCall, services: TurnServices, message: str, turn_ts: str, positions: Mapping[str, int]
 ) -> TurnStartedPayload:
-    """Returns the fields of `TURN_STARTED` about a call, without its files and its caller.
+    """Returns the fields of `TURN_STARTED`, without those about files and about a calling tool.
 
     Args:
-        call: what was asked for
+        call: the options of the call
         services: the components that all turns of the agent class share
         message: the user's message
         turn_ts: ISO time of the turn
@@ -53,10 +53,10 @@ def start_fields(
 
 
 async def write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload, retries: int) -> Ref:
-    """Writes `TURN_STARTED` as the session's next entry, and tries again up to `retries` times.
+    """Writes `TURN_STARTED` as the session's next entry. Retries up to `retries` times.
 
-    While a write waits for the subject's key, this process may reject other messages of the session on record. A write that
-    found another head than this process wrote met another writer.
+    While a write waits for the subject's key, this process may record rejections of other messages, so the write is retried. If
+    this process did not write the new head, there is another writer, and the write fails.
     """
     while True:
         head = session.state.head

@@ -1,4 +1,4 @@
-"""Answers a message without HO1, for a turn in which HO1 is broken: by the program's own function, or by the gateway itself.
+"""Answers a message without HO1 if HO1 is broken in a turn: with the program's own function, or by asking the gateway.
 
 `chain.py` decides when, and records that it happened. Explained in `docs/turn.md`.
 """
@@ -31,13 +31,13 @@ async def reply_without_executor(
     tokens_left: int | None,
     trace: Iterable[StoredEntry],
 ) -> DirectReply:
-    """Returns the reply of `degraded_call`, else of `direct_call`; an empty one if neither gave any.
+    """Returns the reply of `degraded_call`, else of `direct_call`; an empty one if neither gave a reply.
 
     Args:
         services: has both calls
         wo: the work order that HO1 failed with
         message: the user's message
-        deadline: the turn's, on the event loop's clock, seconds
+        deadline: the turn's deadline, on the event loop's clock, seconds
         tokens_left: tokens left in the turn's budget; None: no limit
         trace: the executor's entries of the turn
     """
@@ -60,7 +60,7 @@ async def reply_without_executor(
 async def _ask_gateway(
     services: TurnServices, wo: WorkOrder, message: str, deadline: float, tokens_left: int | None, trace: Iterable[StoredEntry]
 ) -> DirectReply:
-    """Asks the gateway for a reply to the message alone, unless the turn's budget does not cover that."""
+    """Asks the gateway for a reply to the message alone, if the turn's budget covers it."""
     call, constants = services.direct_call, services.constants
     needed = tokens_of_bytes(len(message.encode()) + len(constants.instructions.encode())) + services.config.reply_reserve
     if call is None or (tokens_left is not None and tokens_left < needed):

@@ -30,9 +30,9 @@ CONTINUES: Final[Mapping[str, object]] = {"intent_relation": "continue", "confid
 """The classification of every turn with `classify = "off"`."""
 
 NO_TOOL_CHOICE: Final = "none"
-"""As `tool_choice`: no tool may be called."""
+"""A `tool_choice`: no tool may be called."""
 ANY_TOOL_CHOICE: Final = "required"
-"""As `tool_choice`: some tool must be called."""
+"""A `tool_choice`: some tool must be called."""
 
 _DEFAULTS: Final = Constraints()
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
@@ -63,7 +63,7 @@ class ChainPlan(NamedTuple):
     def choosing(self, choice: str | None) -> "ChainPlan":
         """The plan under the caller's choice: `none`, `required` or the id of a tool; None: this plan.
 
-        A tool that the classification asks for runs only if it fits the choice, and then it is what had to be called.
+        A tool that the classification asks for runs only if it fits the choice. The model then need not call it again.
         """
         if choice is None:
             return self
@@ -97,9 +97,8 @@ def plan_chain(
         allowed: tools that this agent class may use
         read_only: the tools without effects among them
         room: work orders that still fit into the chain, including the reply
-        held_back: the tools that only the replying model may ask for, because a person may have to be asked about them
-        client_tools: the tools that the caller of the turn runs, which only the replying model may ask for; None: there are
-            none
+        held_back: the tools that only the replying model may ask for, because they may need a person's approval
+        client_tools: the caller's tools, which only the replying model may ask for; None: there are none
         policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
@@ -147,7 +146,7 @@ def constraints_for(
 
 
 def model_choice(config: HO2Config, task: str) -> ModelChoice:
-    """The provider and model of one type of work order: those set for the type, else those of the class.
+    """The provider and model for one type of work order: those set for the type, else those of the class.
 
     A model belongs to its provider, so a type with another provider does not take the model of the class. With
     `classify = "rules"`, the rules classify, whatever is set.
@@ -165,14 +164,14 @@ def tags_for(config: HO2Config, wo_type: WorkOrderType) -> tuple[str, ...]:
 
 
 def plan_acceptance(planned: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the acceptance criteria of a reply with those of a further source, each once, in order."""
+    """Returns the acceptance criteria of two sources, each once, in order."""
     return tuple(dict.fromkeys((*planned, *more)))
 
 
 def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[str] = ()) -> str:
     """Returns the instructions of a reply with its acceptance criteria, and on a retry with those that the last reply failed.
 
-    They are part of the instructions, so that prompt packs of users need no field for them.
+    The criteria are part of the instructions, so that users' prompt packs need no field for them.
     """
     parts = [instructions] if instructions else []
     parts.append("The reply is accepted only if it meets each of these criteria:\n" + _listed(acceptance))
@@ -182,7 +181,7 @@ def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[
 
 
 def told_output(instructions: str, schema: str) -> str:
-    """Returns the instructions of a reply that is to be an object of this JSON schema, for every prompt pack."""
+    """Returns the instructions of a reply that must be an object of this JSON schema. They work with every prompt pack."""
     asked = (
         "This reply is read by a program. When you ask for no tool, answer with one JSON object that fits this JSON schema, and"
         f" with nothing else, without a code fence:\n{schema}"
@@ -209,9 +208,9 @@ def given_results(
     """The results of earlier steps that the replying model is shown.
 
     Args:
-        classification: of the message
-        results: of tools that ran before the reply
-        inputs: the input of the reply, which gets the classification in chat layout: there only local providers read it
+        classification: the message's classification
+        results: the results of tools that ran before the reply
+        inputs: the input of the reply; in chat layout, the classification is added here, where only local providers read it
         is_chat: whether earlier turns are shown as chat messages
     """
     if classification is CONTINUES:
@@ -305,7 +304,7 @@ def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
 
 
 Vocabulary = Mapping[str, Mapping[str, str]]
-"""Allowed labels of each kind, by case-folded spelling; a kind that is absent allows any label."""
+"""Allowed labels of each kind, by case-folded spelling. A kind without an entry allows any label."""
 ANY_LABEL: Final[Vocabulary] = MappingProxyType({})
 """The vocabulary that allows any label; the default."""
 
@@ -339,7 +338,7 @@ def signals_of(
     outcome = "unknown"
     for wo in chain:
         found += [f"tool:{tool_id}" for tool_id in wo.cost.tool_ids_used]
-        # The budget did not cover an attempt that was abandoned. Version 1 counted it as failed.
+        # An abandoned attempt was not covered by the budget. Version 1 counted it as failed.
         if wo.wo_type == "synthesize" and wo.state != "deferred" and (wo.state != "abandoned" or policy_version == 1):
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)

@@ -18,12 +18,12 @@ class QualityGateResult:
 
     decision: Literal["accept", "reject"]
     reason: str
-    """Why; names all criteria that were not met."""
+    """Why it was accepted or rejected; names all criteria that were not met."""
     wo_id: str
     unmet: tuple[str, ...] = ()
     """The acceptance criteria that were not met, in the order given."""
     refusal: str = ""
-    """Why the caller's own model refuses the object that it asked for; "": it does not."""
+    """Why the caller's pydantic model refuses the object; "": it does not."""
 
     @property
     def is_accepted(self) -> bool:

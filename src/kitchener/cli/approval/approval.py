@@ -1,6 +1,6 @@
 """`kitchener approval`: lists, shows and answers tool calls that wait for a person. `list` and `show` take no lock.
 
-Where a process has the root open, that process takes the answer and runs the turn. Explained in `docs/approval.md`.
+If a process has the root open, that process records the answer and runs the turn. Explained in `docs/approval.md`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ def _table_row(request: ApprovalInfo) -> dict[str, object]:
 
 
 def _lines(request: ApprovalInfo) -> Iterator[str]:
-    """A request for a reader."""
+    """A request as text."""
     asked, rule = request.request, request.request["rule"]
     yield f"{request.approval_id}  {request.status}"
     yield f"  call      {asked['tool']} {arguments_text(request)}"

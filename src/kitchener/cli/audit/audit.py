@@ -29,8 +29,8 @@ from kitchener.runtime.root_layout import index_dir
 app = App(name="audit", help="Look for what should not be on record.")
 
 LeakKind = Literal["projection", "attention", "prompt", "signal", "lesson", "intent", "session", "record"]
-"""Where something of another subject stands: what a model may see, what it was sent, what is counted, what is learned; in the
-last three, an intent, a session or a turn, or another reference."""
+"""Where an item of another subject was found: `projection` and `attention` are what a model may see, `prompt` is what it was
+sent, `signal` what is counted, `lesson` what is learned, `record` any other reference."""
 _KINDS: Final[dict[tuple[str, str], LeakKind]] = {
     (events.WO_PLANNED, "attention"): "attention",
     (events.WO_PLANNED, "input_refs"): "prompt",
@@ -65,7 +65,7 @@ def leaks(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
 
 
 class Leak(NamedTuple):
-    """Something of one subject in an entry of another."""
+    """An item of one subject in an entry of another."""
 
     kind: LeakKind
     ledger_id: str
@@ -74,11 +74,11 @@ class Leak(NamedTuple):
     field: str
     """The field of the entry that names it."""
     owner: str
-    """Whose entry it is: a namespace."""
+    """The namespace that owns the entry."""
     names: str
     """The kind of the named item: an entry, an event, an artifact, an intent, a session or a turn."""
     belongs_to: str
-    """Whose that is: a namespace, or several."""
+    """The namespace, or several, that own the named item."""
 
     def line(self) -> str:
         """The leak in words."""
@@ -100,7 +100,7 @@ class LeakReport:
     unresolved: int = 0
     """References to entries that are not under this root."""
     sealed: int = 0
-    """Signals whose turn is sealed, with a key that is gone or not at hand."""
+    """Signals whose turn is sealed, and whose key is missing."""
     unowned: int = 0
     """Entries that name no subject."""
 
@@ -140,7 +140,7 @@ class LeakReport:
 
 
 async def find_leaks(paths: LedgerPaths) -> LeakReport:
-    """Compares whose every entry is with whose everything is that it names, in all ledgers under a root. Takes no lock.
+    """Compares the owner of each entry with the owners of the items that it names, in all ledgers under a root. Takes no lock.
 
     Raises:
         LedgerDamaged: a ledger does not verify
@@ -161,7 +161,7 @@ async def find_leaks(paths: LedgerPaths) -> LeakReport:
 
 
 async def _ends(paths: LedgerPaths) -> dict[str, int]:
-    """The number of the last entry of each ledger, by path: an audit beside a writer ends there."""
+    """The number of each ledger's last entry, by path. The audit ends there, even if another process writes more."""
     found = {}
     for path in paths.ledgers():
         async with LedgerReader.open(path, index_dir=index_dir(paths.config)) as reader:
@@ -191,7 +191,7 @@ def _leaks_of(owned: Owned, owners: Owners, report: LeakReport) -> Iterator[Leak
 
 
 _Named = tuple[LeakKind, str, str, set[int]]
-"""Where something is named: the kind of leak it would be, the field, what it is, and whose."""
+"""A named item: the kind of leak it may be, the field, the kind of the item, and its owners."""
 
 
 def _named(owned: Owned, owners: Owners, report: LeakReport) -> Iterator[_Named]:

@@ -1,6 +1,6 @@
-"""Turns the entries of all ledgers under a root into who owns what: entries, sessions, intents, events and artifacts.
+"""Turns the entries of all ledgers under a root into the owners of entries, sessions, intents, events and artifacts.
 
-An owner is a memory namespace, agent class and subject. It does not know what may refer to what: that is `audit.py`.
+An owner is a memory namespace: an agent class and a subject. This module does not know what may refer to what; `audit.py` does.
 """
 
 import re
@@ -23,13 +23,13 @@ _MEMORY: Final = ("SIGNALS", "OVERLAYS")
 
 
 class Owned(NamedTuple):
-    """One entry, with whose it is."""
+    """One entry with its owner."""
 
     entry: StoredEntry
     payload: Payload
-    """In today's shape."""
+    """The payload in its present form."""
     agent_class: str
-    """The agent class in whose ledger it stands, or in whose memory."""
+    """The agent class whose ledger or memory has the entry."""
     owner: int
 
 
@@ -42,12 +42,13 @@ class Owners:
 
     def __init__(self) -> None:
         self.names = [""]
-        """The namespace of each owner, by number; the first is nobody's."""
+        """The namespace of each owner, by number; number 0 is `NOBODY`."""
         self._numbers: dict[str, int] = {"": NOBODY}
         self._entries: dict[str, list[array[int]]] = {}
-        """By ledger id: the owner of each entry, by its number. Agent classes with memories of their own share ledger ids."""
+        """By ledger id: the owners of its entries, by entry number, once for each ledger with this id. Ledgers of separate
+        memories have equal ids."""
         self._things: dict[tuple[str, str], set[int]] = {}
-        """Sessions and intents by class and id, events and artifacts by id."""
+        """The owners of sessions and intents, by class and id, and of events and artifacts, by id."""
 
     def owned(self, entry: StoredEntry) -> Owned:
         """An entry with its owner.
@@ -58,7 +59,7 @@ class Owners:
         payload = events.read_payload(entry.entry_type, entry.payload)
         told = innermost(entry).payload if entry.entry_type == events.CONTEXT_IMPORTED else payload
         namespace, subject_id = told.get("namespace"), payload.get("subject_id")
-        if subject_id == OPERATOR:  # configured items, which every subject's turns may show
+        if subject_id == OPERATOR:  # configured items, which turns of every subject may show
             return Owned(entry, payload, "", NOBODY)
         if entry.ledger_id in _MEMORY and isinstance(namespace, str):
             return Owned(entry, payload, split_namespace(namespace)[0] or "", self._number(namespace))
@@ -67,11 +68,11 @@ class Owners:
         return Owned(entry, payload, agent_class, owner)
 
     def number(self, agent_class: str | None, subject_id: str) -> int:
-        """A subject of an agent class, as an owner."""
+        """The number of a subject of an agent class as an owner."""
         return self._number(memory_namespace(agent_class, subject_id) if agent_class else subject_id)
 
     def note(self, owned: Owned) -> None:
-        """Takes in one entry. The entries of a ledger come in their order, without gaps."""
+        """Adds one entry. The entries of a ledger must come in order, without gaps."""
         entry, payload, agent_class, owner = owned
         ledgers = self._entries.setdefault(entry.ledger_id, [])
         if entry.seq == 1:
@@ -99,7 +100,7 @@ class Owners:
         return {ledger[seq] for ledger in self._entries.get(ref.ledger_id, ()) if 0 < seq < len(ledger)}
 
     def of_session(self, agent_class: str, session_id: object) -> set[int]:
-        """The owner of a session; empty: it has no start on record, such as that of a consolidation."""
+        """The owner of a session; empty: its start is not on record, as for the pseudo-session of a consolidation."""
         return self._things.get((f"session {agent_class}", str(session_id)), set())
 
     def of_turn(self, agent_class: str, turn_id: object) -> set[int]:
@@ -115,7 +116,7 @@ class Owners:
         return self._things.get(("event", event_id), set())
 
     def of_artifact(self, artifact_id: str) -> set[int]:
-        """The owners of an artifact: several subjects may have been taught the same."""
+        """The owners of an artifact. There may be several, because two subjects may have equal artifacts."""
         return self._things.get(("artifact", artifact_id), set())
 
     def _add(self, kind: str, name: str, owner: int) -> None:

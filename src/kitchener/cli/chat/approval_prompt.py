@@ -1,4 +1,4 @@
-"""Asks the person in a chat about the tool calls that wait, and reads the answer from the next lines."""
+"""Asks the person in a chat about waiting tool calls, and reads the answers from the next lines."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,13 +21,13 @@ _NO: Final = ("n", "no")
 _ALWAYS: Final = ("a", "always")
 _EDIT: Final = ("e", "edit")
 _WIDTH: Final = 200
-"""Characters of a call or of a tool's own words in a question."""
+"""Most characters of a call, or of a tool's own words, in a question."""
 _BACK: Final = "an empty line goes back"
 
 
 @dataclass(slots=True)
 class ApprovalPrompt:
-    """The calls about which a chat asks. Any line that is no answer is a message, and the calls go on waiting."""
+    """The calls about which a chat asks. A line that is no answer is a message, and the calls keep waiting."""
 
     supervisor: HO2Supervisor
     paths: LedgerPaths
@@ -39,7 +39,7 @@ class ApprovalPrompt:
 
         Args:
             session_id: the session of the chat
-            more: requests to ask about besides those that it asks about already; None: all that wait
+            more: requests to ask about, besides those it already asks about; None: all that wait
         """
         found = await read_requests(self.paths, self.supervisor.agent_class, session_id)
         wanted = {each.approval_id for each in (self._waiting if more is not None else found)}.union(more or ())
@@ -66,10 +66,10 @@ class ApprovalPrompt:
         return bool(self._waiting) and (self._is_editing or word.casefold() in _answers(self._waiting[0]))
 
     async def take(self, word: str) -> TurnResult | None:
-        """Takes an answer. Returns the result of the continued turn; None: there is more to answer.
+        """Records an answer. Returns the result of the continued turn; None: more answers are needed.
 
         Raises:
-            KitchenerError: the answer cannot be taken, as `HO2Supervisor.approve` says
+            KitchenerError: the answer is refused, see `HO2Supervisor.approve`
         """
         folded, changes = word.casefold(), dict[str, Any]()
         if self._is_editing or folded in _EDIT:
@@ -92,14 +92,14 @@ class ApprovalPrompt:
         return done
 
     def forget(self) -> None:
-        """Asks no more about calls that wait; `/approvals` asks again."""
+        """Stops asking about waiting calls; `/approvals` asks again."""
         self._waiting, self._is_editing = [], False
 
     def _next(self) -> None:
         self._waiting, self._is_editing = self._waiting[1:], False
 
     def _edited(self, text: str) -> dict[str, Any] | None:
-        """The change in a typed line, as an argument of `approve`; None: there is none, and the person is told why."""
+        """The change in a typed line, as an argument of `approve`. If there is none, tells the person why and returns None."""
         if not text:
             return None
         request = self._waiting[0]
@@ -116,7 +116,7 @@ class ApprovalPrompt:
 
 
 def _is_question(request: ApprovalInfo) -> bool:
-    """Whether the tool itself asks, and no policy."""
+    """Whether the tool itself asks, not a policy."""
     return request.request["reason"] != "tool_call"
 
 

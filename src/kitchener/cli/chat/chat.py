@@ -114,20 +114,20 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
 
 @dataclass(slots=True)
 class _ChatLoop:
-    """One chat: the loop over lines, the running turn, and what an interrupt does to it."""
+    """One chat: reads lines, runs turns, and handles interrupts."""
 
     supervisor: HO2Supervisor
     memory: ChatMemory
     session_id: str | None
     subject_id: str | None
     resume: str
-    """The command that comes back to the session, up to its id."""
+    """The command that continues the session, without the session's id."""
     grace_s: float
-    """Time that a termination leaves to the running turn, seconds."""
+    """How long the running turn may take to end after a termination, seconds."""
     context: ChatContext
     approvals: ApprovalPrompt
     answer_with: str
-    """The command that answers a request, up to its id."""
+    """The command that answers a request, without the request's id."""
     commit: Callable[[], Awaitable[None]]
     """Commits the record, because the commands of the chat read it from the files."""
     is_interactive: bool = field(default_factory=is_interactive)
@@ -147,7 +147,7 @@ class _ChatLoop:
     """Whether the last message's turn was cancelled."""
 
     async def run(self) -> None:
-        """Until the input ends, `/quit`, or an interrupt."""
+        """Handles lines until the input ends, `/quit`, or an interrupt."""
         lines = TypedLines("you> " if self.is_interactive else None)
         with contextlib.closing(lines), self._everything:
             async with on_signal(self._on_signal), anyio.create_task_group() as tasks:
@@ -160,7 +160,7 @@ class _ChatLoop:
             print_text(f"come back with: {self.resume} {self.session_id}", style="pale")
 
     async def _take(self, line: str) -> bool:
-        """Deals with one line; False: leave."""
+        """Handles one line. Returns False if the chat must end."""
         word = line.strip()
         if word in (asked := {"/memory": self._known, "/cost": self._cost, "/approvals": self._waiting}):
             await self._shown(asked[word]())
@@ -198,7 +198,7 @@ class _ChatLoop:
             print_text(f"{counted(len(self.attached), 'file')} will go with the next message", style="pale")
 
     async def _answer(self, word: str) -> TurnResult | None:
-        """Takes the person's answer about a waiting call, and shows the continued turn."""
+        """Records the person's answer about a waiting call, and shows the continued turn."""
         shown = ShownTurn(self.supervisor.agent_class, self.status)
         try:
             result = await self.approvals.take(word)
@@ -227,7 +227,7 @@ class _ChatLoop:
                     if self.is_interactive and result.pending_approval:
                         await self.approvals.read(self.session_id, result.pending_approval)
         except (LedgerError, RuntimeClosed, UnknownSession, SessionEnded, SessionMismatch):
-            raise  # no other message of this chat can go better
+            raise  # no later message of this chat can succeed either
         except KitchenerError as error:
             say(f"kitchener: {error}")
             self.exit_code = self.exit_code or NEGATIVE
@@ -240,7 +240,7 @@ class _ChatLoop:
         self.approvals.ask()
 
     async def _shown(self, answer: Awaitable[str]) -> None:
-        """Shows the answer to a question of the person; one that has none does not end the chat."""
+        """Shows the answer to the person's question. A failure to answer does not end the chat."""
         try:
             print_text(await answer)
         except KitchenerError as error:
@@ -255,7 +255,7 @@ class _ChatLoop:
         return await self.memory.text(subject_id)
 
     async def _stream(self, message: str) -> TurnResult:
-        """Shows the turn as it happens. A pipe gets the final reply only, since nothing can be taken back from it."""
+        """Shows the turn as it happens. A pipe gets only the final reply, because text in a pipe cannot be withdrawn."""
         result, parts, self.attached = None, self.attached, []
         shown = ShownTurn(self.supervisor.agent_class, self.status) if self.is_interactive else None
         try:
@@ -305,7 +305,7 @@ class _ChatLoop:
         agent_class = self.supervisor.agent_class
         used = Spending()
         if self.session_id is not None:
-            if self.cancelled:  # the record of the last turn has not been awaited yet
+            if self.cancelled:  # the record of the cancelled turn may not be committed yet
                 await self.commit()
             spent = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
             used = in_all(spent.values())
@@ -317,7 +317,7 @@ class _ChatLoop:
         return f"{self.session_id} of {self.supervisor.agent_class}; come back with: {self.resume} {self.session_id}"
 
     def _on_signal(self, number: signal.Signals) -> bool:
-        """Cancels the turn of a person who pressed Ctrl-C once; everything else leaves. True: more signals may come."""
+        """Cancels the running turn after a first Ctrl-C; any other signal ends the chat. True: handles further signals, too."""
         if number == signal.SIGTERM:
             self.exit_code = INTERRUPTED
             if self._turn is None:

@@ -20,9 +20,9 @@ from kitchener.records.turn import (
 )
 
 _WIDEST: Final = 100
-"""Cells of a line of a reply: longer lines are hard to read."""
+"""Most cells in a line of a reply, because longer lines are hard to read."""
 _PROGRESS_CELLS: Final = 60
-"""Characters of a tool's own words on the status line."""
+"""Most characters of a tool's own words on the status line."""
 _DOING: Final[Mapping[WorkOrderType, str]] = {
     "classify": "reading the message",
     "tool_call": "using a tool",
@@ -36,8 +36,8 @@ class ShownTurn:
     """One turn on a terminal.
 
     Args:
-        speaker: who replies
-        status: says what happens while there is no text
+        speaker: the name of the replying agent
+        status: shows the activity while there is no text
     """
 
     def __init__(self, speaker: str, status: StatusLine) -> None:
@@ -64,7 +64,7 @@ class ShownTurn:
             print_text(f"({update.tool_id}{' failed' if update.is_error else ''})", style="pale")
 
     def finish(self, result: TurnResult) -> None:
-        """Shows the reply of the completed turn, if it is not the text that is there already."""
+        """Shows the reply of the completed turn, unless this text is already shown."""
         self._status.clear()
         is_shown = "".join(self._said).strip() == result.response.strip()
         self._end_line()
@@ -87,7 +87,7 @@ class ShownTurn:
             self._lines = WordWrap(min(_WIDEST, shutil.get_terminal_size().columns), len(self._label))
             print_text(self._label, end="", style="agent")
         self._said.append(text)
-        # Harmless first: what is replaced would be counted otherwise.
+        # `harmless` comes first, because it changes the text that is counted.
         print_text(self._lines.add(harmless(text)), end="")
 
     def _end_line(self) -> None:

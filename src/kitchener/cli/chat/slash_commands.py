@@ -39,7 +39,7 @@ def is_about_context(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChatContext:
-    """Answers of one chat. Reads the ledgers, where every reply is by the time it is shown."""
+    """Answers questions in one chat. Reads the ledgers, which have each reply before it is shown."""
 
     paths: LedgerPaths
     supervisor: HO2Supervisor
@@ -48,7 +48,7 @@ class ChatContext:
         """The answer to a typed line.
 
         Raises:
-            InvalidLifecycle: the conflict was settled meanwhile
+            InvalidLifecycle: the conflict was resolved in the meantime
             LedgerError: the ledgers cannot be read
         """
         words = word.split()
@@ -62,7 +62,7 @@ class ChatContext:
             return await self._intents(session_id)
         if len(words) == 3 and words[1] == "keep":
             return await self._keep(session_id, words[2])
-        return "/intents lists the threads of this session; /intents keep N goes on with the N-th of those that compete"
+        return "/intents lists the threads of this session; /intents keep N continues the N-th competing one"
 
     async def _why(self, session_id: str) -> str:
         turn_id = await self._last_turn(session_id, events.TURN_COMPLETED, events.TURN_ABORTED)
@@ -104,7 +104,7 @@ class ChatContext:
             return f"/intents keep {number}: expected a number from 1 to {len(competing)}; /intents lists them"
         chosen = competing[int(number) - 1]
         await self.supervisor.resolve_conflict(session_id, keep=chosen)
-        return f"we go on with {intent_words(state, chosen)}"
+        return f"continuing with {intent_words(state, chosen)}"
 
     async def _resolved(self, session_id: str) -> tuple[ContextState, Resolution]:
         past = await read_past(self.paths, session_id, self.supervisor.agent_class)
@@ -112,7 +112,7 @@ class ChatContext:
         return state, resolve_active(state, ruleset_of(past.config))
 
     def _hint(self) -> str:
-        """How to turn on the Context Authority, if the class has it off."""
+        """How to turn on the Context Authority, if it is off for the class; otherwise empty."""
         config = self.supervisor.config
         return "" if config.context_mode == "enforce" else f"; {how_to_turn_on(self.supervisor.agent_class)}"
 
@@ -133,7 +133,7 @@ def _why_lines(view: TurnView) -> Iterator[str]:
 
 def _thread_lines(state: ContextState, resolution: Resolution) -> Iterator[str]:
     if resolution.competing:
-        yield f"{len(resolution.competing)} threads compete; /intents keep N goes on with one of them:"
+        yield f"{len(resolution.competing)} threads compete; /intents keep N continues one of them:"
         yield from thread_lines([state.intents[each] for each in resolution.competing], state)
     elif resolution.active is not None:
         turns = count_turns(state.attached(resolution.active).turns)
@@ -152,16 +152,16 @@ class ChatMemory:
 
     place: AgentMemory
     memory: HO3Memory | None
-    """None: it is off."""
+    """The memory of the agent class; None: it is off."""
 
     @classmethod
     def of(cls, runtime: Runtime, paths: LedgerPaths, agent_class: str) -> "ChatMemory":
-        """The one of an agent class of a runtime."""
+        """The memory of one of a runtime's agent classes."""
         place = AgentMemory(paths, agent_class)
         return cls(place, runtime.memory(agent_class) if place.is_on else None)
 
     async def text(self, subject_id: str | None) -> str:
-        """The memory of a subject in a few lines; None: there is no subject yet, because an anonymous session has not begun."""
+        """A subject's memory in a few lines. With None there is no subject yet, because an anonymous session has not begun."""
         if self.memory is None:
             return self.place.how_to_turn_on()
         if subject_id is None:
@@ -171,7 +171,7 @@ class ChatMemory:
 
 
 def brief(who: str, subject: SubjectMemory, cut: Cut, config: HO3MemoryConfig) -> list[str]:
-    """The nearest gates and the heaviest learned lines, for a look in between."""
+    """The gates that are nearest to opening and the learned lines of highest weight, as a short summary."""
     signals = [each for each in signal_views(subject, cut, config) if each.gate.reason != "excluded"]
     signals.sort(key=lambda each: (each.gate.reason in ("blocked", "quarantined"), -each.gate.progress, each.signal_id))
     learned = [each for each in learned_views(subject, cut, config) if each.state == "speaks"]

@@ -70,7 +70,7 @@ def show(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
         KITCHENER_LEDGER__DURABILITY=os kitchener config show --json
     """
     loaded = options.load()
-    # A key in the file itself, or in an address, is refused here and not printed.
+    # Refuses a secret in the file itself or in an address, so that it is not printed.
     check_router(loaded.config.router, source=loaded.source)
     settings = without_secrets(loaded.config)
     if json:
@@ -119,7 +119,7 @@ def _described(model: type[Settings], table: str = "") -> Iterator[str]:
 
 
 def _group_of(model: type[Settings], key: str) -> str:
-    """The heading of the setting's group in a table that is made of several, else nothing."""
+    """The heading of the setting's group, if its table has several groups; otherwise empty."""
     groups = [each for each in model.__bases__ if issubclass(each, Settings) and each is not Settings]
     return next((" ".join((each.__doc__ or "").split()) for each in groups if key in each.model_fields), "")
 
@@ -128,7 +128,7 @@ _NAMES = {"agents": "class", "domain_tag_routes": "tag", "gate_overrides": "kind
 
 
 def _settings_in(annotation: object) -> type[Settings] | None:
-    """The settings model that a field holds, itself or by name."""
+    """The settings model of a field, or of the values of a field that is a table; None: it has none."""
     candidates = get_args(annotation)[1:] if get_origin(annotation) is dict else (annotation,)
     return next((each for each in candidates if isinstance(each, type) and issubclass(each, Settings)), None)
 

@@ -1,4 +1,4 @@
-"""`kitchener doctor`: whether this machine, the settings and the ledgers are in order, in one look. Takes no lock."""
+"""`kitchener doctor`: reports whether this machine, the settings and the ledgers are in order. Takes no lock."""
 
 import fcntl
 import importlib.metadata
@@ -10,15 +10,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.config.embeddings import look_at_embeddings
+from kitchener.cli.config.finding import Finding
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
@@ -41,12 +41,12 @@ from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, su
 from kitchener.runtime.sealed_root import check_keyring, check_place
 
 _SYNCS: Final = 11
-"""Writes whose syncs are timed; odd, so that the median is one of them."""
+"""Number of timed syncs; odd, so that the median is one of them."""
 _BLOCK: Final = 4_096
 _SLOW_SYNC_MS: Final = 20.0
-"""A median above it deserves a word: every reply waits for such a sync, if only once for many replies."""
+"""A median above this is a warning: every reply waits for a sync, although many replies may share one."""
 _LOOKED_AT: Final = 10_000
-"""Newest entries of a supervisor's ledger that are searched for overload: enough for some thousand turns, read in a moment."""
+"""Newest entries of a supervisor's ledger that are searched for overload: some thousand turns, read quickly."""
 _PACKAGES: Final = (
     "kitchener",
     "anyio",
@@ -64,20 +64,11 @@ _EXTRAS: Final = {"pydantic-ai-slim": "models"}
 _LEDGERS: Final[tuple[LedgerName, ...]] = ("ho2m", "ho1m", "context", "signals", "overlays")
 
 _ENDS: Final = {events.TURN_COMPLETED: "other", events.TURN_REJECTED: "refused", events.TURN_ABORTED: "cut off"}
-"""Entries that end a message, and what an overload is called there."""
+"""Entries that end a message, with the word for an overload in each."""
 
 _PROBE_S: Final = 20.0
-"""Longest wait for a provider's answer, seconds; less if its `timeout_s` is."""
+"""Longest wait for a provider's answer, seconds; or its `timeout_s`, if that is less."""
 _DETAIL_CHARS: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    state: Literal["ok", "warn", "fail"]
-    detail: str
 
 
 def doctor(
@@ -118,14 +109,14 @@ def doctor(
         findings += _findings("keys", _keys, config) + _findings("ledgers", _ledgers, config)
         findings += _findings("content", _content, config)
         queues, shown = anyio.run(read_queues, config)
-        findings += [Finding(*each) for each in shown]
-        findings += _findings("embeddings", _embeddings, config, probe and is_checked)
-        findings += [Finding(*each) for each in anyio.run(look_at_mcp_servers, config, probe and is_checked)]
+        findings += shown
+        findings += _findings("embeddings", look_at_embeddings, config, probe and is_checked)
+        findings += anyio.run(look_at_mcp_servers, config, probe and is_checked)
         if probe and is_checked:
             findings += anyio.run(_probe_providers, config)
     is_fine = all(each.state != "fail" for each in findings)
     if json:
-        print_json({"ok": is_fine, "findings": [asdict(each) for each in findings], "queues": queues})
+        print_json({"ok": is_fine, "findings": [each._asdict() for each in findings], "queues": queues})
     else:
         width = max(len(each.what) for each in findings)
         for each in findings:
@@ -134,7 +125,7 @@ def doctor(
 
 
 def _findings(what: str, look: Callable[..., Awaitable[list[Finding]]], *args: object) -> list[Finding]:
-    """Returns what one look finds. A file that it cannot open is a finding, so the other looks still run."""
+    """Returns the findings of one check. A file that cannot be opened is a finding, so that the other checks still run."""
     try:
         return anyio.run(look, *args)
     except OSError as error:
@@ -188,7 +179,7 @@ def _file_system(directory: Path) -> Iterator[Finding]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             took = statistics.median(_sync_times_ms(descriptor))
     except OSError as error:
-        yield Finding("file system", "fail", f"{directory}: no locked and synced file: {error.strerror or error}")
+        yield Finding("file system", "fail", f"{directory}: cannot lock and sync a file: {error.strerror or error}")
         return
     yield Finding("file system", "ok", f"{kind}, with locks")
     yield Finding("sync", "ok" if took <= _SLOW_SYNC_MS else "warn", f"{took:.2f} ms for {_BLOCK} bytes, median of {_SYNCS}")
@@ -205,7 +196,7 @@ def _sync_times_ms(descriptor: int) -> list[float]:
 
 
 def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
-    """The providers of calls. Addresses, names of models and references are shown if all of them are valid."""
+    """The configured providers. Shows addresses, model names and references only if all of them are valid."""
     router = config.router
     for provider_id, provider in sorted(router.providers.items()):
         facts: list[str | None] = [provider.kind]
@@ -226,7 +217,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
 
 
 async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None:
-    """Why a runtime could not open a provider, such as a missing library; None: it can. Calls no provider."""
+    """Why a runtime cannot open a provider, such as a missing library; None: it can. Calls no provider."""
     try:
         async with build_providers(router, given={*router.providers, "offline"} - {provider_id}):
             return None
@@ -235,7 +226,7 @@ async def _opening_problem(router: RouterConfig, provider_id: str) -> str | None
 
 
 async def _keys(config: RuntimeConfig) -> list[Finding]:
-    """Where the subjects' keys are, and whether they are those of this root."""
+    """Where the subjects' keys are, and whether they belong to this root."""
     places, directory = LedgerPaths(config), keyring_dir(config)
     where, sealer = shown_path(str(directory)), places.sealer()
     if sealer is None:
@@ -259,7 +250,7 @@ async def _keys(config: RuntimeConfig) -> list[Finding]:
 async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     places = LedgerPaths(config)
     found: dict[Path, tuple[str, LedgerName]] = {}
-    # Classes may share a memory; it is looked at once, under the name of the first.
+    # Classes may share a memory. It is checked once, under the name of the first class.
     for agent_class in ("ADMIN", *places.agent_classes()):
         for name in _LEDGERS:
             found.setdefault(places.ledger(agent_class, name), (agent_class, name))
@@ -274,12 +265,8 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     return [*findings, Finding("indexes", "ok", detail)]
 
 
-async def _embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:
-    return [Finding(*each) for each in await look_at_embeddings(config, probe)]
-
-
 async def _content(config: RuntimeConfig) -> list[Finding]:
-    """Whether the images and files of messages are there, and whether a crash left some that no entry names."""
+    """Whether the images and files of messages are intact, and whether a crash left files that no entry names."""
     if not (Path(config.plane_root) / FOLDER).is_dir():
         return []
     try:
@@ -297,7 +284,7 @@ async def _content(config: RuntimeConfig) -> list[Finding]:
 
 
 async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Finding:
-    """One ledger's length, head and holder; opening it for reading finds damage near its end, `ledger verify` finds all."""
+    """One ledger's length, head and writer. Opening it finds damage near its end; `ledger verify` finds all damage."""
     what, path = f"{name} {agent_class}", places.ledger(agent_class, name)
     try:
         async with places.reader(agent_class, name) as reader:
@@ -315,7 +302,7 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
 
 
 async def _load(places: LedgerPaths, agent_class: str) -> Finding:
-    """The number of an agent class's newest turns that were refused by a full queue or waited in it until their deadline."""
+    """How many of an agent class's newest turns a full queue refused, or waited in it until their deadline."""
     what, ends = f"load {agent_class}", Counter[str]()
     try:
         async with places.reader(agent_class, "ho2m") as reader:
@@ -334,13 +321,13 @@ async def _load(places: LedgerPaths, agent_class: str) -> Finding:
 
 
 def _holder(path: Path) -> str | None:
-    """The process that writes a ledger, or None where the system names none."""
+    """The process that writes a ledger; None: there is none, or the system does not tell."""
     holder = locked_by(path, path.stat()).holder
     return holder if "process" in holder else None
 
 
 async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
-    """Asks all configured providers for one short answer at the same time, each until its deadline; ordered by name."""
+    """Asks all configured providers in parallel for a short answer, each within its deadline. Findings are ordered by name."""
     found: dict[str, Finding] = {}
     asked = dict(_asked(config))
 

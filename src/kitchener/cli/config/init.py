@@ -49,7 +49,7 @@ _NAMED: Final = (*_KEYS, "ollama")
 _LIBRARY: Final = ("anthropic", "google")
 """The vendors that do not speak OpenAI's format."""
 _MAX_MODEL_CHARS: Final = 100
-"""Longest name of a model, characters; with its vendor it fits into the setting."""
+"""Longest name of a model, characters, so that vendor and name fit into the setting."""
 
 
 def init(
@@ -105,7 +105,7 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
     """The id of the provider and the lines of its table; None: the offline provider.
 
     Raises:
-        ConfigError: the provider is neither known nor a URL, or its model is missing or no name
+        ConfigError: the provider is neither known nor a URL, or its model is missing or invalid
     """
     if provider is None:
         if model is not None:
@@ -130,10 +130,10 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
 
 
 def settings_text(provider: tuple[str, str] | None = None) -> str:
-    """The whole file. Meanings and defaults are those of `kitchener.config`, so they cannot go out of date.
+    """The text of the settings file. Meanings and defaults come from `kitchener.config`, so they are always up to date.
 
     Args:
-        provider: its id and the lines of its table; None: the offline provider, and another one as an example
+        provider: the id and the lines of the table of a provider; None: the offline provider, with another one as an example
     """
     chosen, table = (
         ("offline", _LOCAL) if provider is None else (provider[0], f"[router.providers.{provider[0]}]\n{provider[1]}")
@@ -170,7 +170,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
 def _setting(
     model: type[Settings], key: str, active: str | bool | int | list[str] | None = None, *, example: str | None = None
 ) -> Iterator[str]:
-    """The lines of one setting: its meaning, then a value in force, or its default or an example as a comment."""
+    """The lines of one setting: its meaning, then a value, or its default or an example as a comment."""
     yield from _comment(model, key)
     default = model.model_fields[key].get_default(call_default_factory=True)
     if active is not None:

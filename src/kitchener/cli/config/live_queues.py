@@ -1,8 +1,9 @@
 """Asks the process that has a root open for its queues, for `kitchener doctor`."""
 
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
+from kitchener.cli.config.finding import Finding
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.attempts import ProviderUsage
@@ -16,18 +17,10 @@ _DEADLINE_S: Final = 5.0
 """Longest wait for the answer, seconds: the process only reads counters."""
 
 
-class QueueFinding(NamedTuple):
-    """One queue for a reader, in the form of doctor's findings."""
+async def read_queues(config: RuntimeConfig) -> tuple[object, list[Finding]]:
+    """The queues of the process that has the root open, as JSON types of `RuntimeStatistics`, and a finding for each.
 
-    what: str
-    state: Literal["ok", "warn"]
-    detail: str
-
-
-async def read_queues(config: RuntimeConfig) -> tuple[object, list[QueueFinding]]:
-    """The queues of the process that has the root open, as JSON types of `RuntimeStatistics`, and a line for each.
-
-    Where no process listens, None and no lines. Where one does not answer, None and a line that says why.
+    If no process listens, None and no findings. If one does not answer, None and a finding that says why.
     """
     admin = config.admin.model_copy(update={"deadline_s": min(_DEADLINE_S, config.admin.deadline_s)})
     try:
@@ -35,7 +28,7 @@ async def read_queues(config: RuntimeConfig) -> tuple[object, list[QueueFinding]
     except NobodyListens:
         return None, []
     except KitchenerError as error:
-        return None, [QueueFinding("queues", "warn", str(error))]
+        return None, [Finding("queues", "warn", str(error))]
     lines = [*[_finding(name, lane) for name, lane in _lanes(found)], *[_usage(*each) for each in found["usage"].items()]]
     return wanted.encoded(found), lines
 
@@ -47,18 +40,18 @@ def _lanes(found: RuntimeStatistics) -> Iterator[tuple[str, LaneStatistics]]:
             yield f"{owner} {name}", lane
 
 
-def _usage(provider_id: str, used: ProviderUsage) -> QueueFinding:
+def _usage(provider_id: str, used: ProviderUsage) -> Finding:
     share = round(100 * used.cached_tokens / max(1, used.input_tokens))
     detail = (
         f"{counted(used.calls, 'call')} so far: {used.input_tokens:,} tokens in, {share} % of them from its cache,"
         f" {used.output_tokens:,} out"
     )
-    return QueueFinding(f"provider {provider_id}", "ok", detail)
+    return Finding(f"provider {provider_id}", "ok", detail)
 
 
-def _finding(name: str, lane: LaneStatistics) -> QueueFinding:
+def _finding(name: str, lane: LaneStatistics) -> Finding:
     detail = (
         f"{lane.running:,} of {lane.places:,} running, {lane.waiting:,} of {lane.capacity:,} waiting; so far"
         f" {lane.waited:,} waited, {lane.longest_wait_s:.1f} s at most, and {lane.given_up:,} found no room"
     )
-    return QueueFinding(f"queue {name}", "warn" if lane.given_up or lane.asking_for_room else "ok", detail)
+    return Finding(f"queue {name}", "warn" if lane.given_up or lane.asking_for_room else "ok", detail)

@@ -1,10 +1,10 @@
-"""Looks at MCP servers for `kitchener doctor`: whether the library is there and, on request, whether they answer."""
+"""Checks MCP servers for `kitchener doctor`: whether the library is installed and, on request, whether they answer."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
 
 import anyio.to_thread
 
+from kitchener.cli.config.finding import Finding
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.mcp.connection import library_of_protocol
@@ -12,16 +12,8 @@ from kitchener.mcp.server import ServerReport
 from kitchener.runtime.tools.connected_servers import look_at_servers
 
 
-class ServerFinding(NamedTuple):
-    """One thing that was looked at, as `doctor` shows it."""
-
-    what: str
-    state: Literal["ok", "warn", "fail"]
-    detail: str
-
-
-async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[ServerFinding]:
-    """Looks at the configured servers; nothing where there are none.
+async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[Finding]:
+    """Checks the configured servers. Returns no findings if there are none.
 
     Args:
         config: the settings
@@ -32,17 +24,17 @@ async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[Server
     try:
         await anyio.to_thread.run_sync(library_of_protocol)
         if not probe:
-            return [ServerFinding("mcp", "ok", f"{len(config.mcp)} servers, not asked")]
+            return [Finding("mcp", "ok", f"{len(config.mcp)} servers, not asked")]
         return list(_findings(await look_at_servers(config.mcp)))
     except ConfigError as error:
-        return [ServerFinding("mcp", "fail", error.expected)]
+        return [Finding("mcp", "fail", error.expected)]
 
 
-def _findings(reports: list[ServerReport]) -> Iterator[ServerFinding]:
+def _findings(reports: list[ServerReport]) -> Iterator[Finding]:
     for each in reports:
         if each.state != "connected":
-            yield ServerFinding("mcp", "fail", f"{each.label}: {each.problem}")
+            yield Finding("mcp", "fail", f"{each.label}: {each.problem}")
         else:
+            tools = f"{each.label}: {each.server}, {len(each.tools)} tools"
             left_out = f", {len(each.refused)} left out" if each.refused else ""
-            state: Literal["ok", "warn"] = "warn" if each.refused else "ok"
-            yield ServerFinding("mcp", state, f"{each.label}: {each.server}, {len(each.tools)} tools{left_out}")
+            yield Finding("mcp", "warn" if each.refused else "ok", tools + left_out)

@@ -1,4 +1,4 @@
-"""Settings as TOML text. The standard library reads TOML but does not write it."""
+"""Turns settings into TOML text, because the standard library reads TOML but does not write it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ def toml_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A basic string of TOML takes every escape of JSON; DEL is the one character that JSON leaves bare.
+        # A basic string of TOML accepts every escape of JSON. DEL is the one character that JSON does not escape and TOML must.
         return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{toml_key((key,))} = {toml_value(item)}" for key, item in value.items()) + "}"
@@ -22,7 +22,7 @@ def toml_value(value: object) -> str:
 
 
 def toml_lines(tables: Mapping[str, object], at: tuple[str, ...] = ()) -> Iterator[str]:
-    """Nested tables as the lines of a file; None has no form in TOML and is left out."""
+    """Nested tables as the lines of a file. Leaves out None, which has no form in TOML."""
     own = {key: value for key, value in tables.items() if value is not None and not isinstance(value, Mapping)}
     inner = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
     if at and (own or not inner):

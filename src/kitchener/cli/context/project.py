@@ -1,4 +1,4 @@
-"""Decides what a session's next turn would be shown, and records the decision on request."""
+"""Projects a session's next turn, and records the projection on request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,13 +55,13 @@ class ProjectOptions:
     message: str | None = None
 
     def settings(self, configured: HO2Config) -> HO2Config:
-        """The settings to project under. A read must not repair anything, so impossible events always block."""
+        """The settings for the projection. Invalid events always block, because a read must not repair anything."""
         changed: dict[str, object] = {"invalid_lifecycle_policy": "block"}
         if self.budget is not None:
             changed["context_budget"] = self.budget
         if self.conflict_policy is not None:
             changed["intent_conflict_policy"] = self.conflict_policy
-        if self.message is None:  # without a message there is nothing to rank against
+        if self.message is None:  # without a message, turns cannot be ranked
             changed["admission"] = "newest_first"
         return configured.model_copy(update=changed)
 
@@ -101,7 +101,7 @@ class ProjectionPreview:
                 {
                     "entity_id": each.item.entity_id,
                     "form": each.form,
-                    # One stub stands for all the failed work orders beyond the limit; it is booked on the newest of them.
+                    # One stub counts all failed work orders beyond the limit. Its tokens are shown with the newest of them.
                     "tokens": counted.tokens if counted is not None and each.item.ref == counted.ref else each.tokens,
                     "reason": each.reason,
                 }
@@ -127,7 +127,7 @@ def flag_json(flag: Flag) -> dict[str, object]:
 async def project_session(
     paths: LedgerPaths, past: RecordedSession, chosen: ProjectOptions, as_of: str | None = None
 ) -> ProjectionPreview:
-    """What the session's next turn would be shown, of its intents, work orders, turns, results of tools and learned lines.
+    """Projects the next turn of a session: its intents, work orders, turns, tool results and learned lines.
 
     Args:
         paths: where ledgers are
@@ -136,7 +136,7 @@ async def project_session(
         as_of: ISO time of the turn, for learned lines and dates; None: now
 
     Raises:
-        NotOnRecord: the intent that is asked for was never declared
+        NotOnRecord: the chosen intent was never declared
     """
     settings = chosen.settings(past.config)
     ruleset = ruleset_of(settings, policy_identity(settings, memory_of(paths.config, settings)))
@@ -171,7 +171,7 @@ async def project_session(
 
 
 async def _learned(paths: LedgerPaths, past: RecordedSession, as_of_ts: str) -> list[Item]:
-    """The learned lines that a turn is shown whatever its message is about. Others need the labels of a message."""
+    """The learned lines that a turn is shown whatever its message says. Other lines depend on the labels of a message."""
     if past.subject_id is None or not past.config.ho3_enabled:
         return []
     memory, estimate = AgentMemory(paths, past.agent_class), estimator(past.config.token_estimator)
@@ -219,7 +219,7 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
         if projection is not None:
             rendering = render(projection, projected.state.estimate, elsewhere=SHOWN_ELSEWHERE)
             hashed: Callable[[bytes], str] = digest
-            if past.subject_id is not None and not past.is_erased:  # who is erased has no key, and must not get another here
+            if past.subject_id is not None and not past.is_erased:  # an erased subject must not get a new key here
                 hashed = partial(ledger.content_digest, past.subject_id)
             fields = projection_payload(projection, rendering, timestamp=timestamp, turn_id=None, hashed=hashed)
             written: dict[str, object] = {**base, "turn_id": None, **fields}

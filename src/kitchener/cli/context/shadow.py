@@ -1,7 +1,7 @@
 """Compares what the Context Authority would have shown in `context_mode = "shadow"` with what attention showed.
 
-The shadow's decisions are in the context ledger, attention's in the work orders of the supervisor's ledger. Both are read as
-recorded, without a lock; nothing is decided again. Intents are not compared, because attention shows none.
+The context ledger has the shadow's decisions; the work orders in the supervisor's ledger tell what attention showed. Both are
+read as recorded, without a lock. Nothing is decided again. Intents are not compared, because attention shows none.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from kitchener.records.entries import (
 from kitchener.records.ref import Ref
 
 MOST_DIFFERENT: Final = 10
-"""Turns that the report over all sessions tells in full."""
+"""Number of turns that the report on all sessions shows in full."""
 NOTE: Final = (
     "In shadow the classifier is not told the active objective, so the shadow may switch intents more often than enforce would."
 )
@@ -44,16 +44,16 @@ _COUNTED: Final = {events.INTENT_DECLARED: "declared", events.INTENT_SUPERSEDED:
 
 
 class ShadowTurn(NamedTuple):
-    """One turn as both would have it. Things are named by turn, rule, work order or learned line."""
+    """One turn, as the shadow and attention would show it. Items are named by turn, rule, work order or learned line."""
 
     turn_id: str
     session_id: str
     message: str
     actions: list[str]
-    """The shadow's decisions about the message and the reply; without `CONTINUE`, unless there is no other."""
+    """The shadow's decisions about the message and the reply. `CONTINUE` is left out if there are others."""
     intent_id: str | None
     objective: str | None
-    """Of that intent; None where it is not on the shadow's record."""
+    """The objective of that intent; None: the shadow has not recorded it."""
     shadow_tokens: int
     is_comparable: bool
     """False: no reply was asked for, so attention showed nothing, and the three lists are empty."""
@@ -73,11 +73,11 @@ class ShadowSummary(TypedDict):
     sessions: int
     turns: int
     comparable: int
-    """Turns in which attention showed something too."""
+    """Number of turns in which attention showed something, too."""
     alike: int
     share_alike: float | None
     mean_only_shadow: float | None
-    """Items a turn that only the shadow shows."""
+    """Items that only the shadow shows, per turn."""
     mean_only_attention: float | None
     mean_shadow_tokens: float | None
     intents: dict[str, int]
@@ -86,19 +86,19 @@ class ShadowSummary(TypedDict):
 
 @dataclass(slots=True)
 class ShadowReport:
-    """All turns, counted; and those that are told in full."""
+    """The counts of all turns, and the turns that are shown in full."""
 
     agent_class: str
     session_id: str | None
-    """None: all sessions of the class."""
+    """The session; None: all sessions of the class."""
     sessions: int = 0
     turns: int = 0
     told: list[ShadowTurn] = field(default_factory=list)
-    """Of one session every turn, in order; of all sessions the turns that differ most, then by turn id."""
+    """The turns that are shown in full: every turn of one session, in order; of all sessions, those that differ most."""
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, turns: Iterable[ShadowTurn], decided: Counter[str]) -> None:
-        """Takes a session's turns, and how often the shadow declared, switched and closed intents in it."""
+        """Adds a session's turns, and how often the shadow declared, switched and closed intents in it."""
         found = list(turns)
         self.sessions += bool(found)
         self.turns += len(found)
@@ -139,7 +139,7 @@ class ShadowReport:
         return {**head, "turns": [each._asdict() for each in self.told], "note": NOTE}
 
     def lines(self) -> Iterator[str]:
-        """The same for a reader."""
+        """The report as lines of text."""
         if not self.turns:
             table = toml_key(("agents", self.agent_class))
             yield f"no turn of {self.session_id or self.agent_class} was decided in shadow"
@@ -177,7 +177,7 @@ async def read_shadow(paths: LedgerPaths, preferred: str, session_id: str | None
     Raises:
         UnknownSession: no ledger knows the session
         NotOnRecord: a projection refers to one that is not there
-        LedgerDamaged: a line is not what was written
+        LedgerDamaged: a line does not verify
     """
     if session_id is not None:
         preferred = (await read_past(paths, session_id, preferred)).agent_class
@@ -225,7 +225,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     for entry, lists in _projections(decided):
         turn_id, intent_id = entry.payload["turn_id"], entry.payload["intent_id"]
         if turn_id is None or payload_as(ProjectionPayload, entry.payload)["mode"] != "shadow":
-            continue  # it was a command's projection, or no shadow
+            continue  # a command's projection, or a turn without a shadow
         visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in _reasons(ref, lists)]
         ours = [await _name(readers, names, ref, lists) for ref in visible]
         attention = shown.get(turn_id)
@@ -251,7 +251,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
 
 
 def _attention(entries: Sequence[StoredEntry]) -> dict[str, GatheredContext]:
-    """The context that attention showed, by turn: for the accepted reply, or else for the last attempt."""
+    """The context that attention showed, by turn: for the accepted reply, or for the last attempt if none was accepted."""
     found, gates = dict[str, GatheredContext](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
     accepted = {gate.entity_id for gate in gates if payload_as(QualityGatePayload, gate.payload)["decision"] == "accept"}
     planned = [
@@ -259,14 +259,14 @@ def _attention(entries: Sequence[StoredEntry]) -> dict[str, GatheredContext]:
         for e in entries
         if e.entry_type == events.WO_PLANNED and payload_as(WorkOrderPlannedPayload, e.payload)["wo_type"] == "synthesize"
     ]
-    for entry in sorted(planned, key=lambda each: each.entity_id in accepted):  # stable, so the accepted one has the last word
+    for entry in sorted(planned, key=lambda each: each.entity_id in accepted):  # stable, so the accepted one comes last
         if "fragment_refs" in (entry.payload.get("attention") or {}):
             found[entry.payload["turn_id"]] = entry.payload["attention"]
     return found
 
 
 def _projections(decided: Iterable[StoredEntry]) -> Iterator[tuple[StoredEntry, ProjectionLists]]:
-    """Every projection with its lists written out; of those only what a later one is a change of is kept."""
+    """Every projection with its lists written out. Keeps only lists that a later projection may refer to."""
     projected = [entry for entry in decided if entry.entry_type == events.PROJECTION_COMPUTED]
     left, known = Counter(base_ref(entry.payload) for entry in projected), dict[Ref, ProjectionLists]()
 
@@ -288,7 +288,7 @@ def _reasons(ref: Ref, lists: ProjectionLists) -> tuple[str, ...]:
 
 
 async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
-    """The item of an entry: a turn, a work order, a learned line. A standing rule, or an erased item, has its own id."""
+    """The name of an entry's item: a turn, a work order or a learned line; of a standing rule or an erased item, its own id."""
     if ref not in names:
         others = {each.ledger_id: each for each in (readers.ho2m, readers.ho1m) if each is not None}
         reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else others.get(ref.ledger_id)

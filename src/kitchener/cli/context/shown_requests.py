@@ -1,4 +1,4 @@
-"""Shows the requests of a turn to models: each word for word, with its parts and the providers' token counts."""
+"""Shows a turn's requests to models word for word, with their parts and the providers' token counts."""
 
 import json
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from kitchener.replaying import RecordedPrompt, TurnPrompts
 
 
 def totals_line(spent: Spending, turn_id: str) -> str:
-    """The total tokens of a turn's model calls, for a reader. Rules are no model."""
+    """The total tokens of a turn's model calls, as text. The built-in rules are not a model."""
     if not spent.llm_calls:
         return "  no model answered in it"
     return f"  {spent.text()}; word for word: kitchener context explain {turn_id} --prompt"
 
 
 def chosen_calls(prompts: TurnPrompts, number: int | None) -> list[tuple[int, RecordedPrompt]]:
-    """The rebuilt calls with their numbers in the turn, from 1; only one of them if a number is given.
+    """The rebuilt calls with their numbers in the turn, from 1. If a number is given, only that call.
 
     Raises:
         NotOnRecord: the turn has no call of this number
@@ -79,7 +79,7 @@ def _call_json(number: int, prompt: RecordedPrompt) -> dict[str, object]:
 
 
 def prompt_lines(prompts: TurnPrompts, number: int | None = None) -> Iterator[str]:
-    """The same for a reader, with the texts as the model read them."""
+    """The requests as lines of text, with each message as the model read it."""
     chosen = chosen_calls(prompts, number)
     yield f"turn {prompts.turn_id} of {prompts.agent_class}: {counted(len(prompts.calls), 'request')}"
     for place, each in chosen:
@@ -112,7 +112,7 @@ def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:
 
 
 def asked_words(prompt: RecordedPrompt) -> str:
-    """Which model answered a request, under which limits."""
+    """The model that answered a request, and the limits of the request."""
     limits = f"temperature {temperature_of(prompt):g}, at most {prompt.request.max_tokens:,} tokens"
     if prompt.answer is None:
         return f"{limits}; no provider answered"
@@ -127,13 +127,13 @@ def fields_words(prompt: RecordedPrompt) -> str:
 
 
 def temperature_of(prompt: RecordedPrompt) -> float:
-    """The temperature that the provider was asked for: that of its settings, else that of the request."""
+    """The temperature that was sent to the provider: the one in its settings, else the request's."""
     own = prompt.request_fields.get("temperature")
     return float(own) if isinstance(own, int | float) else prompt.request.temperature
 
 
 def request_lines(request: PromptRequest) -> Iterator[str]:
-    """The request of a model word for word: messages, tools and the schema of the answer, each below a line that names it."""
+    """A request word for word: messages, tools and the schema of the answer, each below a line that names it."""
     for message in request.messages:
         yield f"--- {message_title(message)}"
         yield from message_lines(message)
@@ -146,12 +146,12 @@ def request_lines(request: PromptRequest) -> Iterator[str]:
 
 
 def as_readable(value: object) -> str:
-    """A JSON value, each of its parts on a line."""
+    """A JSON value as text, one part a line."""
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def message_title(message: Message) -> str:
-    """Whose message it is."""
+    """The role of a message's author."""
     return message.role + (f", result of {message.tool_id}" if message.tool_id is not None else "")
 
 
@@ -164,7 +164,7 @@ def message_lines(message: Message) -> Iterator[str]:
 
 
 def hash_verdict(prompt: RecordedPrompt) -> str:
-    """Whether a request has the recorded hash, for a reader."""
+    """Whether a request has the recorded hash, in words."""
     if prompt.is_verified is None:
         return "of which none is on record"
     if prompt.is_verified or prompt.answer is None:
@@ -173,7 +173,7 @@ def hash_verdict(prompt: RecordedPrompt) -> str:
 
 
 def usage_words(usage: UsageMapping | None) -> str:
-    """The provider's count, to follow an estimate."""
+    """The provider's count of tokens, in words that follow an estimate."""
     if usage is None:
         return ""
     cached = f" ({usage['cached_tokens']:,} of them from its cache)" if usage.get("cached_tokens") else ""
@@ -181,7 +181,7 @@ def usage_words(usage: UsageMapping | None) -> str:
 
 
 def offered_tools(request: PromptRequest) -> list[dict[str, object]]:
-    """The tools that a model may ask for, as it sees them."""
+    """The tools that a model may ask for, in the form that the model sees."""
     return [
         {"tool_id": each.tool_id, "description": each.description, "parameters": dict(each.parameters)}
         for each in request.tools

@@ -1,4 +1,4 @@
-"""Formats decisions about context for a reader: tables of shown items, conflicts, invalid entries."""
+"""Formats decisions about context as text: tables of shown items, conflicts, invalid entries."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -13,7 +13,7 @@ from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.inspection.shown_text import counted, one_line, short_time
 
 MOST: Final = 20
-"""Rows of one table that are printed; `--json` has them all."""
+"""Most printed rows of one table; `--json` has all rows."""
 _WIDTH: Final = 56
 _WORDS: Final[Mapping[str, str]] = {
     "GLOBAL_INVARIANT": "a standing rule",
@@ -29,7 +29,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def intent_words(state: ContextState, intent_id: str | None) -> str:
-    """An intent for a reader: its id and what it is about."""
+    """An intent's id and objective, as text."""
     if intent_id is None:
         return "none"
     record = state.intents.get(intent_id)
@@ -44,7 +44,7 @@ def how_to_turn_on(agent_class: str) -> str:
 
 
 def shown_lines(projection: Projection) -> Iterator[str]:
-    """Visible and other items, each with tokens and reason."""
+    """The visible and the suppressed items, each with tokens and reason."""
     visible, suppressed = projection.visible, list(projection.suppressed())
     used = f"{projection.tokens_used:,} of {projection.token_budget:,} tokens"
     yield f"visible: {counted(len(visible), 'item')}, {used}"
@@ -65,7 +65,7 @@ def flag_lines(flags: Iterable[Flag]) -> Iterator[str]:
 
 
 def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
-    """The whole answer of `context project`, if no problem prevents it."""
+    """The output of `context project`, if no problem prevents a projection."""
     past, state, projection = projected.past, projected.state, projected.projection
     assert projection is not None
     yield f"{past.name} ({past.agent_class}): {counted(count_turns(state.turns.values()), 'turn')} on record"
@@ -79,7 +79,7 @@ def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
 
 
 def conflict_lines(state: ContextState, competing: Sequence[str], session_id: str) -> Iterator[str]:
-    """The numbered threads, and how to choose one of them."""
+    """The competing intents, numbered, and how to choose one of them."""
     session_id = session_id or "SES-…"
     yield f"blocked: {len(competing)} intents of {session_id} are live and none gave way to another"
     yield "  this blocks projection until it is resolved; nothing is projected"
@@ -90,7 +90,7 @@ def conflict_lines(state: ContextState, competing: Sequence[str], session_id: st
 
 
 def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterator[str]:
-    """Intents with the numbers by which one chooses."""
+    """Intents with the numbers by which a user chooses."""
     for number, record in enumerate(records, 1):
         attached = state.attached(record.intent_id)
         work = f", {counted(len(attached.work_orders), 'work order')} open" if attached.work_orders else ""
@@ -98,7 +98,7 @@ def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterat
 
 
 def invalid_lines(state: ContextState, session_id: str) -> Iterator[str]:
-    """Impossible entries, and what to do about them."""
+    """Invalid entries, and what to do about them."""
     found = counted(len(state.invalid), "entry", "entries")
     yield f"invalid life cycle: {found} of {session_id} cannot follow what came before"
     for ref, invalid in islice(state.invalid.items(), MOST):
@@ -117,7 +117,7 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> Iter
 
 
 def _most_missed(suppressed: Sequence[PlacedItem]) -> list[PlacedItem]:
-    """The most interesting ones: items that nearly fitted come before items that were not admitted, the newest of each
+    """The suppressed items, most interesting first: items that nearly fitted, then items that were not admitted, each newest
     first."""
     nearly = [each for each in suppressed if each.reason != "LOW_URGENCY"][-MOST:]
     others = [each for each in suppressed if each.reason == "LOW_URGENCY"]

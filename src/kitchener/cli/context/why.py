@@ -1,4 +1,4 @@
-"""Explains what a turn was shown, and compares two turns: what, where, why, and what would change it."""
+"""Explains what a turn was shown, where, why, and what would change it; and compares two turns."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -20,7 +20,7 @@ _CONTEXT_LINES: Final = 4
 
 
 def head_lines(view: TurnView) -> Iterator[str]:
-    """Which turn it is, and under which intent."""
+    """The turn and its intent."""
     yield f"turn {view.turn_id}  {short_time(view.started_at)}  “{one_line(view.message, 60)}”"
     yield totals_line(view.spent, view.turn_id)
     yield from (f"  {line}" for line in view.spent.nested_lines())
@@ -38,7 +38,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
 
 
 def doubts(view: TurnView) -> Iterator[str]:
-    """Differences from the time of the turn: texts that cannot be read any more, and sizes."""
+    """Ways in which the explanation may differ from the turn: texts that cannot be read any more, and sizes."""
     if view.past.unreadable:
         yield f"shown as erased below: {view.past.unreadable}"
     if not view.is_exact:
@@ -55,7 +55,7 @@ def _closings(view: TurnView) -> Iterator[str]:
 
 
 def nothing_lines(view: TurnView) -> Iterator[str]:
-    """Why there is no projection, and the entry in its place."""
+    """Why there is no projection, and what was recorded instead."""
     yield f"  nothing was projected: {view.why_nothing}"
     if view.gathered:
         yield f"  attention showed {', '.join(view.gathered)}"
@@ -154,11 +154,11 @@ def _help(view: TurnView, found: Explanation) -> Iterator[str]:
     elif found.verdict == "unreachable":
         yield "an intent that is declared with --parent INT-… reaches what belongs to its parent"
     elif found.verdict == "invalid" and found.since is not None:
-        yield f"kitchener session repair {session_id} --void {found.since.entry_id} --reason TEXT puts it aside"
+        yield f"kitchener session repair {session_id} --void {found.since.entry_id} --reason TEXT voids it"
 
 
 def _ended_intent(view: TurnView, name: str) -> str | None:
-    """The intent that would have to live again for it to be eligible."""
+    """The ended intent that would have to be reopened to make the item eligible; None: there is none."""
     if name in view.state.intents:
         return name
     turn = view.state.turns.get(name)
@@ -166,7 +166,7 @@ def _ended_intent(view: TurnView, name: str) -> str | None:
 
 
 def diff_lines(before: TurnView, after: TurnView) -> Iterator[str]:
-    """The same for a reader."""
+    """The differences as lines of text."""
     for sign, view in (("-", before), ("+", after)):
         lines = [*head_lines(view), *(nothing_lines(view) if view.projection is None else ())]
         yield f"{sign} {lines[0]}"

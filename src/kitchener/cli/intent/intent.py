@@ -1,6 +1,6 @@
 """`kitchener intent`: lists and changes the intents of sessions. `list` takes no lock; the others change the root.
 
-Where a process has the root open, that process makes the change. Explained in `docs/commands.md`.
+If a process has the root open, that process makes the change. Explained in `docs/commands.md`.
 """
 
 from collections.abc import Callable, Iterator
@@ -210,13 +210,13 @@ def _write(
     is_json: bool,
     intent: str = "",
 ) -> int:
-    """Changes an intent, and prints what that did and whether intents compete now.
+    """Changes an intent, and prints the result and any conflict.
 
     Args:
         options, session: which session; None: the one that declared the intent
         made: the change, for an agent class and a session
         is_json: whether to print JSON
-        intent: the intent that is changed; "": a new one
+        intent: the intent to change; "": a new one
     """
 
     async def work() -> int:
@@ -248,10 +248,10 @@ class SessionThreads:
     config: HO2Config
     state: ContextState
     is_one_of_many: bool = False
-    """Then an intent that sessions share stands with the one that declared it."""
+    """Whether several sessions are listed. A shared intent is then listed only with the session that declared it."""
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """One for each intent, in the order of their declarations."""
+        """One row for each intent, in the order of their declarations."""
         resolution = resolve_active(self.state, ruleset_of(self.config))
         for record in self.state.intents.values():
             owner = record.facts.session_id or self.session_id
@@ -313,7 +313,7 @@ async def session_of_intent(paths: LedgerPaths, intent_id: str, preferred: str) 
     """The agent class and the session that declared an intent. Reads whole ledgers.
 
     Raises:
-        InvalidLifecycle: nobody declared it
+        InvalidLifecycle: the intent was never declared
     """
     for agent_class in [preferred, *[name for name in paths.agent_classes() if name != preferred]]:
         async with paths.reader(agent_class) as ho2m:

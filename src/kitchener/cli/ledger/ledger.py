@@ -48,7 +48,7 @@ for command in (checkpoint, key, proof):
 _PAYLOAD_WIDTH = 90
 _TYPE_CHARS: Final = 80
 _LIKE_ENOUGH: Final = 0.6
-"""Smallest similarity of two types of entries, 0 to 1, at which one is suggested for the other."""
+"""Least similarity of two entry types, 0 to 1, for one to be suggested instead of the other."""
 _ENTRY_ID: Final = re.compile(r"E-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9]{12,16})")
 _ENTRY_FIELDS = ("seq", "entry_id", "entry_hash", "entry_type", "entity_id", "timestamp", "payload")
 
@@ -179,7 +179,7 @@ def accept_head(
             faults.append(fault)
         except LedgerLocked as error:
             if anyio.run(read_queues, config)[0] is None:
-                raise  # not a runtime: it is unknown whether the holder checked the ledger's end
+                raise  # the holder is not a runtime, so it is unknown whether it checked the ledger's end
             open_elsewhere.append(error)
     _print_accepted(found, faults, open_elsewhere, is_json=json)
     if faults:
@@ -244,12 +244,12 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
 
 
 def _exit_code(*, is_fine: bool, has_ledgers: bool, path: Path | None) -> int:
-    # A caller who names a directory expects ledgers in it; a new root has none.
+    # A directory that the user names should contain ledgers; a new root has none yet.
     return DAMAGED if not is_fine else OK if has_ledgers or path is None else NEGATIVE
 
 
 def _files(options: Options, path: Path | None) -> FilesBelow:
-    """The ledgers that are meant, and what else there is beside them. A file that was named is a ledger."""
+    """The chosen ledgers, and the other files beside them. A file that the user names counts as a ledger."""
     if path is None:
         paths = options.paths(must_exist=True)
         ledgers = list(paths.ledgers())
@@ -314,7 +314,7 @@ async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, i
 
 
 def _number_of(entry_id: str) -> int | None:
-    """The number in an entry id; None: it is none, for example because its date is no day."""
+    """The number in an entry id; None: the id is invalid, for example because its date does not exist."""
     named = _ENTRY_ID.fullmatch(entry_id)
     try:
         return int(named[2]) if named is not None and date.fromisoformat(named[1]) else None
@@ -323,7 +323,7 @@ def _number_of(entry_id: str) -> int | None:
 
 
 async def _entries(options: Options, entry_id: str, number: int, ledger: LedgerName | None) -> list[StoredEntry]:
-    """The entries of this id. Ledgers number their entries on their own, so several ledgers may have one."""
+    """The entries with this id. Each ledger numbers its own entries, so several ledgers may have one."""
     paths, seen, found = options.paths(), set[Path](), list[StoredEntry]()
     classes = [options.agent] if options.named_agent is not None else sorted({options.first_agent, *paths.agent_classes()})
     names: tuple[LedgerName, ...] = get_args(LedgerName) if ledger is None else (ledger,)
@@ -346,15 +346,15 @@ def _entry_lines(entry: StoredEntry) -> Iterator[str]:
 
 
 def _types(given: str) -> tuple[str, ...]:
-    """The type as it was typed, and as Kitchener writes types: another program's ledger may have others."""
+    """The type as typed, and in Kitchener's spelling, because another program's ledger may have other types."""
     return given, given.upper().replace("-", "_")
 
 
 def check_type(given: str) -> None:
-    """Whether Kitchener writes entries of this type.
+    """Checks that Kitchener writes entries of this type.
 
     Raises:
-        CallerError: it does not, and which types are written like it
+        CallerError: it does not; the error names similar types
     """
     known = [LEDGER_HEAD_ACCEPTED, *(value for name, value in vars(events).items() if name == value)]
     meant = _types(given)[1][:_TYPE_CHARS]

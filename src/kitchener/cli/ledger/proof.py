@@ -43,7 +43,7 @@ PublicKey = Annotated[
 _BUNDLE_BEGINS = b'{"entries":'
 _MIB = 1_048_576
 _ORDINALS = 64
-"""Event ids that are tried for a sealed signal. A turn logs a signal once or twice."""
+"""Number of event ids that are tried for a sealed signal. A turn logs a signal once or twice."""
 _RUNS = 20
 """Most runs of withheld entries that are printed for each ledger."""
 
@@ -251,13 +251,13 @@ def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain:
         print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
     if not is_chain and any(part.is_chain for part in parts):
         print_text(
-            "Where an earlier version signed the head, every entry up to it is named: `kitchener ledger checkpoint` signs it"
-            " anew, then the bundle does not grow with the ledger."
+            "An earlier version signed the head, so the bundle names every entry up to it. Sign it again with `kitchener"
+            " ledger checkpoint`, and a new bundle does not grow with the ledger."
         )
     if not is_signed:
         print_text(
-            "Without a signature it proves only that it is whole: `kitchener ledger checkpoint` signs, and says"
-            " how to make a key; then write it again."
+            "Without a signature the bundle proves only that it is complete. `kitchener ledger checkpoint` signs, and says how"
+            " to make a key; then write the bundle again."
         )
 
 
@@ -267,13 +267,13 @@ async def evidence_of(options: Options, turn_id: str, *, has_sources: bool = Fal
     Args:
         options: where the ledgers are
         turn_id: the turn
-        has_sources: whether to include what shaped the turn's requests
+        has_sources: whether to include the sources of the turn's requests
 
     Raises:
         CallerError: the id is malformed
         UnknownSession: no agent class has the turn's session
         KitchenerError: the session has no such turn
-        SigningError: no signed head and no entry has the public key of a projection
+        SigningError: neither a signed head nor an entry has the public key of a projection's signer
     """
     session_id = session_of_turn(turn_id)
     if session_id is None:
@@ -292,7 +292,7 @@ async def evidence_of(options: Options, turn_id: str, *, has_sources: bool = Fal
 
 
 def _signers_of_heads(selections: Sequence[BundleSelection]) -> set[str]:
-    """The signers of the heads that the bundle will have."""
+    """The signers of the heads in the bundle."""
     heads = [(each, read_checkpoint(each.path)) for each in selections]
     return {head.signer for each, head in heads if head is not None and head.seq >= each.seqs[-1]}
 
@@ -320,7 +320,7 @@ class _TurnSelection:
         self._namespace = ""
         self._overlays_position: int | None = None
         self._brought: list[str] = []
-        """The sources of its caller, by hash: the schema of an object, and tools."""
+        """Hashes of the caller's sources: the schema of an object, and definitions of tools."""
         self._loop: frozenset[str] = frozenset()
         """The work orders of the tool loop that the turn continues."""
 
@@ -355,7 +355,10 @@ class _TurnSelection:
                 wanted.update(resumes.get("approval_ids", ()))
                 self._loop = frozenset(resumes.get("loop", ()))
                 self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
-            if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # its request or its loop
+            if entry.entry_type in (
+                events.APPROVAL_REQUESTED,
+                events.APPROVAL_RESOLVED,
+            ):  # of the turn or of its loop
                 approvals.setdefault(entry.entity_id, set()).add(entry.seq)
                 wanted.update([entry.entity_id] if is_mine else ())
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
@@ -384,7 +387,7 @@ class _TurnSelection:
     async def _of_context(self, reader: LedgerReader) -> set[int]:
         """The turn's own entries; with sources also the earlier projections from which its lists are computed.
 
-        There are about as many of these as the session had turns, so a bundle without them stays small.
+        These are about as many as the session has turns, so a bundle without them stays small.
         """
         seqs = await self._of_turn(reader)
         for seq in sorted(seqs):
@@ -418,7 +421,7 @@ class _TurnSelection:
         return given in (event_id(self.session_id, self.turn_id, signal_id, n) for n in range(_ORDINALS))
 
     async def _of_overlays(self, reader: LedgerReader) -> set[int]:
-        """All entries about the learned lines that a model was shown, up to the position that the turn read."""
+        """All entries about the learned lines that a model was shown, up to the position to which the turn read."""
         return {
             entry.seq
             for artifact_id in sorted(self._artifacts)

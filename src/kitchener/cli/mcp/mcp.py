@@ -54,7 +54,7 @@ def list_servers(server: ServerChoice = None, *, options: Options = NO_OPTIONS, 
             return OK
         for label, tools in found.items():
             print_text(f"{label}: {_address(servers[label])}")
-            _print_tools(tools, "no recorded turn had tools of it; `kitchener mcp check` asks the server")
+            _print_tools(tools, "no recorded turn had its tools; `kitchener mcp check` asks the server")
         if not servers:
             print_text("no server is configured; docs/mcp.md says how")
         return OK
@@ -91,10 +91,10 @@ def check(server: ServerChoice = None, *, options: Options = NO_OPTIONS, json: J
 
 
 def _chosen(config: RuntimeConfig, label: str | None) -> dict[str, McpServerConfig]:
-    """The servers that are meant.
+    """The chosen servers.
 
     Raises:
-        NotOnRecord: there is none of this name
+        NotOnRecord: no server has this name
     """
     if label is not None and label not in config.mcp:
         others = f"it has: {described_names(config.mcp)}" if config.mcp else "it has none"
@@ -103,7 +103,7 @@ def _chosen(config: RuntimeConfig, label: str | None) -> dict[str, McpServerConf
 
 
 async def _recorded(paths: LedgerPaths) -> list[ToolIdentity]:
-    """The servers' tools of the newest recorded configuration of each class; without those that are sealed."""
+    """The servers' tools in the newest recorded configuration of each class, without sealed ones."""
     found: dict[str, ToolIdentity] = {}
     for agent_class in paths.agent_classes():
         async with paths.reader(agent_class) as ho2m:
@@ -122,7 +122,7 @@ async def _recorded(paths: LedgerPaths) -> list[ToolIdentity]:
 
 
 def _changes(recorded: Iterable[ToolIdentity], report: ServerReport) -> dict[str, list[str]]:
-    """The differences of a server's tools from the recorded ones; empty if none are recorded."""
+    """The differences between a server's tools and the recorded ones; empty if none are recorded."""
     before = {each.tool_id: each.definition_hash for each in recorded if each.source == source_of(report.label)}
     now = {each.tool_id: each.definition_hash for each in report.tools}
     if not before or report.state != "connected":

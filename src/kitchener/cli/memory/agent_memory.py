@@ -1,6 +1,6 @@
-"""Finds the memory that a command means: its ledgers, its subjects, and the subject that has a given artifact or signal.
+"""Finds a command's memory: its ledgers, its subjects, and the subject that has a given artifact or signal.
 
-Reading takes no lock and works without a memory. `changes.py` writes.
+Reading takes no lock, and works even if there is no memory yet. `changes.py` writes.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -42,7 +42,7 @@ class AgentMemory:
 
     @classmethod
     def of(cls, options: Options) -> "AgentMemory":
-        """The one that a command's options mean.
+        """The memory that a command's options choose.
 
         Raises:
             ConfigError: the settings or the agent class are wrong
@@ -60,13 +60,13 @@ class AgentMemory:
         return self.paths.agent(self.agent_class).ho3_enabled
 
     def namespace(self, subject_id: str) -> str:
-        """Where a subject's memory is. Raises CallerError where this is nobody's id."""
+        """The namespace of a subject's memory. Raises CallerError if the id cannot be a subject's."""
         check_recorded_subject(subject_id)
         return memory_namespace(self.agent_class, subject_id)
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[MemoryReader | None]:
-        """Reads the memory; None: nothing was ever written. It takes no lock.
+        """Opens the memory for reading; None: nothing was ever written. Takes no lock.
 
         Raises:
             LedgerDamaged: an entry does not verify
@@ -78,7 +78,7 @@ class AgentMemory:
             yield reader
 
     async def subjects(self, reader: MemoryReader) -> list[SubjectCounts]:
-        """Every subject of the agent class of whom something is known, in alphabetical order. Scans both ledgers."""
+        """Every subject of the agent class with entries in the memory, in alphabetical order. Scans both ledgers."""
         found: dict[str, SubjectCounts] = {}
 
         def counts(namespace: str) -> SubjectCounts | None:
@@ -98,16 +98,16 @@ class AgentMemory:
         return [found[subject_id] for subject_id in sorted(found)]
 
     async def owner_of(self, reader: MemoryReader | None, artifact_id: str, subject_id: str | None) -> str:
-        """The subject of whom an artifact was learned.
+        """The subject about whom an artifact was learned.
 
         Args:
             reader: the memory; None: there is none yet
             artifact_id: `ART-…`, or `OVL-…` of the older shape
-            subject_id: who is meant; None: whoever has it, if that is one
+            subject_id: the expected subject; None: the only subject that has it
 
         Raises:
-            UnknownArtifact: nobody has it
-            NotOnRecord: not the subject that is meant has it, or another agent class does
+            UnknownArtifact: no subject has it
+            NotOnRecord: another subject or another agent class has it
             CallerError: several subjects have it
         """
         namespaces = [] if reader is None else await reader.namespaces_of(artifact_id)
@@ -132,9 +132,9 @@ class AgentMemory:
         """The subject who gave a signal or an event.
 
         Raises:
-            InvalidSignal: it can be neither
-            NotOnRecord: nobody of the agent class gave it, or not the subject that is meant
-            CallerError: several did
+            InvalidSignal: the target is neither a signal nor an event
+            NotOnRecord: no subject of the agent class gave it, or another subject did
+            CallerError: several subjects gave it
         """
         if not target.startswith("EVT-"):
             target = normalise(target, signal_kinds(self.config))
@@ -166,7 +166,7 @@ class AgentMemory:
 
 
 def signal_kinds(config: HO3MemoryConfig) -> frozenset[str]:
-    """The kinds of signals there are."""
+    """All kinds of signals."""
     return frozenset((*SIGNAL_KINDS, *config.custom_kinds))
 
 

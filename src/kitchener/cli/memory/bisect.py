@@ -24,7 +24,7 @@ from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect
 
 _WIDTH: Final = 100
 _AT_MOST: Final = 10
-"""Turns behind an artifact that a reader is shown."""
+"""Most printed turns behind an artifact."""
 
 
 def bisect_(
@@ -101,7 +101,7 @@ def _turns_of(change: MemoryChange) -> list[str]:
 
 
 def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
-    """The report for a reader."""
+    """The report as lines of text."""
     whom = f"{report.turn_id} of {report.subject_id} ({agent_class})"
     looked = (
         f"{counted(report.between, 'entry', 'entries')} of the memory in between, {counted(report.probes, 'run')} of the turn"
@@ -114,7 +114,7 @@ def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText])
         yield from _told_change(change, whom, turns)
         yield ""
     if not report.is_exact:
-        yield "the settings have changed since: run again as it was, the turn is not shown what is on record for it"
+        yield "the settings have changed since: with the recorded memory, the turn is not shown what is on record"
     yield looked
 
 

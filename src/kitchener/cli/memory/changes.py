@@ -19,7 +19,7 @@ _WIDTH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnLine:
-    """An artifact that was taken out of use, and the turns that had been shown its line."""
+    """An artifact that is no longer used, and the turns that were shown its line."""
 
     overlay: Overlay
     shown_in: list[TurnText]
@@ -53,9 +53,9 @@ class OperatorDecision:
     subject_id: str
     target: str
     is_written: bool
-    """False: it was so already."""
+    """Whether something was written; False: the decision was already on record."""
     note: str
-    """The effect, or the reason why there is none, for a reader."""
+    """The effect, or the reason why there is none, as text."""
     withdrawn: list[WithdrawnLine] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -83,14 +83,14 @@ async def deactivated(
     Args:
         place: whose memory
         artifact_id: `ART-…`
-        subject_id: about whom; None: whoever it was learned about
-        reason: why
-        block: also keep its signal from being learned from again
+        subject_id: the subject; None: the only subject that has the artifact
+        reason: the reason
+        block: whether nothing may be learned from its signal again
 
     Raises:
         UnknownArtifact: there is no such artifact
         CallerError: several subjects have it
-        LedgerLocked, AdminUnavailable: another process holds the memory, and does not take the request
+        LedgerLocked, AdminUnavailable: another process holds the memory, and does not accept the request
     """
     _check_reason(reason)
     async with place.reader() as reader:
@@ -116,12 +116,12 @@ async def quarantined(place: AgentMemory, target: str, subject_id: str | None, *
     Args:
         place: whose memory
         target: a signal id or `EVT-…`
-        subject_id: whose; None: whoever gave it
-        reason: why
+        subject_id: the subject; None: the only subject that gave it
+        reason: the reason
 
     Raises:
-        CallerError: nobody gave it, or several did
-        LedgerLocked, AdminUnavailable: another process holds the memory, and does not take the request
+        CallerError: no subject gave it, or several did
+        LedgerLocked, AdminUnavailable: another process holds the memory, and does not accept the request
     """
     _check_reason(reason)
     async with place.reader() as reader:

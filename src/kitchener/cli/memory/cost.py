@@ -1,4 +1,4 @@
-"""Turns the work orders on record into what each learned line cost: to learn it, and to show it."""
+"""Turns recorded work orders into the cost of each learned line: to learn it, and to show it."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -21,11 +21,11 @@ _COLUMNS: Final = ("artifact", "subject", "state", "line_tokens", "turns", "call
 
 
 class Learning(NamedTuple):
-    """The sources of an overlay: its consolidation's plan has the same three facts."""
+    """Identifies the sources of an overlay. The plan of its consolidation has the same three facts."""
 
     namespace: str
     signal_id: str
-    """The signal's id, as stored."""
+    """The signal's id in the form that ledgers store."""
     gate_ts: str
 
 
@@ -36,11 +36,11 @@ class LineCost:
     line_tokens: int
     """Tokens of the line, estimated by the agent class's `token_estimator`."""
     turns: int
-    """Turns in which a model was shown it."""
+    """Number of turns in which a model was shown it."""
     calls: int
-    """Model calls that it was part of; calls of a work order that a crash cut off are missing."""
+    """Number of model calls that contained it, without calls of a work order that a crash cut off."""
     consolidations: int
-    """Work orders that tried to learn it, with those that failed before in the same window; 0: it was imported."""
+    """Number of work orders that tried to learn it, including failed ones in the same window; 0: it was imported."""
     consolidation_input_tokens: int
     consolidation_output_tokens: int
 
@@ -54,7 +54,7 @@ class LineCost:
         return {**asdict(self), "tokens_shown": self.tokens_shown}
 
     def line(self) -> str:
-        """All figures, for a reader."""
+        """All figures as text."""
         shown = (
             f"shown {self.line_tokens} tokens in {counted(self.calls, 'model call')}: {self.tokens_shown:,} tokens (estimated)"
         )
@@ -65,20 +65,20 @@ class LineCost:
 
 
 class WorkOrderCosts:
-    """The cost of the work orders that were shown a line, or that learned one. Plans are read before the ends."""
+    """The cost of work orders that were shown a line or learned one. Entries must be added in order: plans before ends."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], list[tuple[str, object]]] = defaultdict(list)
-        """Work order and turn, by subject and artifact."""
+        """The work orders that were shown a line, each with its turn, by subject and artifact."""
         self._learned: dict[Learning, set[str]] = defaultdict(set)
-        """Sessions of consolidations."""
+        """The sessions of consolidations, by what they learned from."""
         self._calls: dict[str, int] = {}
-        """Model calls, by work order that was shown a line."""
+        """Number of model calls of each work order that was shown a line."""
         self._spent: dict[str, dict[str, tuple[int, int]]] = {}
         """Tokens in and out, by session of a consolidation and work order."""
 
     def add(self, entry: StoredEntry) -> None:
-        """Takes in an entry of the supervisor's ledger."""
+        """Adds an entry of the supervisor's ledger."""
         payload = events.read_payload(entry.entry_type, entry.payload)
         if entry.entry_type == events.WO_PLANNED:
             self._plan(entry, payload_as(WorkOrderPlannedPayload, payload))
@@ -103,13 +103,13 @@ class WorkOrderCosts:
             self._shown[plan["subject_id"], artifact_id].append((entry.entity_id, plan.get("turn_id")))
 
     def of(self, subject_id: str, overlay: Overlay, learned: Iterable[Learning], estimator: str) -> LineCost:
-        """What a line of a subject cost.
+        """The cost of a subject's line.
 
         Args:
             subject_id: the subject
             overlay: the line
-            learned: what its overlays on record were learned from
-            estimator: name of the estimator of its tokens
+            learned: the sources of the line's recorded overlays
+            estimator: name of the token estimator
         """
         shown = self._shown.get((subject_id, overlay.key), [])
         sessions = {session for each in learned for session in self._learned.get(each, ())}
@@ -159,7 +159,7 @@ class CostRow(NamedTuple):
         return {**facts, **self.cost.as_json()}
 
     def as_row(self) -> dict[str, object]:
-        """One line of a table."""
+        """The row as columns of a printed table."""
         spent = self.cost.consolidation_input_tokens + self.cost.consolidation_output_tokens
         return {
             **self.cost.as_json(),
@@ -188,7 +188,7 @@ class CostTable:
         return {"agent_class": self.agent_class, "lines": [row.as_json() for row in self.rows], "totals": self.totals()}
 
     def lines(self) -> Iterator[str]:
-        """Everything, for a reader."""
+        """The table as lines of text."""
         if not self.rows:
             yield f"nothing learned yet by {self.agent_class}"
             return
@@ -199,11 +199,11 @@ class CostTable:
 
 
 async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
-    """What the learned lines of an agent class cost. Scans the supervisor's ledger once.
+    """The cost of an agent class's learned lines. Scans the supervisor's ledger once.
 
     Args:
         place: whose memory
-        subject_id: only lines about this subject; None: about all
+        subject_id: only lines about this subject; None: lines about all subjects
     """
     costs, rows = WorkOrderCosts(), list[CostRow]()
     async with place.paths.reader(place.agent_class) as ho2m, place.reader() as reader:

@@ -1,4 +1,4 @@
-"""Explains an artifact: from its line back to what the subject said, and what happened to it since."""
+"""Explains an artifact: what the subject said that led to it, and what has happened to it since."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ from kitchener.records.entries import (
 )
 
 AT_MOST: Final = 20
-"""Turns of one kind that a reader is shown; JSON has them all."""
+"""Most printed turns of one kind; JSON has all."""
 _WIDTH: Final = 100
 _FACTS: Final = ("reason", "superseded_by", "target", "block_signal", "event_ts", "erased_subject")
 """Fields of the memory's entries that `--json` and an export show."""
@@ -40,12 +40,12 @@ class TurnText:
 
     turn_id: str
     session_id: str | None = None
-    """None: the ledger does not know the turn."""
+    """The session; None: the ledger does not know the turn."""
     started_at: str | None = None
     state: str = "unknown"
     """`completed`, `aborted: <reason>`, `open` (it runs, or a crash cut it off), `unknown`."""
     message: SealedText | None = None
-    """Sealed where it cannot be decrypted."""
+    """The message; sealed if it cannot be decrypted."""
     response: SealedText | None = None
 
     def as_json(self) -> dict[str, object]:
@@ -53,7 +53,7 @@ class TurnText:
         return {**asdict(self), "message": opened(self.message), "response": opened(self.response)}
 
     def said(self) -> list[str]:
-        """Message and reply, a line each."""
+        """Message and reply, one line each."""
         if self.session_id is None:
             return ["(the supervisor's ledger does not know this turn)"]
         reply = f"< {_text(self.response)}" if self.state == "completed" else f"({self.state})"
@@ -105,17 +105,17 @@ class ArtifactExplanation:
     subject_id: str
     learned: LearnedView
     gate: GateResult
-    """The gate of its signal as it is now."""
+    """The present state of its signal's gate."""
     evidence: list[RecordedEvent]
-    """The events it was learned from, oldest first."""
+    """The events from which it was learned, oldest first."""
     unknown: list[str]
-    """Events it names that the memory does not know: it was imported, or is erased."""
+    """Events that it names but the memory does not know, because it was imported or erased."""
     turns: dict[str, TurnText]
-    """The turns of those events, and those that were shown it; as many as were asked for."""
+    """The turns of those events, and the turns that were shown it, up to the requested number."""
     shown_in: list[str]
     """Turns that were shown its line, oldest first."""
     records: list[StoredEntry]
-    """Its own entries, oldest first."""
+    """The entries about it, oldest first."""
     quarantines: list[StoredEntry]
     """Its quarantined sources."""
     cost: LineCost
@@ -149,7 +149,7 @@ class ArtifactExplanation:
         return list(dict.fromkeys(each.turn_id for each in self.evidence if each.turn_id is not None))
 
     def lines(self) -> Iterator[str]:
-        """Everything, for a reader."""
+        """The explanation as lines of text."""
         yield from self._head()
         yield from self._because()
         yield "\nwhat became of it:"
@@ -208,8 +208,8 @@ async def explained(
     Args:
         place: whose memory
         artifact_id: `ART-…`
-        subject_id: about whom; None: whoever it was learned about
-        turns_at_most: of how many turns of each kind the text is read; None: of all
+        subject_id: the subject; None: the only subject that has it
+        turns_at_most: most turns of each kind whose text is read; None: all
 
     Raises:
         UnknownArtifact: there is no such artifact
@@ -263,7 +263,7 @@ def record_json(entry: StoredEntry) -> dict[str, object]:
 
 
 def told(entry: StoredEntry) -> str:
-    """One record in words."""
+    """One entry in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     given = payload.get("reason")
     reason = one_line(given, _WIDTH) if isinstance(given, str) else why_erased(payload) or UNREADABLE

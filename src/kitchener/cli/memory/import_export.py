@@ -1,7 +1,7 @@
 """Exports learned lines as JSON lines, and imports them.
 
-An exported line has the overlay, its subject, the events it was learned from, and its history. An imported line is in the older
-flat format or is converted to it, without its sources. Everything is checked before anything is written.
+An exported line has the overlay, its subject, the events from which it was learned, and its history. An imported line is in the
+older flat format, or is converted to it without its sources. All lines are checked before any is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,11 +32,11 @@ _OLDER: Final = (
     "window_end",
     "created_at",
 )
-"""What an exported line keeps where it comes in, beside its text and weight."""
+"""Fields of an exported line that an import keeps, besides text and weight."""
 _ENVELOPE: Final = 4_096
-"""Bytes kept free for what an entry holds beside the overlay."""
+"""Bytes of an entry that are reserved for its other fields."""
 _EXPORTED: Final = ("reason", "superseded_by", "target", "block_signal", "event_ts")
-"""Fields of an artifact's records that a line has."""
+"""Fields of an artifact's entries that an exported line has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class ImportResult:
     """The result of importing one file."""
 
     taken: dict[str, list[str]]
-    """Overlay ids that were written, by subject, in alphabetical order of the subjects."""
+    """Ids of the written overlays, by subject, in alphabetical order of the subjects."""
     known: int
-    """Lines that were known already."""
+    """Number of lines that were known already."""
 
 
 async def exported(place: AgentMemory, reader: MemoryReader, subjects: Iterable[str]) -> list[dict[str, object]]:
-    """One JSON value for each artifact of some subjects, in the order in which they were learned."""
+    """One JSON value for each artifact of the subjects, in the order in which they were learned."""
     found = []
     for subject_id in subjects:
         namespace = place.namespace(subject_id)
@@ -75,10 +75,10 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
     Args:
         path: a file of JSON lines
         place: the memory that receives them
-        subject_id: whose they are; None: as each line says
+        subject_id: the subject of all lines; None: each line names its subject
 
     Raises:
-        ConfigError: names file, line and what was expected
+        ConfigError: a line is wrong; names file, line and what was expected
     """
     found: dict[str, list[dict[str, object]]] = {}
     for number, line in _lines(path):
@@ -99,7 +99,7 @@ def read_import(path: Path, place: AgentMemory, subject_id: str | None) -> dict[
 
 
 async def imported(place: AgentMemory, overlays: dict[str, list[dict[str, object]]]) -> ImportResult:
-    """Writes overlays that were checked; those that are known already are left out."""
+    """Writes checked overlays, except those that are known already."""
     for subject_id in overlays:
         place.namespace(subject_id)
     taken = await administer(place.paths.config, ImportOverlays(agent_class=place.agent_class, overlays=overlays))
@@ -118,7 +118,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _older(record: Mapping[str, object]) -> dict[str, object]:
-    """A line of an export in the older flat shape: elsewhere it has no sources, so no identity either, and can only fade."""
+    """An exported line in the older flat format. Outside its root it has no sources and thus no identity, and can only fade."""
     if record.get("artifact_id") is None:
         return dict(record)
     held = record.get("content")
@@ -128,7 +128,7 @@ def _older(record: Mapping[str, object]) -> dict[str, object]:
 
 
 def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: str | None, agent_class: str) -> str:
-    """Whose a line is. Nothing that was learned about one subject may reach another's memory by a slip."""
+    """The subject of a line. Refuses a line that belongs to another subject or agent class than the caller expects."""
     named, of_class = record.get("subject_id"), record.get("agent_class", agent_class)
     if of_class != agent_class:
         raise _bad(path, number, f"belongs to agent class {of_class!r}, not {agent_class!r}; see --agent")
@@ -136,7 +136,7 @@ def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: st
         raise _bad(path, number, "names no subject_id; say with --subject whose it is")
     owner = subject_id if named is None else named
     try:
-        check_subject_id(owner)  # an export may have lines learned in anonymous sessions
+        check_subject_id(owner)  # an export may have lines that were learned in anonymous sessions
     except CallerError as error:
         raise _bad(path, number, str(error)) from error
     if subject_id is not None and owner != subject_id:
@@ -145,7 +145,7 @@ def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: st
 
 
 def _check(record: Mapping[str, object], place: AgentMemory) -> None:
-    """Refuses the lines that the memory would refuse, before anything is written: either all lines are imported or none."""
+    """Refuses a line that the memory would refuse, before anything is written, so that all lines are imported or none."""
     overlay: Overlay = parse_older(record, place.config.max_line_chars)
     normalise(overlay.signal_id, signal_kinds(place.config))
     if not overlay.source_event_ids:

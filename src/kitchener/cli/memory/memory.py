@@ -100,7 +100,7 @@ def biases(
                 if not everything:
                     print_text("no learned lines yet; `kitchener memory signals` shows how near each gate is")
                 elif silent:
-                    print_text(f"{silent} no longer speak{'s' if silent == 1 else ''}; --all shows why")
+                    print_text(f"{counted(silent, 'line is', 'lines are')} no longer shown; --all shows why")
         return OK
 
     return anyio.run(work)

@@ -1,4 +1,4 @@
-"""`kitchener memory tune`: what other thresholds of the gate would have learned from the recorded signals. Takes no lock."""
+"""`kitchener memory tune`: shows what other gate thresholds would have learned from recorded signals. Takes no lock."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from kitchener.memory import MemoryReader
 from kitchener.tuning import GateOutcome, GateRecord, GateSetting, Spread, grid, read_gate_record, simulate
 
 AT_MOST: Final = 1_000
-"""Settings of one sweep."""
+"""Most settings of one sweep."""
 _MOST_EVENTS: Final = 100_000
 _MOST_HOURS: Final = 87_600
 _MOST_HALF_LIFE: Final = 876_000
@@ -90,16 +90,16 @@ def _settings(current: GateSetting, *texts: str | None) -> list[GateSetting]:
         windows=_values("--window", windows, _MOST_HOURS, int),
         half_lives=_values("--half-life", half_lives, _MOST_HALF_LIFE, float),
     )
-    if len(found) > AT_MOST + 1:  # the current one may stand beside them
+    if len(found) > AT_MOST + 1:  # besides the current one
         raise CallerError(f"these ranges make {len(found):,} settings: expected at most {AT_MOST:,}; take fewer values of each")
     return found
 
 
 def _values(option: str, text: str | None, most: int, number: Callable[[int], N]) -> list[N]:
-    """The values that `2..8` or `3,5,8..10` mean.
+    """Parses a list of values such as `2..8` or `3,5,8..10`.
 
     Raises:
-        CallerError: it is no such list, a range runs backwards, or a value is out of bounds
+        CallerError: the list is malformed, a range runs backwards, or a value is out of bounds
     """
     if text is None:
         return []
@@ -124,7 +124,7 @@ async def _read(reader: MemoryReader, agent_class: str, subject: str | None) -> 
 
 @dataclass(slots=True)
 class Sweep:
-    """Settings over one record."""
+    """Simulates several settings with one record."""
 
     config: HO3MemoryConfig
     subject_id: str | None
@@ -132,7 +132,7 @@ class Sweep:
     outcomes: Sequence[GateOutcome] = ()
 
     async def run(self, settings: Sequence[GateSetting]) -> None:
-        """Works out each setting, in a thread, so that an interrupt ends it between two of them."""
+        """Simulates each setting in a thread. An interrupt takes effect between two settings."""
         outcomes: list[GateOutcome] = []
         async with progress_bar("settings", len(settings), outcomes.__len__):
             for setting in settings:
@@ -165,7 +165,7 @@ class Sweep:
         }
 
     def tell(self, agent_class: str) -> None:
-        """The same for a reader, as a table."""
+        """Prints the result as a table."""
         found = self._on_record()
         whose = counted(found["subjects"], "subject") if self.subject_id is None else self.subject_id
         print_text(

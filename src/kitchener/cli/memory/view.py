@@ -16,26 +16,26 @@ from kitchener.memory.timestamps import iso_of, us_of
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """What a reading command has before it."""
+    """The memory that a reading command shows."""
 
     place: AgentMemory
     subject_id: str | None = None
-    """Who is meant; None: nothing is known of anybody, or one has to choose."""
+    """The chosen subject; None: the memory is empty, or the user has to choose one."""
     subjects: list[SubjectCounts] = field(default_factory=list)
-    """From whom to choose, where nobody was named."""
+    """The subjects to choose from, if none was named."""
     memory: tuple[SubjectMemory, Cut] | None = None
-    """What is known, as of when; None: nothing, or nobody was chosen."""
+    """The subject's memory, and the time for which it is shown; None: there is none, or no subject was chosen."""
 
     def signals(self) -> Iterator[SignalView]:
         """Every signal of the subject, in alphabetical order."""
         return iter(()) if self.memory is None else signal_views(*self.memory, self.place.config)
 
     def learned(self) -> Iterator[LearnedView]:
-        """Everything learned about the subject, in the order in which it was."""
+        """Everything learned about the subject, in the order in which it was learned."""
         return iter(()) if self.memory is None else learned_views(*self.memory, self.place.config)
 
     def as_json(self) -> dict[str, object]:
-        """Who is meant and as of when; what was asked for goes beside it."""
+        """The subject and the time, to which a command adds its result."""
         return {
             "agent_class": self.place.agent_class,
             "enabled": self.place.is_on,
@@ -45,7 +45,7 @@ class MemoryView:
         }
 
     def says_whose(self) -> bool:
-        """Prints whose memory this is, or from whom to choose; False: there is nothing more to show."""
+        """Prints the subject, or the subjects to choose from. False: there is nothing more to show."""
         agent_class = self.place.agent_class
         if self.memory is not None:
             as_of = short_time(iso_of(self.memory[1].as_of_us))
@@ -65,12 +65,12 @@ class MemoryView:
 
 @asynccontextmanager
 async def open_view(options: Options, subject_id: str | None, as_of: str | None) -> AsyncIterator[MemoryView]:
-    """The memory that a command's options mean. It takes no lock and works where there is no memory yet.
+    """The memory that a command's options choose. Takes no lock, and works even if there is no memory yet.
 
     Raises:
         ConfigError: the settings are wrong
-        InvalidTimestamp: the moment has no zone
-        LedgerDamaged: what was written once does not verify
+        InvalidTimestamp: the time has no zone
+        LedgerDamaged: an entry does not verify
     """
     place = AgentMemory.of(options)
     if as_of is not None:

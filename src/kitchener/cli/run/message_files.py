@@ -24,7 +24,7 @@ from kitchener.records.parts import FilePart
 _FIELDS: Final = ("conversation", "subject_id", "message", "parts")
 _NOT_YET: Final = -1
 _NO_FILE: Final = """; `run` takes a file of messages. To send one message, type: echo "hello" | kitchener chat"""
-"""What the error adds about an argument that looks like a message."""
+"""A hint in the error about an argument that looks like a message."""
 
 
 class FileMessage(NamedTuple):
@@ -32,12 +32,12 @@ class FileMessage(NamedTuple):
 
     text: str
     parts: tuple[FilePart, ...] = ()
-    """Its images and files; their paths are below the directory of the input."""
+    """Its images and files; relative paths start at the directory of the input."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages of one conversation, by where they stand."""
+    """The messages of one conversation, by their numbers in the input."""
 
     name: str
     subject_id: str | None
@@ -53,7 +53,7 @@ class Messages:
         max_chars: longest message
 
     Raises:
-        ConfigError: names file, line and what was expected
+        ConfigError: a line is wrong; names file, line and what was expected
     """
 
     def __init__(self, path: Path, *, max_chars: int) -> None:
@@ -101,7 +101,7 @@ class Messages:
         self._end = offset
 
     def _checked(self, line: bytes, number: int) -> tuple[str, str | None]:
-        """The conversation and the subject of a line that is right."""
+        """The conversation and the subject of a line, after checking the line."""
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
@@ -129,10 +129,10 @@ class Messages:
 
 
 class Results:
-    """The results of a run, written when they come and put in order at the end.
+    """The results of a run, stored as they arrive and put in order at the end.
 
     Args:
-        path: the file to write in the end; its directory takes the temporary files too
+        path: the file to write at the end; temporary files go to the same directory
         count: how many results there will be
 
     Raises:
@@ -165,7 +165,7 @@ class Results:
             file.write(self._spool.readline())
 
     def close(self) -> None:
-        """Gives up the temporary file."""
+        """Closes and thereby removes the temporary file."""
         self._spool.close()
 
 

@@ -127,7 +127,7 @@ def _check_output(output: Path, path: Path, root: Path) -> None:
 
 
 def _output_schema(path: Path | None) -> OutputSchema | None:
-    """Reads the schema of the objects that are wanted in place of text.
+    """Reads the schema of the objects that replies must be.
 
     Raises:
         ConfigError: the file is no JSON schema of an object
@@ -180,7 +180,7 @@ class _Finished(NamedTuple):
 
     message: SealedText
     output_schema: str | None
-    """Hash of the schema of the object that was wanted; None: text."""
+    """Hash of the schema of the object that the turn asked for; None: text."""
     completed: TurnCompletedPayload
 
 
@@ -189,15 +189,15 @@ _FinishedTurns = dict[str, _Finished]
 
 
 class _FileRun:
-    """The conversations of a file on their way through one supervisor.
+    """Runs the conversations of a file with one supervisor.
 
     Args:
         supervisor: runs the turns
         messages: the input
-        results: takes the results; None: nobody wants them
-        before: reads the sessions' ledger as it stood before this run; None: there was none
+        results: stores the results; None: they are not stored
+        before: reads the sessions' ledger in its state before this run; None: there was none
         attach: images and files for the first message of each conversation
-        asked: the object that is wanted in place of each reply's text; None: text
+        asked: the object that each reply must be; None: replies are text
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class _FileRun:
         return self._over == len(self._messages)
 
     async def run(self, concurrency: int, grace_s: float) -> None:
-        """Until every message has its result, or an interrupt has let the running turns finish (at most `grace_s`)."""
+        """Runs until every message has its result. After an interrupt, lets running turns finish for at most `grace_s`."""
         with anyio.CancelScope() as everything:
 
             def stop(_: signal.Signals) -> bool:
@@ -251,7 +251,7 @@ class _FileRun:
             await self._converse(conversation)
 
     async def _converse(self, conversation: Conversation) -> None:
-        """The messages of one conversation in order. After one that could not be run, the others would be out of order."""
+        """Runs the messages of one conversation in order. If one cannot run, skips the rest, which depends on it."""
         lines = conversation.lines
         session_id, finished, refusal = await self._session(conversation)
         failure: NotRun | None = None
@@ -285,7 +285,7 @@ class _FileRun:
         return (before.message, before.output_schema) == (message.text, wanted) and not message.parts
 
     async def _session(self, conversation: Conversation) -> tuple[str | None, _FinishedTurns, NotRun | None]:
-        """The conversation's session, the turns of it that were on record before, and why there is no session."""
+        """The conversation's session and its turns that were recorded before, or the reason why there is no session."""
         name, subject_id = conversation.name, conversation.subject_id
         try:
             known = await self._supervisor.find_external(name, subject_id=subject_id)
@@ -298,7 +298,7 @@ class _FileRun:
             return None, {}, NotRun(type(error).__name__, str(error))
 
     async def _finished(self, session_id: str) -> _FinishedTurns:
-        """The finished turns of a session, out of one reading of its entries."""
+        """The finished turns of a session, from one pass over its entries."""
         started: dict[str, tuple[str, TurnStartedPayload]] = {}
         finished: _FinishedTurns = {}
         if self._before is None:
@@ -329,7 +329,7 @@ class _FileRun:
                 output=self._asked,  # checked once for all messages
             )
         except (LedgerError, RuntimeClosed):
-            raise  # no other conversation can go on either
+            raise  # no other conversation can continue either
         except KitchenerError as error:
             return NotRun(type(error).__name__, str(error))
 

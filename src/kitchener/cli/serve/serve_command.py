@@ -3,22 +3,31 @@
 import importlib.util
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import anyio
+import anyio.to_thread
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, Options, listens
-from kitchener.cli.serve.root_wait import wait_for_root
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
+from kitchener.ledger.disk.file_ops import is_locked
+from kitchener.logs import get_logger
 from kitchener.runtime import open_runtime, tune_gc
+from kitchener.runtime.root_layout import agent_classes, ledger_paths
+
+_log = get_logger(__name__)
+_LOOK_S: Final = 0.1
+"""Time between two looks at the locks of the ledgers, seconds."""
 
 
 def serve(
@@ -80,6 +89,30 @@ async def _serve(config: RuntimeConfig) -> int:
             if server.write_failure is not None:
                 raise server.write_failure
     return OK
+
+
+async def wait_for_root(config: RuntimeConfig) -> None:
+    """Returns when no process writes the ledgers of the root, or after `serve.lock_wait_s`.
+
+    If a process still has them then, opening the runtime fails with an error that names it.
+    """
+    with anyio.move_on_after(config.serve.lock_wait_s):
+        is_first = True
+        while (path := await anyio.to_thread.run_sync(_in_use, config)) is not None:
+            if is_first:
+                _log.warning("waiting for another process to release the ledgers", path=str(path))
+            is_first = False
+            await anyio.sleep(_LOOK_S)
+
+
+def _in_use(config: RuntimeConfig) -> Path | None:
+    """A ledger that another process writes; None: there is none."""
+    return next((path for path in _ledgers(config) if path.is_file() and is_locked(path)), None)
+
+
+def _ledgers(config: RuntimeConfig) -> Iterator[Path]:
+    for agent_class in sorted({"ADMIN", *agent_classes(config)}):
+        yield from ledger_paths(config, agent_class).values()
 
 
 def _where(listener: socket.socket) -> str:

@@ -1,7 +1,7 @@
 """Talks to systemd: takes over a listening socket, and reports whether the server is ready.
 
-By the protocols of `sd_listen_fds` and `sd_notify`. Clients that connect while no server runs wait in the system's queue until
-the next server takes them.
+Uses the protocols of `sd_listen_fds` and `sd_notify`. Clients that connect while no server runs wait in the system's queue
+until the next server accepts them.
 """
 
 import os
@@ -20,15 +20,15 @@ _SOURCE: Final = "the handed-over socket"
 def take_listener(config: ServeConfig, environ: MutableMapping[str, str], *, first: int = 3) -> socket.socket | None:
     """The socket that was handed over to this process; None: there is none. The caller closes it.
 
-    Removes the variables, so that programs which this process starts do not take the socket for theirs.
+    Removes the environment variables, so that child processes do not use the socket.
 
     Args:
-        config: whether it has clients; without any the socket listens on a loopback address
+        config: the server's settings; without clients in them, the socket must listen on a loopback address
         environ: the environment of this process
         first: the descriptor of the first socket; the protocol says 3
 
     Raises:
-        ConfigError: several were handed over, it is no listening TCP socket, or its address needs keys
+        ConfigError: several sockets were handed over, the socket does not listen on TCP, or its address requires keys
     """
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -61,7 +61,7 @@ def _check(found: socket.socket, config: ServeConfig) -> None:
 
 
 def notify(state: Literal["READY=1", "STOPPING=1"], environ: Mapping[str, str]) -> None:
-    """Tells the service manager, if it listens, what this process does. Never fails."""
+    """Tells the service manager the state of this process, if one listens. Never fails."""
     place = environ.get("NOTIFY_SOCKET", "")
     if place[:1] not in ("/", "@"):
         return

@@ -148,7 +148,7 @@ def _exported(made: SessionExport) -> str:
         others = counted(made.context_entries, "entry is", "entries are")
         lines.append(f"{others} from the memory and the other sessions of {made.subject_id!r}: its turns could read them")
     if made.has_key:
-        lines.append(f"The folder has the key of {made.subject_id!r}: whoever has the folder can read all that they said.")
+        lines.append(f"The folder has the key of {made.subject_id!r}: anybody with the folder can read all that they said.")
     elif made.key_id is not None:
         lines.append("Its content is sealed, and the folder has no key: --with-keys adds it.")
     if not made.has_sources:
@@ -156,8 +156,8 @@ def _exported(made: SessionExport) -> str:
         lines.append(f"The instructions, prompts and tools of its turns are not in the folder: they are {hint}.")
     if not made.is_signed:
         lines.append(
-            "Not every head is signed, so the folder proves only that it is whole: `kitchener ledger checkpoint` signs, then"
-            " export it again."
+            "Not every head is signed, so the folder proves only that it is complete. Sign with `kitchener ledger checkpoint`,"
+            " then export the session again."
         )
     return "\n".join(lines)
 
@@ -171,5 +171,5 @@ def _imported(made: SessionImport) -> str:
             " with --with-keys and import that folder too."
         )
     if not made.is_signed:
-        lines.append("Not every head in the folder was signed, so it proved only that it is whole, and not who wrote it.")
+        lines.append("Not every head in the folder was signed, so it proved only that it is complete, not who wrote it.")
     return "\n".join(lines)

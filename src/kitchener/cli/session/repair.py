@@ -46,7 +46,7 @@ async def _repair(
     options: Options, session_id: str, void: Sequence[str], *, is_all: bool, reason: str | None, is_json: bool
 ) -> int:
     if (void or is_all) and not (reason and reason.strip()):
-        raise CallerError("--reason is missing: it is kept on record with every entry that is put aside")
+        raise CallerError("--reason is missing: it is recorded with every voided entry")
     paths = options.paths()
     past = await read_past(paths, session_id, options.first_agent)
     found = _invalid(past)
@@ -54,7 +54,7 @@ async def _repair(
     unknown = [name for name in chosen if name not in found]
     if unknown:
         there = f"those are {', '.join(found)}" if found else "there is none"
-        raise NotOnRecord(f"--void {unknown[0]!r}: not an impossible entry of session {session_id}; {there}")
+        raise NotOnRecord(f"--void {unknown[0]!r}: not an invalid entry of session {session_id}; {there}")
     if chosen:
         await _void(paths, past, [found[name] for name in chosen], str(reason))
         past = await read_past(paths, session_id, options.first_agent)
@@ -70,7 +70,7 @@ async def _repair(
     else:
         for name in chosen:
             print_text(f"voided {name}: {found[name].problem}")
-        print_text("\n".join(_left(past) if left else [f"no impossible entries in {session_id}"]))
+        print_text("\n".join(_left(past) if left else [f"no invalid entries in {session_id}"]))
     return INVALID if left else OK
 
 
@@ -84,7 +84,7 @@ def _left(past: RecordedSession) -> list[str]:
 
 
 async def _void(paths: LedgerPaths, past: RecordedSession, chosen: Sequence[InvalidEvent], reason: str) -> None:
-    """Appends `LIFECYCLE_VOIDED` for each, and returns when they are durable."""
+    """Appends `LIFECYCLE_VOIDED` for each entry, and returns when they are durable."""
     operation = VoidEntries(
         agent_class=past.agent_class,
         session_id=past.session_id,

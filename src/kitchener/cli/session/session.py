@@ -192,7 +192,7 @@ class _WorkOrderRow(TypedDict):
     wo_type: str | None
     state: str
     reason: AbandonReason | None
-    """Why it was abandoned; None: it was not."""
+    """Why it was abandoned; None: it was not abandoned."""
     cost: CostMapping | None
 
 
@@ -215,16 +215,16 @@ class _TurnRow:
     """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`, `imported`."""
     result: TurnCompletedPayload | None = None
     waited_for: str = ""
-    """The attempts at a model that a turn without a result waited for; "": it was answered, or asked none."""
+    """The model attempts for which a turn without a result waited; "": the turn was answered, or called no model."""
     work_orders: dict[str, _WorkOrderRow] = field(default_factory=dict)
     parts: dict[str, StoredPart] = field(default_factory=dict)
     """The images and files of the message, by their ids."""
     spent: Spending = field(default_factory=Spending)
     """The cost of its model and tool calls."""
     breaks: tuple[BreakCause, ...] | None = None
-    """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
+    """Why its prompt begins differently from the turn's before; (): it does not; None: there is no prompt to compare."""
     approvals: TurnApprovals = field(default=TurnApprovals())
-    """Its requests to a person, or the work order that it continued."""
+    """Its requests for approval, or the work order that it continued."""
     is_reply: bool = False
     """Whether an assistant said the message, in an imported conversation."""
 
@@ -268,18 +268,18 @@ class _History:
     started_at: str = ""
     ended_at: str | None = None
     is_erased: bool = False
-    """Ended because its subject was erased."""
+    """Whether it ended because its subject was erased."""
     unreadable: str = ""
-    """Why some of its texts cannot be read; "": all can be."""
+    """Why some of its texts cannot be read; "": all can be read."""
     turns: dict[str, _TurnRow] = field(default_factory=dict)
     rejected: list[_Rejected] = field(default_factory=list)
     spent: Spending = field(default_factory=Spending)
     """The cost of the calls of all turns."""
     entries: list[StoredEntry] = field(default_factory=list)
-    """All of the session, in order."""
+    """All entries of the session, in order."""
 
     def take(self, entry: StoredEntry) -> None:
-        """Takes in the session's next entry."""
+        """Adds the session's next entry."""
         kind, payload = entry.entry_type, events.read_payload(entry.entry_type, entry.payload)
         turn = self.turns.get(payload.get("turn_id", ""))
         if kind == events.SESSION_START:
@@ -338,7 +338,7 @@ class _History:
         }
 
     def lines(self) -> Iterator[str]:
-        """Everything, for a reader."""
+        """The session as lines of text."""
         start = self.start
         external = f", named {start['external_id']!r}" if start is not None and start.get("external_id") else ""
         ended = f", {'erased' if self.is_erased else 'ended'} {short_time(self.ended_at)}" if self.ended_at else ""
@@ -373,19 +373,19 @@ class _History:
             yield f"\nin all: {self.spent.text()}"
 
     def _text(self, value: object) -> str:
-        """A message or reply, indented; or why it cannot be read."""
+        """A message or reply, indented; if it cannot be read, the reason."""
         if isinstance(value, str):
             return value.replace("\n", "\n    ")
         return ERASED if self.is_erased else UNREADABLE
 
 
 def label(speaker: SealedText | None) -> str:
-    """The label of a speaker before what they said; "": it is the subject's own, or erased."""
+    """The label with a speaker's name before a message; "": the subject spoke, or the name was erased."""
     return speaker_label(speaker) if isinstance(speaker, str) else ""
 
 
 def _how_far(work_order: _WorkOrderRow) -> str:
-    """The state of a work order; of one that another turn went on with, what ended its wait rather than how it was closed."""
+    """The state of a work order. If another turn continued it, the event that ended its wait."""
     if work_order["reason"] in (None, "answered"):
         return work_order["reason"] or work_order["state"]
     return f"{work_order['state']}: {work_order['reason']}"

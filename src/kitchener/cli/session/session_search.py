@@ -29,10 +29,10 @@ _AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
 _UNITS_US: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _DAY: Final = len("2026-02-18")
 _EXCERPT: Final = 90
-"""Characters of a text that a reader is shown around the words."""
+"""Most printed characters of a text around the words."""
 _BEFORE: Final = 30
 _AT_MOST: Final = 5
-"""Turns of one session that a reader is shown; JSON has them all."""
+"""Most printed turns of one session; JSON has all."""
 
 
 class FoundTurn(TypedDict):
@@ -61,13 +61,13 @@ class SessionRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Which sessions are wanted."""
+    """Selects sessions."""
 
     subject_id: str | None = None
     words: str | None = None
-    """Words of a message or a reply, as `folded` makes them; None: any."""
+    """Words in a message or a reply, folded by `folded`; None: any words."""
     since: str | None = None
-    """Only what happened from then on: ISO time as ledgers write it; None: ever."""
+    """Start of the time range: ISO time as ledgers write it; None: no start."""
 
     @property
     def is_any(self) -> bool:
@@ -81,7 +81,7 @@ class SessionList:
 
     rows: list[SessionRow] = field(default_factory=list)
     sealed: int = 0
-    """Messages and replies that could not be searched, because their key is gone or not here."""
+    """Number of messages and replies that could not be searched, because their key is missing."""
 
 
 def folded(text: str) -> str:
@@ -90,14 +90,14 @@ def folded(text: str) -> str:
 
 
 def moment_of(text: str, now_us: int) -> str:
-    """The moment that `--since` names, as ledgers write it.
+    """The time that `--since` names, as ledgers write it.
 
     Args:
         text: `30m`, `12h` or `7d` ago, a day (UTC), or an ISO time with a zone
         now_us: the time now, microseconds since the epoch
 
     Raises:
-        CallerError: it is none of these
+        CallerError: the text has none of these forms
     """
     try:
         if ago := _AGO.fullmatch(text):
@@ -109,7 +109,7 @@ def moment_of(text: str, now_us: int) -> str:
 
 
 def filter_of(subject: str | None, words: str | None, since: str | None) -> SessionFilter:
-    """The filter that a command's options mean.
+    """The filter that a command's options define.
 
     Raises:
         CallerError: there are no words to look for, or the time is malformed
@@ -121,7 +121,7 @@ def filter_of(subject: str | None, words: str | None, since: str | None) -> Sess
 
 
 async def list_sessions(options: Options, wanted: SessionFilter, limit: int | None) -> SessionList:
-    """The newest `limit` sessions that are wanted: of the agent class, and where none is named and some are wanted, of all."""
+    """The newest `limit` sessions that match: of the agent class; of all classes if none is named and there is a filter."""
     paths, found = options.paths(), SessionList()
     is_of_one = wanted.is_any or options.named_agent is not None
     for agent_class in [options.agent] if is_of_one else sorted({options.first_agent, *paths.agent_classes()}):
@@ -220,7 +220,7 @@ def found_lines(rows: list[SessionRow], words: str) -> Iterator[str]:
 
 
 def _excerpt(text: str, words: str) -> str:
-    """A piece of the text around the words. A text that folding makes longer may be cut a little beside them."""
+    """A piece of the text around the words. If folding makes a text longer, the piece may be slightly off."""
     flat = " ".join(text.split())
     begins = max(0, flat.casefold().find(words) - _BEFORE)
     return one_line(("…" if begins else "") + flat[begins:], _EXCERPT)

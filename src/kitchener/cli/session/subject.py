@@ -66,7 +66,7 @@ async def _erase(config: RuntimeConfig, subject_id: str, *, is_json: bool) -> in
 
 
 def _is_wanted(subject_id: str) -> bool:
-    """Whether the person at the terminal says yes.
+    """Whether the person at the terminal confirms.
 
     Raises:
         CallerError: there is no terminal to ask at

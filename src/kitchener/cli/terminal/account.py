@@ -1,4 +1,4 @@
-"""Tells which account of this machine runs the command, for the record of who decided something."""
+"""Finds the account that runs the command, to record who made a decision."""
 
 import getpass
 import os

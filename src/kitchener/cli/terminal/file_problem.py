@@ -4,7 +4,7 @@ import os
 
 
 def file_problem(error: OSError) -> str:
-    """Names the file, what is wrong, and for a missing permission what to do."""
+    """Names the file, the problem and, for a missing permission, the remedy."""
     if isinstance(error, PermissionError):
         problem = "permission denied; run this command as a user who has access"
     else:

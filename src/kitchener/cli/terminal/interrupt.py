@@ -11,7 +11,7 @@ from kitchener.cli.exits import INTERRUPTED
 
 
 def run_to_end(work: Callable[[], Awaitable[int]]) -> int:
-    """The exit code of `work`, or 130 where SIGINT or SIGTERM cancelled it. A second signal ends the process at once."""
+    """Runs `work` and returns its exit code, or 130 if SIGINT or SIGTERM cancelled it. A second signal kills the process."""
 
     async def main() -> int:
         with anyio.CancelScope() as scope:
@@ -24,10 +24,10 @@ def run_to_end(work: Callable[[], Awaitable[int]]) -> int:
 
 @asynccontextmanager
 async def on_signal(first: Callable[[signal.Signals], bool | None]) -> AsyncIterator[None]:
-    """Within the block SIGINT and SIGTERM call `first` instead of ending the process.
+    """While the block runs, SIGINT and SIGTERM call `first` instead of ending the process.
 
-    It is called again for the next signal only if it returned True; otherwise that one ends the process at once, without
-    waiting for what the first had started. The ledgers survive that as they survive a crash.
+    If `first` returns True, it is called for the next signal, too. Otherwise the next signal ends the process at once, without
+    waiting for the work that the first one started. The ledgers survive this like a crash.
     """
     before = signal.getsignal(signal.SIGINT)
 
@@ -46,6 +46,6 @@ async def on_signal(first: Callable[[signal.Signals], bool | None]) -> AsyncIter
             yield
         finally:
             tasks.cancel_scope.cancel()
-    # An event loop puts Python's own handler in place of the one that it found.
+    # An event loop restores Python's own handler, not the one that it found.
     if before is not None:
         signal.signal(signal.SIGINT, before)

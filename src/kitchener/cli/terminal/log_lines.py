@@ -1,4 +1,4 @@
-"""Shows what the library logs on standard error: `[warning] circuit breaker opened provider_id=openai`."""
+"""Prints log messages on standard error: `[warning] circuit breaker opened provider_id=openai`."""
 
 import logging
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ _OF_EVERY_RECORD: Final = frozenset((*logging.makeLogRecord({}).__dict__, "messa
 
 
 class LogLines(logging.Formatter):
-    """One line for each event with its fields; a traceback follows on lines of its own."""
+    """Formats each event with its fields as one line. A traceback follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the text of a record. The values of variables are not part of it."""
+        """Returns the text of a record, without values of variables."""
         fields = {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
         frames = fields.pop("traceback", "")
         shown = (f"{key}={_on_one_line(each)}" for key, each in fields.items())
@@ -30,7 +30,7 @@ class LogLines(logging.Formatter):
 
 
 def _on_one_line(value: object) -> str:
-    """A value without line breaks: what a provider or a file's name says must not look like an event of its own."""
+    """A value without line breaks, so that text from a provider or a file name cannot look like a separate event."""
     return "\\n".join(str(value).splitlines())
 
 
@@ -43,7 +43,7 @@ def show_logs() -> None:
 
 @contextmanager
 def nothing_logged() -> Iterator[None]:
-    """Logs nothing of what happens inside the block, such as turns that run again: it was logged when they ran."""
+    """Logs nothing inside the block. For replayed turns, which were logged when they first ran."""
     logger = logging.getLogger(ROOT)
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -55,7 +55,7 @@ def nothing_logged() -> Iterator[None]:
 
 @contextmanager
 def logged_from(level: LogLevel) -> Iterator[None]:
-    """Logs what happens inside the block from this level on; None: as before."""
+    """Logs messages of at least this level inside the block; None: the level stays as it is."""
     logger = logging.getLogger(ROOT)
     before = logger.level
     if level is not None:

@@ -1,8 +1,8 @@
 """Prints the output of commands: data on standard output, everything else on standard error.
 
-With `--json` a command prints one JSON value and nothing else. Nothing else in this package writes to a terminal or a pipe, so
-every character passes `harmless`, whether it comes from a user, a model, a tool, a provider's error or a file name. Otherwise
-text could move the cursor, overwrite earlier lines, set the clipboard, or appear in another order than it was written.
+With `--json` a command prints one JSON value and nothing else. Only this module writes to a terminal or a pipe, so every
+character passes `harmless`, whether it comes from a user, a model, a tool, a provider's error or a file name. Otherwise text
+could move the cursor, overwrite earlier lines, set the clipboard, or appear in another order than it was written.
 """
 
 import json
@@ -23,36 +23,36 @@ from kitchener.inspection.shown_text import INVISIBLE, harmless, one_line
 _NONE = re.compile(r"\bNone\b")
 _HARMFUL_IN_JSON = re.compile(f"[{INVISIBLE}]")
 Style = Literal["plain", "pale", "user", "agent"]
-"""The style of text: plain, paler, or in the colour of a speaker."""
+"""The style of text: plain, pale, or in the colour of a speaker."""
 _STYLES: Final[Mapping[Style, str]] = {"pale": "2", "user": "1;36", "agent": "1;32"}
 _STATUS_CHARS: Final = 200
 _NO_VALUE: Final = "–"
 
 
 def print_text(text: str = "", *, end: str = "\n", style: Style = "plain") -> None:
-    """Prints text for the reader on standard output, at once, in a style where colours are shown."""
+    """Prints text on standard output, unbuffered; with a style if colours are shown."""
     plain = harmless(text)
     _write(sys.stdout, (f"\x1b[{_STYLES[style]}m{plain}\x1b[0m" if style != "plain" and has_colour() else plain) + end)
 
 
 def can_rewrite() -> bool:
-    """Whether standard output is a terminal whose lines can be written again."""
+    """Whether standard output is a terminal whose lines can be rewritten."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def has_colour() -> bool:
-    """Whether colours are shown: on a terminal that has them, unless the user asked for none (`NO_COLOR`)."""
+    """Whether colours are shown: on a terminal that supports them, unless `NO_COLOR` is set."""
     return can_rewrite() and not os.environ.get("NO_COLOR")
 
 
 def styled_prompt(text: str, style: Style) -> str:
-    """A prompt for `input` with `readline`, which has to know that a colour takes no room."""
+    """A prompt for `input` with `readline`. Marks colour codes, because `readline` must not count them as characters."""
     plain = harmless(text)
     return f"\1\x1b[{_STYLES[style]}m\2{plain}\1\x1b[0m\2" if style != "plain" and has_colour() else plain
 
 
 def show_status(text: str | None) -> None:
-    """Shows one pale line that the next output replaces; None: removes it. Only where `can_rewrite`."""
+    """Shows one pale line that the next output replaces; None removes it. Does nothing unless `can_rewrite`."""
     _write(sys.stdout, "")
     if text is not None:
         line = set_cell_size(one_line(text, _STATUS_CHARS), min(len(text), shutil.get_terminal_size().columns - 1)).rstrip()
@@ -61,27 +61,27 @@ def show_status(text: str | None) -> None:
 
 
 def say(text: str) -> None:
-    """Prints a line for the reader on standard error."""
+    """Prints a line on standard error."""
     _write(sys.stderr, harmless(text) + "\n")
 
 
 def say_instead(text: str) -> None:
-    """Puts text in the place of the terminal's current line, on standard error."""
+    """Replaces the terminal's current line by text, on standard error."""
     _write(sys.stderr, f"\r\x1b[K{harmless(text)}")
 
 
 def ask(question: str) -> str:
-    """The line that a person at the terminal answers; raises EOFError where there is none."""
+    """Asks the person at the terminal and returns the answered line; raises EOFError at the end of the input."""
     return input(harmless(question))
 
 
 def say_traceback(error: BaseException) -> None:
-    """Prints the traceback of a bug on standard error. The values of variables are not part of it."""
+    """Prints the traceback of a bug on standard error, without values of variables."""
     say("".join(traceback.format_exception(error)).rstrip("\n"))
 
 
 class StandardError:
-    """A file that logs write to: standard error, with harmless text."""
+    """A file object for logs: writes harmless text to standard error."""
 
     def write(self, text: str) -> int:
         """Prints the text."""
@@ -93,15 +93,15 @@ class StandardError:
 
 
 def print_json(value: object) -> None:
-    """Prints the one JSON value of a `--json` command. What would harm a terminal is escaped, so the value is exact."""
+    """Prints the one JSON value of a `--json` command. Escapes characters that could harm a terminal; the value stays exact."""
     _write(sys.stdout, json_text(value) + "\n")
 
 
 def json_text(value: object) -> str:
-    """A value as indented JSON. What would harm a terminal is escaped."""
+    """A value as indented JSON. Escapes characters that could harm a terminal."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-    except orjson.JSONEncodeError:  # half a character, as in the name of a file, or a number beyond 64 bits
+    except orjson.JSONEncodeError:  # a lone surrogate, as in the name of a file, or a number beyond 64 bits
         text = json.dumps(value, indent=2, default=str)
     return _escaped(text)
 
@@ -113,12 +113,12 @@ def print_json_lines(values: Iterable[object]) -> None:
 
 
 def _escaped(text: str) -> str:
-    # In JSON such characters stand inside of strings only, and there an escape means the same.
+    # In JSON such characters occur only inside strings, where an escape has the same meaning.
     return _HARMFUL_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 class _Status:
-    """The status line: whether the terminal's current line is one."""
+    """Tracks whether the terminal's current line is a status line."""
 
     is_shown = False
 
@@ -144,17 +144,17 @@ def is_interactive() -> bool:
 
 
 def meaning(field: FieldInfo) -> str:
-    """What a setting's docstring says, on one line, in words of a settings file: there is no `None` in it."""
+    """A setting's docstring on one line, in terms of a settings file, which has no `None`."""
     return _NONE.sub("Unset", " ".join((field.description or "").split()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Prints rows under the names of their columns, aligned; numbers to the right, a missing value as a dash."""
+    """Prints rows under the names of their columns, aligned: numbers to the right, a missing value as a dash."""
     print_text("\n".join(table_lines(columns, rows)))
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
-    """The lines of such a table."""
+    """The lines of the table that `print_table` prints."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(column), *(len(line[n]) for line in cells), 0) for n, column in enumerate(columns)]
     for line in ([column.replace("_", " ") for column in columns], *cells):
@@ -182,12 +182,12 @@ class CommandOutput(Protocol):
         ...
 
     def lines(self) -> Iterable[str]:
-        """The same for a reader."""
+        """The finding as lines of text."""
         ...
 
 
 def print_answer(answer: CommandOutput, *, is_json: bool) -> None:
-    """Prints what a command found, as one JSON value or as lines of text."""
+    """Prints a command's finding, as one JSON value or as lines of text."""
     if is_json:
         print_json(answer.as_json())
     else:

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _LOOK_EVERY_S: Final = 0.2
-"""Between two looks at how far it is, seconds."""
+"""Time between two updates of the bar, seconds."""
 
 
 class Tally:
-    """Counts what is done, for a progress bar."""
+    """Counts finished items, for a progress bar."""
 
     __slots__ = ("count",)
 
@@ -22,7 +22,7 @@ class Tally:
         self.count = 0
 
     def add(self, _: object = None) -> None:
-        """One more is done."""
+        """Counts one more item."""
         self.count += 1
 
 
@@ -31,9 +31,9 @@ async def progress_bar(what: str, total: int | None, done: Callable[[], int] | N
     """Shows a progress bar within the block, if standard error is a terminal.
 
     Args:
-        what: what is counted
-        total: how many there are; None: unknown
-        done: says how many are done; None: the tally that the block gets counts them
+        what: name of the counted items
+        total: number of items; None: unknown
+        done: returns the number of finished items; None: the block counts them with the yielded tally
     """
     tally = Tally()
     if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""Says on a terminal what happens while nothing is printed: `writing the reply (synthesize) · 12 s`."""
+"""Shows on a terminal what happens while nothing is printed: `writing the reply (synthesize) · 12 s`."""
 
 from typing import Final
 
@@ -18,22 +18,22 @@ class StatusLine:
         self._is_possible = can_rewrite()
 
     def begin(self) -> None:
-        """Counts seconds from now on."""
+        """Starts counting seconds."""
         self._began = anyio.current_time()
 
     def show(self, text: str) -> None:
-        """Shows this text with the seconds, from now on."""
+        """Shows this text with the seconds from now on."""
         self._text = text
         self._draw()
 
     def clear(self) -> None:
-        """Shows nothing any more."""
+        """Removes the line."""
         if self._text is not None and self._is_possible:
             show_status(None)
         self._text = None
 
     async def run(self) -> None:
-        """Keeps the seconds right, until it is cancelled."""
+        """Updates the seconds until it is cancelled."""
         while self._is_possible:
             self._draw()
             await anyio.sleep(_EVERY_S)

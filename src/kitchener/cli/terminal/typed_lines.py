@@ -1,6 +1,6 @@
 """Reads lines from a terminal or a pipe in a thread of its own.
 
-It is not one of anyio's worker threads, because a program waits for those when it ends, and this one may be in a read that
+The thread is not one of anyio's worker threads: a program waits for those when it ends, and this one may be in a read that
 never returns. For the same reason it reads a pipe without Python's buffered `stdin`, whose lock the interpreter needs at exit.
 """
 
@@ -30,10 +30,10 @@ _CHUNK = 65_536
 
 
 class TypedLines:
-    """Lines one by one, each read when it is asked for.
+    """Reads lines one by one, each on request.
 
     Args:
-        prompt: shown before each line; None: input comes through a pipe and nothing is shown
+        prompt: shown before each line; None: input comes through a pipe, and nothing is shown
     """
 
     def __init__(self, prompt: str | None) -> None:
@@ -58,7 +58,7 @@ class TypedLines:
         return line
 
     def close(self) -> None:
-        """No more lines will be asked for; the thread ends, unless it waits in a read."""
+        """Ends the thread, unless it waits in a read. Request no more lines."""
         self._wanted.put(False)
         self._send.close()
         self._receive.close()
@@ -72,7 +72,7 @@ class TypedLines:
                 line = CallerError(f"the input is not UTF-8 text: {error}")
             except OSError as error:
                 line = CallerError(f"the input cannot be read: {error.strerror or error}")
-            # The reader may be gone by now, and its event loop with it.
+            # The reader and its event loop may have ended.
             with contextlib.suppress(RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 anyio.from_thread.run_sync(self._send.send_nowait, line, token=self._token)
 
@@ -97,7 +97,7 @@ def _from_pipe() -> Iterator[str]:
 
 @contextlib.contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Leaves the terminal as it was found, also if a line was being edited at the end."""
+    """Restores the terminal's state after the block, even if a line was being edited."""
     if not _HAS_TERMINAL or not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""Breaks text that comes in pieces into lines at blanks. Knows no terminal."""
+"""Breaks text that comes in pieces into lines at blanks. This module knows no terminal."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ class WordWrap:
 
     Args:
         width: cells of a line
-        column: cells that are taken in the first line
+        column: cells of the first line that are already used
     """
 
     def __init__(self, width: int, column: int = 0) -> None:
@@ -27,7 +27,7 @@ class WordWrap:
         self._is_code = False
 
     def add(self, piece: str) -> str:
-        """The next piece of the text. Returns what can be shown: all but the last word, which may go on."""
+        """Adds the next piece of the text. Returns what can be shown: all but the last word, which may be incomplete."""
         shown: list[str] = []
         for run in _RUNS.findall(piece):
             if not run.isspace():
@@ -47,7 +47,7 @@ class WordWrap:
         return "".join(shown)
 
     def end(self) -> str:
-        """The rest of the text."""
+        """Returns the rest of the text."""
         return self._flush()
 
     def _flush(self) -> str:

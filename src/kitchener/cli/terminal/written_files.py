@@ -1,7 +1,7 @@
 """Writes a command's result to a file that only its owner can read: the whole file, or none.
 
-Replies, learned lines and evidence are about people, so others cannot read such a file, whatever the umask or an earlier file
-allowed. A link at the path is replaced and never followed, because in a shared directory it may be somebody else's.
+Replies, learned lines and evidence are about people, so other users cannot read the file, whatever the umask or an earlier
+file's mode is. A link at the path is replaced and never followed, because in a shared directory it may be another user's.
 """
 
 import os
@@ -16,14 +16,14 @@ _Result = TypeVar("_Result")
 
 
 def check_output(path: Path, root: Path | None = None) -> None:
-    """Refuses paths where `write_whole` cannot put a file, before there is anything to lose.
+    """Refuses a path that `write_whole` could not write, before the command does any work.
 
     Args:
         path: the value of `--out`
-        root: directory of the ledgers, where no such file may go; None: anywhere
+        root: directory of the ledgers, where no such file may be; None: no such restriction
 
     Raises:
-        ConfigError: it lies under the root, in no directory, or is something else than a file
+        ConfigError: the path lies under the root, its directory does not exist, or it is not a file
     """
     # Not `Path.resolve`, which raises for a loop of links.
     if root is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
@@ -33,14 +33,14 @@ def check_output(path: Path, root: Path | None = None) -> None:
 
 
 def write_whole(path: Path, fill: Callable[[IO[bytes]], _Result]) -> _Result:
-    """Puts the file in place once `fill` has written it and it is on disk; returns what `fill` returned.
+    """Writes a file with `fill`, makes it durable, then moves it to its path. Returns what `fill` returned.
 
     Args:
-        path: where it goes
-        fill: writes the content; it may read the file again by its name after a flush
+        path: the path of the file
+        fill: writes the content; may read the file again by its name after a flush
 
     Raises:
-        ConfigError: it cannot be written
+        ConfigError: the file cannot be written
     """
     try:
         with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:

@@ -26,16 +26,16 @@ class HistoryItems:
         self._turns: Sequence[Item] = ()
         self._most = 0
         self.items: list[Item] = []
-        """The items; a long one as its beginning."""
+        """The items. A long one is cut to its beginning."""
         self.ends: list[int] = []
-        """The tokens of all items up to and including each."""
+        """Running totals: entry n holds the tokens of items 0 to n."""
 
     def follow(self, turns: Sequence[Item], most: int) -> None:
         """Adds the turns that are new since the last call.
 
         Args:
-            turns: the same list as at the last call, with what was appended since; another list is read from its start
-            most: tokens above which an item is shown as its beginning
+            turns: the list of the last call, with later turns appended; a different list is read from its start
+            most: an item with more tokens is cut to its beginning
         """
         if turns is not self._turns or most != self._most:
             self._turns, self._most, self.items, self.ends = turns, most, [], []
@@ -47,5 +47,5 @@ class HistoryItems:
 
 
 def spoken(item: Item) -> tuple[tuple[bool, str], ...]:
-    """What an item of a turn says: each part with whether it is a reply, without the labels `user` and `assistant`."""
+    """The parts of a turn's item, without the labels `user` and `assistant`: whether each is a reply, and its text."""
     return ((True, item.text.removeprefix(ASSISTANT_LABEL)),) if item.is_reply else spoken_in(item.text)

@@ -16,18 +16,18 @@ from kitchener.records.spoken import label_of
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 32_768
-"""Characters of an item that are searched for words of the message."""
+"""Only the first characters of an item, so many, are searched for words of the message."""
 GAP: Final = "…"
 """Stands for what an excerpt leaves out."""
 _PASSAGE_CHARS: Final = 240
 """Longest passage. A longer sentence is cut at a space."""
 _LEAST_SHARE: Final = 0.5
-"""Share of the best passage's score from which on a passage matters."""
+"""A passage matters if its score is at least this share of the best passage's."""
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 
 
 def asked_terms(message: str) -> Mapping[str, float]:
-    """The search terms of a message with their weights: its own, and those related to them."""
+    """The search terms of a message with their weights: its own terms, and terms related to them."""
     own = dict.fromkeys([term for word in words_of(message.casefold()) for term in terms_of(word)], 1.0)
     akin = {other: DEFAULT_WEIGHTS.kin for term in own for other in KIN.get(term, ())}
     return {**akin, **own}
@@ -62,7 +62,7 @@ def excerpted(item: Item, asked: Mapping[str, float], most_tokens: int, estimate
 
 def _by_worth(passages: Sequence[str], asked: Mapping[str, float]) -> list[int]:
     """The passages that matter, best first, then those around the best; the first passage if none has a word of the message."""
-    if not passages:  # blank lines only, as far as the text is searched
+    if not passages:  # the searched part of the text has blank lines only
         return []
     found = [{term for word in words_of(each.casefold()) for term in terms_of(word)} & asked.keys() for each in passages]
     having: dict[str, int] = {}
@@ -80,13 +80,13 @@ def _by_worth(passages: Sequence[str], asked: Mapping[str, float]) -> list[int]:
 
 
 def joined(passages: Sequence[str], chosen: Iterable[int], separator: str, *, is_cut: bool = False) -> str:
-    """The chosen passages in their order, with a gap mark for each run of others.
+    """The chosen passages in their order. A mark stands for each run of passages that are left out.
 
     Args:
         passages: all passages of the text
         chosen: indexes of those that are shown
         separator: what stands between two passages
-        is_cut: whether the text has more passages than these
+        is_cut: whether the text goes on after these passages
     """
     parts, expected = list[str](), 0
     for number in sorted(chosen):
@@ -107,7 +107,7 @@ def _cut(passages: Sequence[str], most_tokens: int, estimate: Estimator) -> str:
 
 
 def _passages(text: str) -> Iterator[str]:
-    """The sentences and lines of a text, long ones in parts."""
+    """The sentences and lines of a text. A long one is split."""
     for sentence in _SENTENCE_END.split(text):
         start = 0
         while len(sentence) - start > _PASSAGE_CHARS:
@@ -120,7 +120,7 @@ def _passages(text: str) -> Iterator[str]:
 
 
 def beginning(item: Item, most_tokens: int, estimate: Estimator) -> Item:
-    """An item of a turn as its beginning, whatever the message is, or as it is if it is short or erased.
+    """An item of a turn, cut to its beginning. A short or erased item stays as it is. The message plays no part.
 
     Args:
         item: a message, a reply or a whole turn

@@ -87,11 +87,11 @@ class Item(NamedTuple):
     is_erased: bool = False
     """Whether its text was erased; it is then shown as a stub at most."""
     whole: str = ""
-    """The full text, if `text` is an excerpt; "": it is none."""
+    """The full text if `text` is an excerpt; "": `text` is the full text."""
     is_reply: bool = False
     """Whether it is a reply of the agent, and not what was said to it."""
     untrusted_source: str | None = None
-    """Where the result of a tool comes from, if that is not trusted; None: it is trusted, or no result."""
+    """The untrusted source of a tool's result; None: the source is trusted, or the item is no result."""
 
     @property
     def timestamp(self) -> str:
@@ -103,7 +103,7 @@ def estimator(name: str) -> Estimator:
     """The built-in token estimator of this name.
 
     Raises:
-        ConfigError: there is none; pass a plugged-in tokenizer together with its name
+        ConfigError: no estimator has this name; pass a plugged-in tokenizer together with its name
     """
     found = ESTIMATORS.get(name)
     if found is None:
@@ -113,7 +113,7 @@ def estimator(name: str) -> Estimator:
 
 
 def turn_items(event: SourceEvent, facts: Answered, asked: SourceEvent | None, estimate: Estimator) -> tuple[Item, Item] | None:
-    """The message and the reply of a completed turn, as an item each; None: one of them was erased.
+    """The message and the reply of a completed turn, as two items; None: one of them was erased.
 
     The reply has the turn's id and entry. The message has the entry that began the turn.
     """
@@ -167,17 +167,17 @@ OF_MESSAGE: Final = ".message"
 
 
 def turn_of(item: Item) -> str:
-    """The id of the turn that an item is of."""
+    """The id of the turn to which an item belongs."""
     return item.entity_id.removesuffix(OF_MESSAGE)
 
 
 def count_turns(items: Iterable[Item]) -> int:
-    """The number of turns that items are of."""
+    """The number of turns to which items belong."""
     return len({turn_of(item) for item in items})
 
 
 def newest_from(items: Sequence[Item], turns: int) -> int:
-    """The position from which on items of the newest turns stand, among items of turns by age."""
+    """The position of the first item of the newest turns, in a list of turns' items from old to new."""
     at = len(items)
     while at and turns > 0:
         turns -= 1
@@ -201,7 +201,7 @@ def turn_item(event: SourceEvent, facts: Answered, asked: Asked, intent_id: str 
 
 
 def part_item(event: SourceEvent, facts: Brought, intent_id: str | None, estimate: Estimator) -> Item:
-    """An image or a file of an earlier turn. Its text stands for the content, which the request has besides."""
+    """An image or a file of an earlier turn. Its text is a placeholder: the request contains the content separately."""
     part, name = facts.part, as_said(facts.part.described)
     text = f"[{name}: attached to this message]"
     item = _event_item(event, "part", text, as_said(part.stub), estimate, TIER_PART, IN_INTENT, event.ref, intent_id)
@@ -230,7 +230,7 @@ _WO_FORMS: Final[dict[str, tuple[str, int, Reasons]]] = {
 
 
 def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str, last: Ref, estimate: Estimator) -> Item:
-    """A work order: open, waiting or failed; or ended, which is never eligible and only explained."""
+    """A work order: open, waiting or failed. One that has ended is never eligible; its item only serves explanations."""
     word, tier, reasons = _WO_FORMS.get(status) or (status, TIER_OPEN, ())
     head = f"Work order {event.entity_id}{f' ({facts.wo_type})' if facts.wo_type else ''} {word}"
     stub = f"[{head}{f': {shortened(detail)}' if detail else ''}]"
@@ -253,7 +253,7 @@ def _event_item(  # noqa: PLR0913 - the fields of an item that differ between ki
     proof: Ref,
     intent_id: str | None,
 ) -> Item:
-    """What an event opened, as an item that is shown in full or as a stub."""
+    """The item of the intent, work order, turn or part that an event opened, with its full text and its stub."""
     sizes = estimate(text + SEPARATOR), estimate(stub + SEPARATOR)
     return Item(event.entity_id, kind, event.ref, event.key, text, stub, *sizes, tier, reasons, proof, intent_id)
 
@@ -308,7 +308,7 @@ def evidence_item(
     session_id: str | None = None,
     separator: str = SEPARATOR,
 ) -> Item:
-    """An item recalled from beyond the intent: shown if it ranks well, never eligible.
+    """An item recalled from outside the intent: shown if it ranks well, never eligible.
 
     Args:
         entity_id: the item's id, e.g. a turn's
@@ -318,7 +318,7 @@ def evidence_item(
         estimate: counts the tokens of a text
         group: shared by items that are shown together or not at all; None: no group
         session_id: the session it comes from; None: no session
-        separator: what follows its text, counted with it
+        separator: what follows the text; its tokens count with the item
     """
     stub = f"[{entity_id}] {shortened(text)}"
     size, stub_size = estimate(text + separator), estimate(stub + SEPARATOR)

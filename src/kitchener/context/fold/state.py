@@ -31,12 +31,12 @@ from kitchener.records.tokens import Estimator
 
 
 class FoldedEvents:
-    """What events led to that were applied in their order.
+    """The state after a sequence of events, applied in order.
 
     Args:
         estimate: counts the tokens of turns and work orders
         session_id: the session; None: all intents belong together
-        is_split: whether a turn's message and reply are items of their own
+        is_split: whether a turn's message and reply are two items
     """
 
     def __init__(self, estimate: Estimator, session_id: str | None, *, is_split: bool) -> None:
@@ -190,7 +190,7 @@ class FoldedEvents:
         return None
 
     def turns_of(self, intent_ids: tuple[str, ...]) -> list[Item]:
-        """The turns of these intents in one order. The same append-only list on each call."""
+        """The turns of these intents, oldest first. Every call returns the same append-only list."""
         lists = [found.turns for each in intent_ids if (found := self.attached.get(each)) and found.turns]
         if not lists:
             return []
@@ -240,7 +240,7 @@ class ContextState:
     Args:
         estimate: counts the tokens of turns and work orders
         session_id: the session; intents of other sessions never compete. None: all intents belong together
-        is_split: whether a turn's message and reply are items of their own, where its message has an entry of its own
+        is_split: whether a turn's message and reply are two items, if its message has its own entry
     """
 
     def __init__(self, estimate: Estimator, session_id: str | None = None, *, is_split: bool = False) -> None:
@@ -323,7 +323,7 @@ class ContextState:
 
     @property
     def turns(self) -> Mapping[str, Item]:
-        """The items of all completed turns, by id: a turn's id stands for its reply, or for the turn if it is one item."""
+        """The items of all completed turns, by id. A turn's id names its reply, or the whole turn if it is one item."""
         return self._settled().turns
 
     @property
@@ -364,7 +364,7 @@ class ContextState:
         return NOTHING if intent_id is None else self._settled().attached.get(intent_id, NOTHING)
 
     def turns_of(self, intent_ids: tuple[str, ...]) -> list[Item]:
-        """The turns of these intents in one order. The same append-only list until a late event. Do not change it."""
+        """The turns of these intents, oldest first. The same append-only list until a late event. Do not change it."""
         return self._settled().turns_of(intent_ids)
 
     def find_entry(self, entry_id: str) -> SourceEvent | None:

@@ -1,6 +1,6 @@
-"""Turns results of tools into items for later turns: of each result an excerpt, its beginning and what matches the message.
+"""Turns tool results into items for later turns. An item has an excerpt: the result's beginning and what matches the message.
 
-A reply that repeats a result already is its own record, so such a result is not offered again. Failed calls are not offered
+If a reply repeats a result, the reply is record enough, and the result is not offered again. Failed calls are not offered
 either, because an error is no fact about the world. This module does not know where results are recorded
 (`actors/sessions/recalled_results.py`) or which of them are shown (`projection.py`).
 """
@@ -18,11 +18,11 @@ from kitchener.records.spoken import as_said
 from kitchener.records.tokens import Estimator
 
 MAX_CHARS: Final = 32_768
-"""Characters of one result that are kept, and searched for words of the message."""
+"""Most characters of one result that are kept and searched for words of the message."""
 _PASSAGE_CHARS: Final = 160
 """Longest passage of an excerpt. A passage is shown whole or not at all, so a shorter one wastes less of the limit."""
 _KEY_CHARS: Final = 60
-"""Characters of the keys above a value that its passage repeats."""
+"""Most characters of the keys above a value that are repeated in its passage."""
 _REASONS: Final[Reasons] = ("TOOL_RESULT", "REACHABLE_FROM_INTENT")
 
 
@@ -43,11 +43,11 @@ class ToolResult(NamedTuple):
     text: str
     """The result as text, see `result_text`."""
     untrusted_source: str | None = None
-    """Where it comes from, such as `mcp:web`, if that is not trusted; None: it is trusted."""
+    """The untrusted source, such as `mcp:web`; None: the source is trusted."""
 
     @property
     def result_id(self) -> str:
-        """Names the result."""
+        """The result's name, see the function `result_id`."""
         return result_id(self.wo_id, self.call)
 
 
@@ -62,7 +62,7 @@ def result_id(wo_id: str, call: int) -> str:
 
 
 def result_text(result: Json) -> str:
-    """A result as lines: text unchanged, of an object or a list a line for each part. At most `MAX_CHARS` characters."""
+    """A result as text of at most `MAX_CHARS` characters: text unchanged; an object or a list with one part a line."""
     if isinstance(result, str):
         return result[:MAX_CHARS]
     lines, size = list[str](), 0
@@ -99,7 +99,7 @@ def result_item(
     named = f"tool {result.tool_id}" if source is None else f"tool {result.tool_id}, from {source}, not trusted"
     head = f"Work order {result.wo_id} ({named}) gave: "
     over, room, text = estimate(head + SEPARATOR), most_tokens, head
-    while over > 0 and room > 0:  # again where marks of lines that imitate another speaker take tokens too
+    while over > 0 and room > 0:  # repeats because marks before lines that imitate another speaker take tokens too
         room -= over
         text = head + as_said(excerpt(result.text, message, room, estimate))
         over = estimate(text + SEPARATOR) - most_tokens
@@ -142,7 +142,7 @@ def excerpt(text: str, message: str, most_tokens: int, estimate: Estimator) -> s
 
 
 _MAX_MISFITS: Final = 8
-"""Passages that did not fit, after which no smaller one is looked for."""
+"""After so many passages that did not fit, no smaller one is tried."""
 
 
 def _by_rank(passages: Sequence[str], message: str) -> Iterator[int]:
@@ -164,7 +164,7 @@ def _cut(passage: str, most_tokens: int, estimate: Estimator) -> str:
 
 
 def _passages(text: str) -> Iterator[str]:
-    """The lines of a text, long ones in parts."""
+    """The lines of a text. A long one is split."""
     for line in text.splitlines() or ("",):
         start = 0
         while len(line) - start > _PASSAGE_CHARS:
@@ -176,7 +176,7 @@ def _passages(text: str) -> Iterator[str]:
 
 
 def _lines(value: Json, keys: str) -> Iterator[str]:
-    """A JSON value as lines: short values on one, parts of long ones each with the keys above it."""
+    """A JSON value as lines. A short value takes one line; a long one is split, and each part repeats the keys above it."""
     text = value if isinstance(value, str) else canonical_bytes(value).decode()
     if not isinstance(value, dict | list) or len(text) + len(keys) <= _PASSAGE_CHARS:
         yield keys + text

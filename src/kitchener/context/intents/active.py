@@ -15,7 +15,7 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.ruleset import Ruleset
 
 MAX_INVOLVED = 20
-"""Most entries that a flag names; the newest ones."""
+"""A flag names at most so many entries, the newest."""
 
 
 class Resolution(NamedTuple):

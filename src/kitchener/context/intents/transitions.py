@@ -92,7 +92,7 @@ _AFTER_TURN: Final = ("CLOSE", "DEFER")
 
 
 class Suggestion(NamedTuple):
-    """What a classification says about intents, from either spelling."""
+    """What a classification in either spelling says about intents."""
 
     relation: Relation
     why_unclear: str = ""
@@ -135,7 +135,7 @@ def _given(first: object, other: object) -> object:
 
 
 def _objective(value: object) -> str | None:
-    """The objective in a field; None: it holds none. In `scope` a model may also name one of the scopes of an intent."""
+    """The objective in a field; None: it holds none. A model may also write a scope of an intent into `scope`."""
     text = _text(value)
     return text if text not in _SCOPES else None
 
@@ -256,7 +256,7 @@ def _is_shared(active: str, session: SessionIntents) -> bool:
 
 
 def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]) -> list[IntentEvent]:
-    """The events, those about shared intents with the scope, by which other sessions find their entries."""
+    """The events. Those about shared intents get the intent's scope, by which other sessions find their entries."""
     return [_with_scope(each, intents) for each in made]
 
 

@@ -39,7 +39,7 @@ _TIMED = frozenset(
 )
 # A capital inside a sentence, or a quoted title.
 _NAME = re.compile(r"(?:(?<=[\w,;] )[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]|(?<=[\"“«])[A-ZÀ-ÖØ-ÞΑ-ΩА-Я])\w{2,}")
-# The expression is the most expensive step, so it runs only if the text has one of these words.
+# The regular expression is the most expensive step, so it runs only if the text has one of these words.
 _MAY_STAND = frozenset(("always", "never", "prefer", "usually", "now", "forward", "mind", "future", "hate", "avoid", "stand"))
 _MAY_DIRECT = _MAY_STAND | {"remember", "only"}
 _DIRECTIVE = re.compile(
@@ -121,13 +121,13 @@ class TextFeatures:
 
 
 def features_of(text: str, words: list[str], speakers: Container[str], *, directives: bool = True) -> TextFeatures:
-    """The features of a text with these folded words.
+    """Detects the features of a text.
 
     Args:
         text: the text
         words: its folded words
         speakers: folded names that do not count as names
-        directives: whether only what begins a clause stands, such as "Never …"; otherwise also "We have always …"
+        directives: True: a standing statement must begin a clause, such as "Never …"; False: "We have always …" is one too
     """
     may_stand, standing = (_MAY_DIRECT, _DIRECTIVE) if directives else (_MAY_STAND, _STANDING)
     balance = sum(map(_BALANCE.get, words, repeat(0)))

@@ -23,25 +23,25 @@ __all__ = ["LexicalIndex", "LexicalTurn", "LexicalWeights", "Ranked"]
 POSTINGS: Final = 1_024
 """Most postings that a ranking reads, by default. All other limits of a ranking are shares of it."""
 _PER_WEIGHED: Final = 4
-"""Postings per turn with a word of the question that is scored."""
+"""`postings` divided by this: most turns with a word of the question that are scored."""
 MIN_SEEDS: Final = 32
 """Least number of best matching turns that pass a share of their score to their neighbours."""
 _PER_SEED: Final = 2
-"""Wanted turns per turn that passes on a share of its score."""
+"""Wanted turns divided by this: the turns that pass on a share of their score, but at least `MIN_SEEDS`."""
 _PER_FEATURE: Final = 16
-"""Postings per standing statement, and per turn of a day in the question, that is scored."""
+"""`postings` divided by this: most standing statements, and most turns of a day in the question, that are scored."""
 _PER_FED_BACK: Final = 16
-"""Postings per position that is read of a word of the second round."""
+"""`postings` divided by this: most positions of a word that the second round reads."""
 _BEST: Final = 0.34
-"""Share of the possible score that the best turn has, if any turn is about the question."""
+"""Least share of the expected score that the best turn has if any turn is about the question."""
 _RELATED: Final = 0.11
-"""Share of the possible score from which on a turn is about the question."""
+"""Least share of the expected score that a turn about the question has."""
 _SHORT: Final = 6
-"""Terms of a question that a turn may have all of. Of a longer one a turn has as many."""
+"""The expected score counts at most so many terms of a question, because a turn seldom has all terms of a longer one."""
 _LITTLE_ELSE: Final = 4
-"""Terms per term of a question that a turn may have to say little else than the question."""
+"""A turn says little else than the question if it has at most so many times the question's terms."""
 _PER_AGAIN: Final = 4
-"""Best turns per wanted turn that are ordered anew by how many of their sessions' turns are better."""
+"""Wanted turns times this: the best turns that `_order_again` orders."""
 
 
 class Ranked(NamedTuple):
@@ -57,7 +57,7 @@ class Ranked(NamedTuple):
     possible: float = 0.0
     """About the score of a turn with every term of the question; 0: nothing was ranked."""
     related: float = 0.0
-    """The score from which on a turn is about the question; infinite if no turn is."""
+    """Least score of a turn that is about the question; infinite if no turn is."""
 
 
 class LexicalIndex(LexicalTurns):
@@ -314,8 +314,8 @@ class LexicalIndex(LexicalTurns):
     ) -> bool:
         """Whether a question is about more than numbers of one or two digits, which may be about anything.
 
-        It is if the words that turns have weigh enough beside the numbers, or if a turn has all its terms and little else. A
-        time such as 12:25 is no such number.
+        True if the question's other words that turns have weigh enough against the numbers, or if a turn has all terms of the
+        question and little else. A time such as 12:25 does not count as a number.
         """
         is_number = [len(term) <= 2 and term.isdecimal() for term in asked]
         numbers = [*compress(asked, is_number)]
@@ -328,7 +328,7 @@ class LexicalIndex(LexicalTurns):
         return told >= _BEST * (told + sum(compress(rarities, is_number)))
 
     def _order_again(self, order: list[int], scores: dict[int, float], wanted: int, again: float) -> None:
-        """Orders the best turns anew: each counts less, the more turns of its session are better."""
+        """Reorders the best turns: each counts less, the more turns of its session are better."""
         factors: dict[int, float] = {}
         best, session_of = order[: _PER_AGAIN * wanted], self._session_of
         for each in best:
@@ -340,7 +340,7 @@ class LexicalIndex(LexicalTurns):
 
 
 class _Hints(NamedTuple):
-    """What hints count in one ranking, see `LexicalWeights.wide_turns`."""
+    """The weights of hints in one ranking, see `LexicalWeights.wide_turns`."""
 
     kin: float
     feedback: float
@@ -349,7 +349,7 @@ class _Hints(NamedTuple):
 
 
 def _hints(weights: LexicalWeights, wanted: int) -> _Hints:
-    """What hints count if so many turns are wanted."""
+    """The weights of hints for a number of wanted turns."""
     few = weights.wide_turns
     if not few or wanted <= few:
         return _Hints(weights.kin, weights.feedback, weights.named, 1.0)
@@ -392,7 +392,7 @@ def _rarity(having: int, among: int) -> float:
 
 
 def _related(best: float, possible: float, terms: int) -> float:
-    """The score from which on a turn is about a question, see `Ranked.related`."""
+    """The least score of a turn that is about the question, see `Ranked.related`."""
     expected = possible * min(1.0, _SHORT / terms) if terms else 0.0
     return _RELATED * expected if best >= _BEST * expected else math.inf
 

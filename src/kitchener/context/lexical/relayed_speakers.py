@@ -27,7 +27,7 @@ class RelayedNames:
 
         Args:
             session: the session of the message
-            side: the label of whoever passes it on, such as `user`
+            side: the label of the side that relays it, such as `user`
             text: the message without that label
         """
         name = name_before(text)

@@ -1,8 +1,8 @@
-"""Packs a session's past as chat messages, and beside the user's message what else matches it.
+"""Packs the newest turns as chat messages, and other turns and evidence that match the user's message beside it.
 
-The chat messages are the newest turns (`window.py`). Other turns and evidence stand beside the message, where no provider's
-cache serves them. A message that asks is shown all that matches it nearly as well as the best does; any other message only what
-matches best, and more beside a short past. Before version 6 of the policy, the history gave its room to good matches.
+`window.py` chooses the newest turns. No provider's cache serves what stands beside the message. For a message that asks for
+something, all good matches are shown; for any other message only the best, and more if the past is short. Before version 6 of
+the policy, the history gave up room for good matches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
 """`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
 
 _ASKED: Final = 0.15
-"""Share of the best match from which on a match is shown if the message asks for something."""
+"""If the message asks for something, a match is shown if it is at least this share of the best match."""
 _TOLD: Final = 0.8
-"""The same for any other message."""
+"""As `_ASKED`, for any other message."""
 _SURE: Final = 0.7
 """Before version 6: how well the best match had to match so that the history left it room."""
 _GOOD: Final = 0.1
@@ -36,7 +36,7 @@ _GOOD: Final = 0.1
 _STRONG: Final = 0.5
 """Before version 6: how well a turn had to match to be shown beside a long history in any other case."""
 _RESERVE: Final = 2
-"""Times the tokens of the past that weak matches leave free."""
+"""Weak matches leave so many times the tokens of the past free."""
 
 
 class ChatLayout:
@@ -102,9 +102,9 @@ class ChatLayout:
         positions: dict[str, int],
         taken: set[Ref],
     ) -> Iterator[tuple[Item, float]]:
-        """Turns and evidence that are not `taken`, best first, each with how well it matches.
+        """Turns and evidence that are not in `taken`, best first, each with its match.
 
-        Since version 6 this is its share of the best match, whether that is taken or not.
+        Since version 6 of the policy, a match is a share of the best one, even if the best one is in `taken`.
         """
         if active is None:
             yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
@@ -128,11 +128,11 @@ class ChatLayout:
             yield item, grade / best if best else 0.0
 
     def _wanted(self, matches: Iterable[tuple[Item, float]]) -> tuple[list[tuple[Item, float]], int]:
-        """The best matches, as far as they were read, and the tokens that the history leaves to them.
+        """The matches that were read, best first, and the tokens that the history gives up for them.
 
         The history loses no tokens unless the best match shows that the message asks for something said earlier.
         """
-        most = self.ruleset.context_budget * 17 // 20  # its beginning changes anyway, so as much as helps
+        most = self.ruleset.context_budget * 17 // 20  # the history's beginning changes anyway, so there is no smaller limit
         seen, wanted = list[tuple[Item, float]](), 0
         for each in matches:
             seen.append(each)
@@ -145,7 +145,7 @@ class ChatLayout:
 
 
 def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
-    """A history with the items of its newest turn whole, if each takes at most half of what is free."""
+    """The history, with the items of its newest turn in full where an item takes at most half of the free tokens."""
     if not said or not any(item.whole for item in said[-2:]):
         return said
     newest = turn_of(said[-1])
@@ -155,16 +155,16 @@ def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) ->
 
 
 def _reserving(matches: Iterable[tuple[Item, float]], reserve: int, least: float) -> Iterator[tuple[Item, int]]:
-    """Matches with the tokens that must stay free beside each: none beside those that match at least so well.
+    """Matches, each with the tokens that must stay free beside it: 0 if its share of the best match is at least `least`.
 
-    Weak ones are the fewer, the longer the past is, because no cache serves them.
+    The longer the past is, the fewer weak matches are shown, because no cache serves them.
     """
     for item, share in matches:
         yield item, 0 if share >= least else reserve
 
 
 def _reserving_before_6(matches: Iterable[tuple[Item, float]], reserve: int) -> Iterator[tuple[Item, int]]:
-    """The same, as it was before version 6: the best match said how well others must match."""
+    """The result of `_reserving` before version 6 of the policy: the best match decided how well others had to match."""
     least = 0.0
     for item, grade in matches:
         least = least or (_GOOD if grade >= _SURE else _STRONG)

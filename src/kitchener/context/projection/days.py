@@ -59,7 +59,7 @@ class Days:
         self._open: set[Day] = {(session_id, today)}
 
     def tokens(self, items: Iterable[Item]) -> int:
-        """Tokens of the headings that these items need besides those that are there."""
+        """Tokens of the further headings that these items need."""
         days = {day_of(item) for item in items if item.kind in _DATED}
         return self._tokens * len(days - self._open)
 
@@ -68,7 +68,7 @@ class Days:
         return self._tokens if item.kind in _DATED and day_of(item) not in self._open else 0
 
     def open(self, item: Item) -> int:
-        """Notes that an item is shown. Returns the tokens of the heading that it needs; 0 if its heading is there."""
+        """Records that an item is shown. Returns the tokens of its new heading; 0 if its day has one already."""
         if item.kind not in _DATED or (day := day_of(item)) in self._open:
             return 0
         self._open.add(day)
@@ -82,7 +82,7 @@ class NoDays(Days):
         self.tokens_of_today = 0
 
     def tokens(self, items: Iterable[Item]) -> int:
-        """None are needed."""
+        """Always 0."""
         return 0
 
     def tokens_of(self, item: Item) -> int:
@@ -90,5 +90,5 @@ class NoDays(Days):
         return 0
 
     def open(self, item: Item) -> int:
-        """Nothing is noted."""
+        """Always 0; records nothing."""
         return 0

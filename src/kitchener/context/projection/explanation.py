@@ -63,7 +63,7 @@ def explain(name: str, state: ContextState, projection: Projection) -> Explanati
         name = event.entity_id
         placed = find_placed(projection, name)
     message = find_placed(projection, f"{name}{OF_MESSAGE}")
-    if placed is None and message is not None and name not in state.turns:  # of a recalled turn only the message was offered
+    if placed is None and message is not None and name not in state.turns:  # only the message of a recalled turn was offered
         return _of_placed(message, projection)
     found = _of_placed(placed, projection) if placed is not None else _of_others(name, state, projection)
     if message is not None:
@@ -112,7 +112,7 @@ def find_placed(projection: Projection, name: str) -> PlacedItem | None:
 
 
 def place_in_prompt(placed: PlacedItem, projection: Projection) -> Place:
-    """Where an item stands in a prompt in chat layout; "": nowhere, or the layout is another."""
+    """Where an item stands in a prompt in chat layout; "": nowhere, or the prompt has block layout."""
     if projection.history is None or not placed.text:
         return ""
     if any(each.item.ref == placed.item.ref for each in projection.history):

@@ -30,7 +30,7 @@ class Joined(Sequence[Item]):
 
 
 def recent_turns(state: ContextState, reach: Reach, first: int) -> tuple[Item, ...]:
-    """Those of the session's turns from position `first` on that are not eligible, oldest first."""
+    """The session's turns from position `first` to the newest, without eligible ones, oldest first."""
     known = state.turn_list
     if first == len(known) or len(known) == len(reach.turns or ()):  # every turn is eligible, as in most sessions
         return ()
@@ -69,7 +69,7 @@ class ShownTurns(NamedTuple):
 
     placed: tuple[PlacedItem, ...]
     others: tuple[Item, ...]
-    """What was considered besides the intent's turns."""
+    """Recent turns of other intents and evidence that were considered."""
     positions: Mapping[str, int]
     history: tuple[PlacedItem, ...] | None = None
     cut_by: int = 0

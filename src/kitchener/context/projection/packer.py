@@ -161,10 +161,10 @@ class Packer:
         return tuple(placed)
 
     def pack_history(self, said: Sequence[Item], wanted: int) -> tuple[tuple[PlacedItem, ...], Sequence[Item], int]:
-        """Packs turns as chat messages. Also returns the oldest ones, which give way if all are too many, and by how much.
+        """Packs turns as chat messages. Also returns the oldest ones, which are cut if all are too many, and by how much.
 
         Args:
-            said: items of turns by age
+            said: items of turns, oldest first
             wanted: tokens that must stay free beside them
         """
         budget = self.budget - wanted

@@ -54,7 +54,7 @@ class Projection(NamedTuple):
     mode: ProjectionMode
     """Whether the model saw it."""
     token_budget: int
-    """Tokens that the shown context may have: `context_budget`, or less if the turn has less left beside `reply_reserve`."""
+    """Most tokens of the shown context: `context_budget`, or less if the turn has fewer left after `reply_reserve`."""
     tokens_used: int
     """Tokens of the shown context; above the budget only with a flag."""
     head: tuple[PlacedItem, ...]
@@ -77,13 +77,13 @@ class Projection(NamedTuple):
     today: str = ""
     """The date of the running turn, ISO form, if turns stand under the dates of their days; "": they do not."""
     history: tuple[PlacedItem, ...] | None = None
-    """Those of `placed` that are shown as chat messages; None: all turns are shown in one text."""
+    """The items of `placed` that are shown as chat messages; None: all turns are shown in one text."""
     cut_by: int = 0
     """Tokens that the history had to give up in this turn, because other items left it too little room."""
     goal_moves: bool = False
-    """Whether the goal of the active intent stands after the history, because it changes with the intent."""
+    """Whether the active intent's goal follows the history, because the goal changes with the intent."""
     resumed_id: str | None = None
-    """The deferred work order that the turn goes on with, which is not shown; None: it begins anew."""
+    """The deferred work order that the turn continues, which is not shown; None: it continues none."""
 
     @property
     def visible(self) -> tuple[PlacedItem, ...]:
@@ -132,7 +132,7 @@ class Projector:
         ruleset: the policy
         estimate: a plugged-in tokenizer; None: the built-in one that the ruleset names
         rank: ranks turns against the message; required if the ruleset admits by `lexical`
-        grade: ranks matching turns and says how well they match; None: in chat layout, only the history is shown of turns
+        grade: ranks matching turns and says how well they match; None: in chat layout, only turns of the history are shown
         offer: called instead of `rank` if all items fit; only for a `rank` that admits every item. None: `rank` is called
 
     Raises:
@@ -185,8 +185,8 @@ class Projector:
             mode: whether the model will see it
             media_types: the types of images and files that the model takes, such as `image/*`
             turn_ts: when the turn started, ISO time; "": not known, and nothing is dated
-            resumed_id: the deferred work order that the turn goes on with, which the model is given as it was; None: it begins
-                anew
+            resumed_id: the deferred work order that the turn continues, which the model gets as it was; None: it continues
+                none
 
         Raises:
             ValueError: the resolution is blocked, so there is no projection
@@ -235,7 +235,7 @@ class Projector:
         )
 
     def _budget(self, tokens_left: int | None) -> int:
-        """The tokens of the context, in a turn that may use so many more tokens."""
+        """Most tokens of the context, if the turn may still use `tokens_left`."""
         budget = self.ruleset.context_budget
         return budget if tokens_left is None else max(0, min(budget, tokens_left - self.ruleset.reply_reserve))
 
@@ -268,7 +268,7 @@ class Projector:
         if len(others) > 1:
             others.sort(key=_order_of)
         placed += [packer.pack(item) for item in others]
-        if results:  # the newest first, since an old result is the likeliest to be out of date
+        if results:  # the newest first, because an old result is most likely to be out of date
             own = {record.intent_id for record in reach.intents}
             placed += [packer.pack(item) for item in reversed(results) if item.intent_id in own]
         # Rules keep their configured order; all others are sorted by tier.
@@ -321,7 +321,7 @@ class Projector:
         return placed, positions
 
     def _excerpts(self, items: Iterable[Item], message: str, last: str, packer: Packer) -> Iterator[Item]:
-        """The items, long ones as excerpts; whole are those of the turn `last`, if they take at most half of what is free."""
+        """The items, long ones as excerpts. Those of the turn `last` stay whole if each takes at most half of what is free."""
         most, asked = self.ruleset.excerpt_tokens, dict[str, float]()
         for item in items:
             if most and item.tokens > most and (turn_of(item) != last or 2 * item.tokens > packer.free):

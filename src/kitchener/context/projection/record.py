@@ -1,4 +1,4 @@
-"""Turns a projection into the payloads of `PROJECTION_COMPUTED` and `CONFLICT_FLAG`, and reads such payloads back.
+"""Turns projections and conflicts into the payloads of `PROJECTION_COMPUTED` and `CONFLICT_FLAG`, and reads projections back.
 
 The eligible references are written as a difference from an earlier projection of the session, its *base*: runs of kept
 positions, and new references. Without a base, all are new. Visible and suppressed items are given by their positions in the
@@ -96,7 +96,7 @@ def lists_of(projection: Projection) -> ProjectionLists:
 
 
 class _FullLists(CommonPayload):
-    """The lists of a payload of an older version, which wrote short ones out."""
+    """The lists of a payload of an older version, which wrote short lists in full."""
 
     eligible_refs: list[ListedRefMapping]
     visible_refs: list[ListedRefMapping]
@@ -105,7 +105,7 @@ class _FullLists(CommonPayload):
 
 
 class _ListChanges(CommonPayload):
-    """The lists of a payload, as a change of a base's."""
+    """The lists of a payload, as changes of the base's lists."""
 
     eligible_refs: EligibleEdits
     visible_refs: VisiblePositions
@@ -363,7 +363,7 @@ def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = Non
 def read_chain(
     payload: Mapping[str, object], known: MutableMapping[Ref, ProjectionLists], find: Callable[[Ref], Mapping[str, object]]
 ) -> ProjectionLists:
-    """The lists of a recorded projection, and in `known` those of the projections that it is recorded as a change of."""
+    """The lists of a recorded projection. Adds the lists of its bases to `known`."""
     chain, ref = [], base_ref(payload)
     while ref is not None and ref not in known:
         chain.append((ref, find(ref)))

@@ -76,7 +76,7 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
 
 
 def _as_chat(projection: Projection, estimate: Estimator, elsewhere: Collection[ItemKind]) -> Rendering:
-    """A projection whose history stands in chat messages: what is stable before them, what is of this turn after them."""
+    """A projection in chat layout: the stable items, then the history as chat messages, then this turn's items."""
     history = projection.history or ()
     said = {each.item.ref for each in history}
     head = [each for each in projection.head if each.text]
@@ -110,7 +110,7 @@ def _as_chat(projection: Projection, estimate: Estimator, elsewhere: Collection[
 
 
 def _dated(history: Iterable[PlacedItem]) -> Iterator[tuple[bool, str]]:
-    """What was said, with its date at the first message of each day."""
+    """The messages of the history. The first message of each day begins with the date."""
     last = ""
     for each in history:
         day = each.item.timestamp[:10]
@@ -121,7 +121,7 @@ def _dated(history: Iterable[PlacedItem]) -> Iterator[tuple[bool, str]]:
 
 
 def _by_day(shown: Sequence[tuple[str, Item]], projection: Projection) -> tuple[list[tuple[str, Item]], str]:
-    """Turns in the order in which they are shown, and their text: session by session, the running one last, under dates."""
+    """Turns in the order in which they are shown, and their text under dates: session by session, the running one last."""
     first: dict[str | None, int] = {}
     for _, item in shown:
         first.setdefault(item.session_id, len(first))
@@ -149,5 +149,5 @@ def _is_stable(placed: PlacedItem) -> bool:
 
 
 def is_before_history(placed: PlacedItem, projection: Projection) -> bool:
-    """Whether an item stands before the chat messages: what seldom changes, without a goal that changes with the intent."""
+    """Whether an item stands before the chat messages: it seldom changes, and is no goal that changes with the intent."""
     return _is_stable(placed) and not (projection.goal_moves and placed.item.entity_id == projection.intent_id)

@@ -22,7 +22,7 @@ class Window(NamedTuple):
     step: int
     """Tokens by which the window moves when it is full."""
     most: int
-    """Tokens of a message or a reply above which its beginning is shown."""
+    """A message or a reply with more tokens is cut to its beginning."""
 
     @classmethod
     def under(cls, ruleset: Ruleset) -> "Window":
@@ -35,11 +35,11 @@ class Window(NamedTuple):
         return cls(room, step, max(0, min(ruleset.excerpt_tokens, (room - step) // 2)))
 
     def start(self, items: Sequence[Item], ends: Sequence[int]) -> int:
-        """The position of the first shown item, with which a turn begins.
+        """The position of the first shown item, which is the first of its turn.
 
         Args:
             items: the items of turns, oldest first
-            ends: the tokens of all items up to and including each
+            ends: running totals; entry n holds the tokens of items 0 to n
         """
         total = ends[-1] if ends else 0
         if total <= self.room:
@@ -52,14 +52,14 @@ class Window(NamedTuple):
 
 
 def kept_recent(turns: int, evict_to: float) -> int:
-    """How many of the newest `turns` of a session are left when the oldest of them leave."""
+    """How many of a session's newest `turns` are left after a step of the window."""
     return math.ceil(turns * evict_to)
 
 
 def first_recent(items: Sequence[Item], turns: int, kept: int | None = None) -> int:
-    """The position from which on the session's newest turns are shown whatever their intent.
+    """The position of the first item of the session's newest turns, which are shown whatever their intent.
 
-    It moves in steps, so that not every turn changes the beginning of the history.
+    The position moves in steps, so that not every turn changes the beginning of the history.
 
     Args:
         items: the items of the session's turns, oldest first, two of most turns

@@ -92,7 +92,7 @@ def rebuild(
 
 
 def _resumed_id(begun: TurnStartedPayload | None) -> str | None:
-    """The deferred work order that a turn went on with; None: it began anew, or its beginning is not known."""
+    """The deferred work order that a turn continued; None: it continued none, or its start is not known."""
     resumes = begun.get("resumes") if begun is not None else None
     return resumes["wo_id"] if resumes is not None else None
 

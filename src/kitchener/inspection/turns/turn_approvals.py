@@ -36,7 +36,7 @@ class TurnApprovals:
     continued_by: str | None = None
     """The turn that went on after the answers; None: there is none."""
     continues: str | None = None
-    """The turn that it goes on with; None: it began anew."""
+    """The turn that it continues; None: it continues none."""
     answered: tuple[ApprovalInfo, ...] = ()
     """The requests of that turn."""
     granted: tuple[ApprovalInfo, ...] = ()

@@ -123,8 +123,8 @@ class _Counter:
         self._size += len(data)
         if self._size > self._limit:
             raise CallerError(
-                f"the bundle would be larger than {self._limit:,} bytes: give a higher --max-mib. After an earlier version"
-                " signed a head, every entry up to it is named; after `kitchener ledger checkpoint` none needs to be"
+                f"the bundle would be larger than {self._limit:,} bytes: give a higher --max-mib. If an earlier version signed"
+                " the head, sign it again with `kitchener ledger checkpoint`: the bundle then names fewer entries"
             )
         self._write(data)
 

@@ -221,7 +221,7 @@ class IndexSnapshot:
         self._connection.close()
 
     def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T:
-        """The answer; raises IndexDamaged if a writer opened or closed the index meanwhile."""
+        """The answer; raises IndexDamaged if a writer opened or closed the index in the meantime."""
         answer = question(self._connection, self.known)
         if self._before[1] is None and self._state() != self._before:
             raise IndexDamaged("it changed while it was read")

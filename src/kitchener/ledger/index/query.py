@@ -317,4 +317,4 @@ def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:
     """The difference between an entry and the number and hash that the index has for it."""
     if entry.seq != seq:
         return BadLine("seq", str(seq), str(entry.seq))
-    return BadLine("entry_hash", f"sha256:{digest.hex()}…, as the index has seen it", entry.entry_hash)
+    return BadLine("entry_hash", f"sha256:{digest.hex()}…, as its index recorded", entry.entry_hash)

@@ -237,7 +237,7 @@ def check_seen(volume: Volume, known: IndexedState) -> None:
     found = find_line(volume.read, mark.seq) if 0 < mark.seq <= known.durable_seq else None
     line = split_line(found[1]) if found is not None else None
     if found is not None and line is not None and line.seq == mark.seq and line.chain_hash != mark.chain:
-        expected = f"sha256:{mark.chain}, as the index has seen it (if the ledger was replaced on purpose, delete its index)"
+        expected = f"sha256:{mark.chain}, as its index recorded (if the ledger was replaced on purpose, delete the index)"
         raise volume.damage(mark.seq, found[0], BadLine("chain_hash", expected, f"sha256:{line.chain_hash}"))
 
 

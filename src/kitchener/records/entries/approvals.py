@@ -71,7 +71,7 @@ class ExecutionDeferredPayload(CommonPayload):
 
 
 class ResumesMapping(TypedDict):
-    """The deferred work order that a turn goes on with."""
+    """The deferred work order that a turn continues."""
 
     wo_id: str
     turn_id: str

@@ -10,7 +10,7 @@ Payload = dict[str, Any]
 """A payload as a ledger gives it back, whatever the type of its entry; `payload_as` gives it the shape of its type."""
 
 Sealed = TypedDict("Sealed", {"$sealed": object})
-"""Stands in the place of a sealed value whose key is gone, or is not at hand."""
+"""Replaces a sealed value whose key is destroyed or missing."""
 
 SealedText = str | Sealed
 """Text that is stored encrypted where a keyring is configured; `text_of` reads it."""

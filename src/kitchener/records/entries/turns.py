@@ -99,7 +99,7 @@ class TurnStartedPayload(CommonPayload):
     after_untrusted: NotRequired[Literal[True]]
     """A tool runs the turn whose own turn had read text of an untrusted source; absent: none does."""
     resumes: NotRequired[ResumesMapping]
-    """The deferred work order that the turn goes on with, once all its requests have an answer; absent: the turn is a message
+    """The deferred work order that the turn continues, once all its requests have an answer; absent: the turn is a message
     of its own."""
 
 

@@ -13,7 +13,7 @@ FailureReason = Literal["QUALITY_GATE", "OUTPUT_SCHEMA", "PROVIDER", "TOOL", "TI
 CallFailure = Literal[ProviderReason, "overloaded"]
 """Why the gateway gave no answer: the reason of its provider, or too many calls waited."""
 AbandonReason = Literal[
-    "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "late", "answered", "expired", "unknown"
+    "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "answered", "expired", "unknown"
 ]
 LaneName = Literal["interactive", "background"]
 GateDecision = Literal["accept", "reject"]

@@ -1,4 +1,4 @@
-"""A tool call that waits for a person, its answer, and the tool loop that goes on after it. Plain immutable records.
+"""A tool call that waits for a person, its answer, and the tool loop that continues after it. Plain immutable records.
 
 Explained in `docs/approval.md`.
 """

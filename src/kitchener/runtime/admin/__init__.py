@@ -1,1 +1,1 @@
-"""Lets commands change a root through the process that has it open, by a local socket that only its owner can use."""
+"""Lets commands change a root through the process that has it open, over a local socket that only its owner can use."""

@@ -19,7 +19,7 @@ from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTo
 
 R = TypeVar("R")
 _PAUSE_S: Final = 0.02
-"""Wait before the next try where the listener's queue is full, seconds."""
+"""Wait before the next try if the listener's queue is full, seconds."""
 
 
 class NobodyListens(Exception):
@@ -27,15 +27,15 @@ class NobodyListens(Exception):
 
 
 async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
-    """What the operation returned in the process that has the root open.
+    """Runs an operation in the process that has the root open, and returns its result.
 
     Args:
         config: the whole configuration, with absolute paths; `[admin]` has the bounds and deadlines
-        operation: what to do
+        operation: the operation
 
     Raises:
         NobodyListens: no process listens
-        AdminUnavailable: the process cannot take the request, or its socket is not safe; nothing was done
+        AdminUnavailable: the process cannot accept the request, or its socket is not safe; nothing was done
         AdminRefused: the operation failed there
         AdminUnanswered: no answer came in time; the change may have been made
     """
@@ -61,7 +61,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
         async with stream:
             socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=socket_place.owner_of(path))
             with anyio.fail_after(limit_s + 2 * limits.request_timeout_s):
-                with suppress(anyio.BrokenResourceError):  # refused before it was read to its end: the answer says why
+                with suppress(anyio.BrokenResourceError):  # refused before all of it was read; the answer says why
                     await stream.send(data)
                 is_sent = True
                 body = await read_frame(stream, MAX_ANSWER_BYTES)
@@ -80,8 +80,8 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
 
 
 async def _connected(path: Path, limit_s: float) -> UNIXSocketStream:
-    """A connection. `anyio.connect_unix` is not used: while the listener's queue is full, it never returns, or returns a socket
-    without a peer."""
+    """Opens a connection. Does not use `anyio.connect_unix`: while the listener's queue is full, that function never returns,
+    or returns a socket without a peer."""
     with anyio.move_on_after(limit_s):
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

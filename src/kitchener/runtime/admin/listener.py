@@ -1,7 +1,7 @@
 """Serves the administration socket of a runtime: reads one request of each connection, carries it out, and answers.
 
-What a request does is the matter of `operations.py`. Requests that change something run one at a time, except for turns. One
-that was read whole runs to its end, also if its client is gone. Explained in `docs/runtime.md`.
+`operations.py` defines what a request does. Requests that change something run one at a time, except for turns. A request that
+was read completely runs to its end, even if its client is gone. Explained in `docs/runtime.md`.
 """
 
 import errno
@@ -21,7 +21,7 @@ from kitchener.runtime.admin.wire import AdminRequest, FrameTooLarge, answer, pa
 
 _log = get_logger(__name__)
 _PAUSE_S: Final = 0.5
-"""Wait after the system could not give another connection, seconds."""
+"""Wait after the system could not open another connection, seconds."""
 _GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
@@ -29,9 +29,9 @@ class AdminListener:
     """Listens for the commands of one root, and closes with its runtime.
 
     Args:
-        root: what the requests change
+        root: the root that the requests change
         config: bounds and deadlines
-        grace_s: how long `close` waits for the requests that run, seconds
+        grace_s: how long `close` waits for running requests, seconds
     """
 
     def __init__(self, root: AdminRoot, config: AdminConfig, *, grace_s: float) -> None:
@@ -42,7 +42,7 @@ class AdminListener:
         self._ended = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Listens until `close`. Without a socket it logs why, and returns: the turns need none."""
+        """Listens until `close`. If there can be no socket, logs why and returns, because turns need none."""
         try:
             claimed = await anyio.to_thread.run_sync(socket_place.claim, self._root.directory)
         except (AdminUnavailable, OSError) as error:
@@ -60,12 +60,12 @@ class AdminListener:
                             await self._accept(listener, tasks)
         finally:
             claimed.sock.close()
-            # Not in a thread: a few calls at the end, which must happen although this task is cancelled.
+            # Not in a thread: these few calls must happen although this task is cancelled.
             socket_place.release(self._root.directory, claimed)
             self._ended.set()
 
     async def close(self) -> None:
-        """Accepts no more connections, lets running requests end within the grace period, and removes the socket."""
+        """Stops accepting connections, lets running requests end within the grace period, and removes the socket."""
         self._accepting.cancel()
         with anyio.move_on_after(self._grace_s):
             await self._ended.wait()
@@ -86,7 +86,7 @@ class AdminListener:
                 tasks.start_soon(self._serve, stream, self._connections <= self._config.max_connections)
 
     async def _serve(self, stream: SocketStream, has_room: bool) -> None:
-        """Handles one connection, or refuses it. Raises nothing: no client can end the runtime."""
+        """Handles or refuses one connection. Raises nothing, so that no client can end the runtime."""
         try:
             async with stream:
                 given = await self._answer_to(stream, has_room=has_room)
@@ -120,21 +120,21 @@ class AdminListener:
             return refusal(type(error).__name__, str(error))
         except _GONE:
             raise
-        except OSError as error:  # of the operation; those of the connection are the ones above
+        except OSError as error:  # an error of the operation; errors of the connection are handled above
             return refusal(KitchenerError.__name__, str(error))
         except Exception:  # noqa: BLE001  a bug in one request must not end the turns of everybody
             _log.exception("administration request failed")
             return refusal(KitchenerError.__name__, "the request failed inside the running process; its log has the traceback")
 
     async def _carry_out(self, request: AdminRequest) -> object:
-        """What the operation returned, as JSON types.
+        """Runs the operation and returns its result as JSON types.
 
         Raises:
-            KitchenerError: of the operation
+            KitchenerError: the operation failed
             AdminUnanswered: it took too long and was cancelled
         """
         operation = parse_operation(request.op, request.args)
-        # A turn has deadlines of its own; cut off in the middle of a call, it would leave the outcome unknown.
+        # A turn has its own deadlines. If it were cut off in the middle of a call, the outcome would be unknown.
         limit = request.deadline_s if operation.is_turn else min(request.deadline_s, self._config.deadline_s)
         with anyio.move_on_after(limit):
             if operation.is_read_only or operation.is_turn:

@@ -1,4 +1,4 @@
-"""Defines operations and the root that they change: the same with and without a running process.
+"""Defines operations, and the interface of the root that they change, with or without a running process.
 
 `operations.py` has the operations; `listener.py` and `administration.py` run them.
 """
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class AdminRoot(Protocol):
-    """A root and the ways to change it, with or without a running process."""
+    """A root that operations change, with or without a running process."""
 
     @property
     def directory(self) -> Path:
@@ -39,21 +39,21 @@ class AdminRoot(Protocol):
         ...
 
     def open_supervisor(self, agent_class: str) -> AbstractAsyncContextManager[HO2Supervisor]:
-        """The supervisor of an agent class, while the block runs."""
+        """Yields the supervisor of an agent class."""
         ...
 
     def open_memory(self, agent_class: str) -> AbstractAsyncContextManager[HO3Memory]:
-        """The memory as an agent class uses it, while the block runs."""
+        """Yields the memory as an agent class uses it."""
         ...
 
     async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
         """Appends entries about a session to the supervisor's ledger. Durable when it returns.
 
         Args:
-            agent_class: whose ledger
-            session_id: the session; "": entries of another program that name none
+            agent_class: the agent class of the ledger
+            session_id: the session; "": entries of another program that name no session
             ledger_id: the ledger's id
-            entries: with complete payloads
+            entries: the entries, with complete payloads
         """
         ...
 
@@ -76,7 +76,7 @@ class AdminRoot(Protocol):
         ...
 
     def statistics(self) -> RuntimeStatistics:
-        """The present state of queues; see `Runtime.statistics`."""
+        """The present state of the queues; see `Runtime.statistics`."""
         ...
 
 
@@ -85,17 +85,17 @@ class Operation(BaseModel, Generic[R]):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     op: ClassVar[str]
-    """Its name in a request."""
+    """The operation's name in a request."""
     result: ClassVar[TypeAdapter[Any]]
     """The type of its result."""
     is_read_only: ClassVar[bool] = False
-    """Whether it may run beside others, because it changes nothing."""
+    """Whether it may run in parallel with others, because it changes nothing."""
     is_turn: ClassVar[bool] = False
-    """Whether it runs a turn, which waits for its session only and ends by its own deadline."""
+    """Whether it runs a turn, which waits only for its session and has its own deadline."""
 
-    # Not `__init__`, whose arguments type checkers know from the fields.
+    # Not `__init__`, whose arguments type checkers derive from the fields.
     def __new__(cls, **given: object) -> Self:
-        """Raises CallerError for a text that is not Unicode: a command line can have any bytes."""
+        """Raises CallerError for a text that is not Unicode, because a command line can contain any bytes."""
         for name, value in given.items():
             for each in value if isinstance(value, tuple) else (value,):
                 if isinstance(each, str) and each.encode(errors="replace").decode() != each:
@@ -103,11 +103,11 @@ class Operation(BaseModel, Generic[R]):
         return super().__new__(cls)
 
     def deadline_s(self, config: RuntimeConfig) -> float:
-        """The longest that a command waits for it, seconds."""
+        """How long a command waits for the operation, seconds."""
         return config.admin.deadline_s
 
     async def run(self, root: AdminRoot) -> R:
-        """Carries it out."""
+        """Carries out the operation."""
         raise AssertionError(f"{type(self).__name__} has no run")
 
     def encoded(self, result: R) -> object:

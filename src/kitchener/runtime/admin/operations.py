@@ -1,7 +1,7 @@
-"""The operations that change a root, or look into a running process: one implementation for both ways to carry them out.
+"""Defines the operations that change a root or look into a running process. Each has one implementation for both cases.
 
-A command carries an operation out on a root that no process has open, or sends it to the process that has it open
-(`administration.py`). The operation sees an `AdminRoot` in both cases, and does not know which.
+If no process has the root open, a command carries the operation out itself; otherwise it sends it to that process
+(`administration.py`). The operation sees an `AdminRoot` in both cases, and cannot tell which.
 """
 
 from collections.abc import Mapping
@@ -43,17 +43,17 @@ IntentChange = Literal["close", "abandon", "reopen"]
 
 
 class IntentOutcome(BaseModel):
-    """The change of an intent by a call."""
+    """The result of a change of an intent."""
 
     model_config = ConfigDict(frozen=True)
     intent_id: str
     status: Literal["live", "closed", "abandoned"]
     child_intent_ids: tuple[str, ...] | None = None
-    """Of a fork: its children."""
+    """The children of a fork; None: no fork."""
     active_child_intent_id: str | None = None
-    """Of a fork: the child that is active now."""
+    """The active child of a fork; None: no fork, or the children compete."""
     competing: tuple[str, ...] = ()
-    """The intents that compete now."""
+    """The intents that compete after the change."""
 
 
 class IntentOperation(Operation[IntentOutcome]):
@@ -71,7 +71,7 @@ class IntentOperation(Operation[IntentOutcome]):
             return done.model_copy(update={"competing": competing})
 
     async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
-        """Makes the change; the competing intents are not looked up yet."""
+        """Makes the change. Does not look up the competing intents."""
         raise AssertionError(f"{type(self).__name__} has no call")
 
 
@@ -118,7 +118,7 @@ class ChangeIntent(IntentOperation):
     change: IntentChange
     intent_id: str
     why: str
-    """The outcome of a closed intent, else the reason."""
+    """The outcome of a closed intent; for other changes, the reason."""
 
     async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
         status: Literal["live", "closed", "abandoned"] = "live"
@@ -140,17 +140,17 @@ class ApprovalOutcome(BaseModel):
     approval_id: str
     decision: Literal["approved", "denied"]
     turn_id: str | None = None
-    """The continued turn; None: other calls still wait."""
+    """The continued turn; None: other calls still wait, so no turn continued."""
     response: str | None = None
-    """Its reply."""
+    """The continued turn's reply; None: no turn continued."""
     pending_approval: tuple[str, ...] = ()
-    """The further requests for approval of that turn."""
+    """The continued turn's own requests for approval."""
     error: str | None = None
-    """The error of a turn that could not do what was asked."""
+    """The error of a continued turn that could not do what was asked; None: there was none."""
 
 
 class AnswerApproval(Operation[ApprovalOutcome]):
-    """Allows or refuses a tool call that waits."""
+    """Allows or refuses a waiting tool call."""
 
     op = "approval.answer"
     result = TypeAdapter(ApprovalOutcome)
@@ -209,16 +209,16 @@ class EndSession(Operation[None]):
 
 
 class VoidedEntry(BaseModel):
-    """An entry that shall no longer count."""
+    """An entry to void."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     entity_id: str
     ref: Ref
-    """Where it stands."""
+    """The entry's reference."""
 
 
 class VoidEntries(Operation[None]):
-    """Records that entries of a session no longer count."""
+    """Records that entries of a session are void."""
 
     op = "session.void"
     result = TypeAdapter(None)
@@ -256,7 +256,7 @@ class ImportSession(Operation[SessionImport]):
 
 
 class ImportConversations(Operation[ConversationsImport]):
-    """Adds conversations of other programs as sessions."""
+    """Imports conversations of other programs as sessions."""
 
     op = "session.import_conversations"
     result = TypeAdapter(ConversationsImport)
@@ -281,19 +281,19 @@ class EraseSubject(Operation[ErasureReport]):
 
 
 class SubjectMemoryChange(BaseModel):
-    """The effect of a change on the memory of a subject."""
+    """The result of a change of a subject's memory."""
 
     model_config = ConfigDict(frozen=True)
     is_written: bool
-    """False: it was so already."""
+    """Whether something was written; False: the change was already on record."""
     target: str
     """The artifact, signal or event."""
     withdrawn: tuple[Overlay, ...] = ()
-    """The artifacts that are no longer used."""
+    """The artifacts that the change deactivated."""
 
 
 class DeactivateArtifact(Operation[SubjectMemoryChange]):
-    """Takes an artifact out of use."""
+    """Deactivates an artifact."""
 
     op = "memory.deactivate"
     result = TypeAdapter(SubjectMemoryChange)
@@ -302,7 +302,7 @@ class DeactivateArtifact(Operation[SubjectMemoryChange]):
     artifact_id: str
     reason: str
     block: bool = False
-    """Whether its signal is also kept from being learned from again."""
+    """Whether nothing may be learned from its signal again."""
 
     async def run(self, root: AdminRoot) -> SubjectMemoryChange:
         namespace = memory_namespace(self.agent_class, self.subject_id)
@@ -315,7 +315,7 @@ class DeactivateArtifact(Operation[SubjectMemoryChange]):
                 raise CallerError(f"{self.artifact_id} is of the older shape, which has no artifact id: it can only fade")
             is_blocked = subject.gate(overlay.signal_id, cut, memory.config).reason == "blocked"
             if not overlay.enabled and (is_blocked or not self.block):
-                # Once more would be a record that says less than the one before: without `block` it would lift a block.
+                # A second record could weaken the first one: without `block` it would lift a block.
                 return SubjectMemoryChange(is_written=False, target=self.artifact_id)
             now = iso_of(root.clock.time_us())
             await memory.deactivate_overlay(self.artifact_id, self.reason, now, block=self.block, namespace=namespace)
@@ -324,7 +324,7 @@ class DeactivateArtifact(Operation[SubjectMemoryChange]):
 
 
 class QuarantineTarget(Operation[SubjectMemoryChange]):
-    """Keeps a signal or an event from counting."""
+    """Puts a signal or an event in quarantine, so that it no longer counts."""
 
     op = "memory.quarantine"
     result = TypeAdapter(SubjectMemoryChange)
@@ -347,7 +347,7 @@ class QuarantineTarget(Operation[SubjectMemoryChange]):
 
 
 class ImportOverlays(Operation[dict[str, list[str]]]):
-    """Adds lines that were learned elsewhere. Returns the ids of the new overlays by subject."""
+    """Imports lines that were learned elsewhere. Returns the ids of the new overlays by subject."""
 
     op = "memory.import"
     result = TypeAdapter(dict[str, list[str]])
@@ -378,7 +378,7 @@ class CleanContent(Operation[tuple[Path, ...]]):
 
 
 class ReadStatistics(Operation[RuntimeStatistics]):
-    """Reads the present state of queues."""
+    """Reads the present state of the queues."""
 
     op = "statistics"
     result = TypeAdapter(RuntimeStatistics)
@@ -409,10 +409,10 @@ OPERATIONS: Final[Mapping[str, type[Operation[Any]]]] = {each.op: each for each 
 
 
 def parse_operation(name: str, args: Mapping[str, object]) -> Operation[Any]:
-    """The operation that a request asks for.
+    """Parses the operation in a request.
 
     Raises:
-        AdminUnavailable: there is no such operation, or it has other arguments
+        AdminUnavailable: there is no such operation, or its arguments do not fit
     """
     kind = OPERATIONS.get(name)
     if kind is None:

@@ -1,4 +1,4 @@
-"""The root of a running process: operations go through its supervisors, its memories and its open ledgers."""
+"""Carries out operations in a running process, through its supervisors, its memories and its open ledgers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -29,10 +29,10 @@ class RunningRoot:
     """Implements `AdminRoot` for a runtime.
 
     Args:
-        parts: what the agent classes of the runtime share
-        agent: gives the agent class of a name; True: it is known from the ledgers, so it need not be configured
+        parts: the parts that all agent classes of the runtime share
+        agent: returns the agent class with a name; True: it is known from the ledgers, so it need not be configured
         erase: erases a subject
-        statistics: gives the present state of queues
+        statistics: returns the present state of the queues
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RunningRoot:
 
     @asynccontextmanager
     async def open_memory(self, agent_class: str) -> AsyncIterator[HO3Memory]:
-        """The memory that turns use; where no class of this runtime uses it, its ledgers are opened for the block."""
+        """The memory that turns use. If no class of this runtime uses it, opens its ledgers for the block."""
         config = self._parts.config
         own = memory_config(config.memory, agent_of(config, agent_class))
         opened = self._memory_at(memory_dir(self.directory, own))
@@ -72,7 +72,7 @@ class RunningRoot:
             yield opened.configured(own)
             return
         async with (
-            self._parts.opening_memory,  # two of these at once would find its ledgers in use
+            self._parts.opening_memory,  # a second one at the same time would find the ledgers in use
             HO3Memory.open(
                 self.directory, own, clock=self.clock, ledger_config=config.ledger, sealer=self._parts.sealer
             ) as memory,
@@ -80,7 +80,7 @@ class RunningRoot:
             yield memory
 
     async def append(self, agent_class: str, session_id: str, ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
-        """Appends entries about a session: through the session where Kitchener began it, otherwise past all sessions."""
+        """Appends entries about a session: through the session if Kitchener started it, otherwise directly to the ledger."""
         agent = self._agent(agent_class, True)
         await agent.ready()
         ho2m = agent.ledgers.ho2m
@@ -113,7 +113,7 @@ class RunningRoot:
         try:
             with agent.supervisor.outside.importing(subject_id):
                 return await add_folder(found, config=config, sealer=self._parts.sealer, clock=self.clock, opened=opened)
-        finally:  # part of it may be written
+        finally:  # a part of the session may have been written
             if memory is not None:
                 await memory.read_again(memory_namespace(agent_class, subject_id))
 

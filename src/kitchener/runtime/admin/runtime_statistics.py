@@ -1,6 +1,6 @@
-"""The state of a process's queues, workers, providers and MCP servers, in memory and as JSON.
+"""Defines the statistics of a process's queues, workers, providers and MCP servers, in memory and as JSON.
 
-`Runtime.statistics` makes it. Monitoring, `kitchener doctor` and the server's metrics read it.
+`Runtime.statistics` returns them. Monitoring, `kitchener doctor` and the server's metrics read them.
 """
 
 from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
@@ -17,13 +17,13 @@ class RuntimeStatistics(TypedDict):
 
     running_turns: int
     waiting_turns: int
-    """Turns that wait for a place."""
+    """Number of turns that wait for a slot."""
     turns: LaneStatistics
     """The queue of turns."""
     pending_consolidations: int
-    """Consolidations that run or wait."""
+    """Number of consolidations that run or wait."""
     commits: dict[str, DurationCounts]
-    """How long the commit rounds of the ledgers took, by agent class."""
+    """Durations of the ledgers' commit rounds, by agent class."""
     mailboxes: dict[str, dict[str, LaneStatistics]]
     """The lanes of the gateway (`gateway`) and of each agent class, by name."""
     usage: dict[str, ProviderUsage]
@@ -33,6 +33,6 @@ class RuntimeStatistics(TypedDict):
     failures_by_model: dict[str, dict[str, dict[ProviderReason, FailureCounts]]]
     """Model calls that failed, and attempts that were retried, by provider, model and reason."""
     open_circuits: dict[str, bool]
-    """Whether a provider failed so often that it is not called."""
+    """By provider: whether it failed so often that it is not called now."""
     mcp_servers: dict[str, ServerStatistics]
-    """By label."""
+    """The state of each MCP server, by label."""

@@ -1,8 +1,8 @@
-"""Finds the place of a root's administration socket, makes it for one process, and checks it before anyone connects.
+"""Chooses the path of a root's administration socket, creates the socket for one process, and checks it for clients.
 
-The directory `admin` of a root belongs to its owner alone. Its file `lock` is locked by the process that listens, and says
-where the socket is: beside it, or in the user's directory for short-lived files if that path would be too long for a socket.
-Blocks, so it runs in worker threads.
+Only its owner can enter the directory `admin` of a root. The process that listens locks the file `lock` in it. The file names
+the socket's path: beside it, or in the user's directory for temporary files if that path would be too long for a socket. All
+functions block, so they run in worker threads.
 """
 
 import fcntl
@@ -33,38 +33,38 @@ _MAX_PATH: Final = 107 if sys.platform == "linux" else 103
 _MAX_LOCK_BYTES: Final = 4_096
 _BACKLOG: Final = 16
 _PEER: Final = struct.Struct("3i")
-"""Process, user and group of a socket's other end, as Linux gives them."""
+"""Process, user and group of a socket's peer, in the form that Linux returns."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Claim:
-    """A socket that this process alone listens on."""
+    """A socket on which only this process listens."""
 
     sock: socket.socket
     path: Path
     lock: int
-    """Descriptor of the locked file; closing it gives the place to another process."""
+    """Descriptor of the locked file. Closing it lets another process listen."""
 
     def poison(self, problem: str) -> None:
-        """Closes the socket in a forked child, which would not answer and must not keep the place."""
+        """Closes the socket in a forked child, which would not answer and must not keep the lock."""
         self.sock.close()
         os.close(self.lock)
 
 
 def has_unix_sockets() -> bool:
-    """Whether this platform has them."""
+    """Whether this platform has Unix sockets."""
     return hasattr(socket, "AF_UNIX")
 
 
 def claim(root: Path) -> Claim:
-    """Makes the socket of a root and listens on it. Removes a socket that a killed process left.
+    """Creates the socket of a root and listens on it. Removes a socket that a killed process left.
 
     Args:
         root: the directory of the ledgers, an absolute path
 
     Raises:
-        AdminUnavailable: another process listens, or somebody else can write to the directory
-        OSError: the file system takes no such socket
+        AdminUnavailable: another process listens, or another user can write to the directory
+        OSError: the file system does not support sockets
     """
     directory = root / DIRECTORY
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,11 +89,11 @@ def claim(root: Path) -> Claim:
 
 
 def release(root: Path, claimed: Claim) -> None:
-    """Removes the socket, and gives the place to another process. The socket itself must be closed before."""
+    """Removes the socket's file and lets another process listen. Close the socket first."""
     unwatch(claimed)
     directory = root / DIRECTORY
     with suppress(OSError):
-        # Another root may have this path by now, with a process of its own.
+        # Another root with its own process may have this path by now.
         if os.path.samestat(os.lstat(directory / _LOCK), os.fstat(claimed.lock)):
             _remove(directory, claimed.path)
         os.ftruncate(claimed.lock, 0)
@@ -104,7 +104,7 @@ def find(root: Path) -> Path | None:
     """The socket of the process that has a root open; None: no process listens, or it has not written its address yet.
 
     Raises:
-        AdminUnavailable: the file is no socket, or others could have put it there
+        AdminUnavailable: the file is no socket, or another user could have created it
     """
     directory = root / DIRECTORY
     if not has_unix_sockets() or not os.path.lexists(directory):
@@ -136,7 +136,7 @@ def find(root: Path) -> Path | None:
 def check_peer(sock: socket.socket, *, may_be: int) -> None:
     """Raises AdminUnavailable if the other end is neither this user, nor the superuser, nor the user `may_be`.
 
-    Only Linux tells who that is; elsewhere the directory's permissions decide alone.
+    Only Linux tells which user it is; elsewhere only the directory's permissions protect the socket.
     """
     if sys.platform != "linux":
         return
@@ -146,12 +146,12 @@ def check_peer(sock: socket.socket, *, may_be: int) -> None:
 
 
 def owner_of(path: Path) -> int:
-    """The user whose socket it is."""
+    """The user id of a socket's owner."""
     return os.lstat(path).st_uid
 
 
 def _check_directory(directory: Path, *, closing: bool = False) -> None:
-    """Raises AdminUnavailable unless a directory is its owner's alone; `closing` makes it so, after a copy that did not."""
+    """Raises AdminUnavailable unless only its owner can enter a directory. With `closing`, corrects the permissions first."""
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode):
         raise _unsafe(directory, "is no directory")
@@ -171,7 +171,7 @@ def _check_socket(path: Path) -> None:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Only the superuser may use sockets of others."""
+    """Raises AdminUnavailable if another user owns the file. The superuser may use any user's socket."""
     if os.geteuid() not in (found.st_uid, 0):
         raise _unsafe(path, f"belongs to user {found.st_uid}, not to {os.geteuid()}")
 
@@ -184,7 +184,7 @@ def _recorded(directory: Path, lock: int) -> Path | None:
     """The socket's path in the lock file; None: it has none, or the file is a copy of another root's.
 
     Raises:
-        AdminUnavailable: others can write the file
+        AdminUnavailable: other users can write the file
     """
     found = os.fstat(lock)
     if not stat.S_ISREG(found.st_mode):
@@ -201,7 +201,7 @@ def _recorded(directory: Path, lock: int) -> Path | None:
 
 
 def _identity(lock: int) -> list[int]:
-    """Tells a file from its copies, which name the socket of the root that was copied."""
+    """Identifies a file, to tell it from its copies, which name the socket of the original root."""
     found = os.fstat(lock)
     return [found.st_dev, found.st_ino]
 
@@ -212,7 +212,7 @@ def _record(lock: int, content: dict[str, object]) -> None:
 
 
 def _remove(directory: Path, recorded: Path | None) -> None:
-    """Removes the socket in a directory, and a recorded one elsewhere with the directory that was made for it."""
+    """Removes the socket in a directory, and a recorded socket elsewhere with the directory that was created for it."""
     path = directory / _SOCKET
     with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
@@ -220,7 +220,7 @@ def _remove(directory: Path, recorded: Path | None) -> None:
         path.unlink()
     if recorded is None or recorded.parent == directory:
         return
-    # What the file says may be wrong: only an empty directory of ours with a socket of ours is removed.
+    # The file may be wrong, so only our own socket and its otherwise empty directory are removed.
     with suppress(OSError, AdminUnavailable):
         if recorded.name == _SOCKET and recorded.parent.name.startswith(_SHORT_PREFIX):
             _check_socket(recorded)

@@ -22,7 +22,7 @@ _OWN_ERRORS: Final = {each.__name__: each for each in (AdminUnavailable, AdminUn
 
 
 class FrameTooLarge(Exception):
-    """A frame's length is above the bound. Nothing of its body was read."""
+    """A frame is longer than the limit. Nothing of its body was read."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"{size:,} bytes")
@@ -36,12 +36,12 @@ class AdminRequest:
     op: str
     """Name of the operation."""
     args: dict[str, object]
-    """Its arguments, as JSON types; the operation checks them."""
+    """The operation's arguments, as JSON types; the operation checks them."""
     deadline_s: float
     """How long the client waits for the operation, seconds."""
 
     def encoded(self) -> bytes:
-        """The request's frame. Raises AdminUnavailable: it has a path that is no Unicode, which JSON cannot hold."""
+        """The request's frame. Raises AdminUnavailable if a path is not Unicode text, which JSON cannot contain."""
         try:
             return frame({"v": VERSION, "op": self.op, "args": self.args, "deadline_s": self.deadline_s})
         except TypeError as error:
@@ -60,8 +60,8 @@ async def read_frame(stream: ByteReceiveStream, max_bytes: int) -> bytes:
     """The body of the next frame.
 
     Raises:
-        FrameTooLarge: its length is above `max_bytes`
-        anyio.EndOfStream, anyio.BrokenResourceError: the other side is gone before the frame is complete
+        FrameTooLarge: the frame is longer than `max_bytes`
+        anyio.EndOfStream, anyio.BrokenResourceError: the peer closed the connection before the frame was complete
     """
     (size,) = _LENGTH.unpack(await _exactly(stream, _LENGTH.size))
     if size > max_bytes:
@@ -80,7 +80,7 @@ def parse_request(body: bytes) -> AdminRequest:
     """The request in a frame's body.
 
     Raises:
-        AdminUnavailable: it is of another version, or no request
+        AdminUnavailable: the request has another version, or is malformed
     """
     try:
         message = orjson.loads(body)
@@ -96,7 +96,7 @@ def parse_request(body: bytes) -> AdminRequest:
 
 
 def answer(result: object) -> bytes:
-    """The frame of an answer that holds what an operation returned, as JSON types."""
+    """The frame of an answer with the result of an operation, as JSON types."""
     return frame({"v": VERSION, "result": result})
 
 
@@ -105,19 +105,19 @@ def refusal(kind: str, message: str) -> bytes:
 
     Args:
         kind: name of the error's class
-        message: its text; a file's name in it may be no Unicode
+        message: the error's text; may contain a file name that is not Unicode
     """
     text = message.encode(errors="replace").decode()
     return frame({"v": VERSION, "error": {"kind": kind, "message": text}})
 
 
 def read_answer(body: bytes) -> object:
-    """What an operation returned, as JSON types.
+    """The result of an operation in an answer, as JSON types.
 
     Raises:
         AdminRefused: the request failed in the other process, or was refused there
-        AdminUnavailable: the other process does not take the request
-        AdminUnanswered: the operation took too long there, or this is no answer, so nobody knows what was done
+        AdminUnavailable: the other process did not accept the request
+        AdminUnanswered: the operation took too long there, or the answer is malformed, so its effect is unknown
     """
     try:
         message = orjson.loads(body)
@@ -125,7 +125,7 @@ def read_answer(body: bytes) -> object:
         raise no_answer("that is not JSON") from error
     failed = (
         message.get("error") if isinstance(message, dict) else None
-    )  # in the same place in all versions, so that an older process can say which it speaks
+    )  # at the same position in all versions, so that an older process can name its version
     if isinstance(failed, dict):
         kind, text = str(failed.get("kind")), str(failed.get("message"))
         raise _OWN_ERRORS[kind](text) if kind in _OWN_ERRORS else AdminRefused(kind, text)

@@ -1,7 +1,7 @@
-"""Turns a file of JSON lines into conversations, one at a time, each checked: what other programs' users and assistants said.
+"""Turns a file of JSON lines with conversations of other programs into checked conversations, one at a time.
 
-A line is a conversation with its `messages`, or one message with the `session` that it belongs to. This module knows no ledger.
-The form is described in `docs/sessions.md`.
+A line is a conversation with its `messages`, or one message with its `session`. This module knows no ledger. `docs/sessions.md`
+describes the format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ from kitchener.plain_names import quoted
 from kitchener.records.entries import Json, SpokenRole
 
 MAX_CONVERSATION_BYTES: Final = 16 * 1_048_576
-"""Most bytes of one line, and of all lines of one conversation. A conversation is in memory as a whole."""
+"""Most bytes of one line, and of all lines of one conversation. A whole conversation is held in memory."""
 _MAX_MESSAGES: Final = 4_096
-"""Most messages of one conversation, whatever fits into an entry."""
+"""Most messages of one conversation, even if more would fit into an entry."""
 _BYTES_OF_MESSAGE: Final = 256
-"""Most bytes that the first projection of a session takes to name a message: its ledger, its entry and its hash."""
+"""Most bytes by which the first projection of a session names a message: ledger, entry and hash."""
 MAX_CONVERSATIONS: Final = 10_000
 """Most conversations of one file."""
 _OF_CONVERSATION: Final = ("session", "title", "messages")
@@ -32,7 +32,7 @@ _OF_MESSAGE: Final = ("role", "content", "speaker", "time")
 
 
 def max_messages(ledger: LedgerConfig) -> int:
-    """Most messages of one conversation. The first turn after them records in one entry which of them it was shown."""
+    """Most messages of one conversation. The first turn after them must name in one entry the messages that it was shown."""
     return min(_MAX_MESSAGES, ledger.max_entry_bytes // _BYTES_OF_MESSAGE)
 
 
@@ -48,7 +48,7 @@ class SpokenMessage(NamedTuple):
 
 
 class SpokenConversation(NamedTuple):
-    """A conversation, in the order in which it was had."""
+    """A conversation with its messages in order."""
 
     name: str | None
     """The other program's name for it."""
@@ -64,9 +64,9 @@ class ConversationFile:
     """An open file of conversations; a context manager.
 
     Args:
-        path: the file; no pipe, because it is read twice
+        path: the file; not a pipe, because it is read twice
         config: limits of messages and entries
-        now: ISO time, UTC; nothing can have been said later
+        now: the present time, ISO, UTC; no message may be later
 
     Raises:
         ConfigError: the file cannot be read
@@ -154,7 +154,7 @@ class ConversationFile:
     def _continued(
         self, earlier: "_Open | None", number: int, line: bytes, record: Mapping[str, object], name: str | None
     ) -> "_Open":
-        """The conversation of a line that is one message."""
+        """The conversation to which a line with a single message belongs."""
         known = earlier if earlier is not None else _Open(name)
         known.title = self._text(number, "title", record.get("title"), MAX_NAME) or known.title
         known.size += len(line)
@@ -167,7 +167,7 @@ class ConversationFile:
         return known
 
     def _message(self, number: int, at: str, record: Mapping[str, Any], before: str) -> SpokenMessage:
-        """A message that is right; `before` is the time of the one before it, which it has if it gives none."""
+        """A checked message. Without a time of its own it gets `before`, the time of the message before it."""
         role, text, speaker = record.get("role"), record.get("content"), record.get("speaker")
         if not isinstance(role, str) or role not in get_args(SpokenRole):
             self._bad(number, f"{at}role", quoted(role), "expected user or assistant; leave other messages out")
@@ -219,7 +219,7 @@ class ConversationFile:
 
 
 class _Open:
-    """A conversation whose messages stand on lines of their own, as far as it was read."""
+    """A conversation with one message a line, while it is being read."""
 
     def __init__(self, name: str | None) -> None:
         self.name, self.title, self.size = name, cast("str | None", None), 0

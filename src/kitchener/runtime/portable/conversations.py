@@ -1,7 +1,7 @@
-"""Adds the conversations of a file as sessions of one subject, each in one commit: whole or not at all.
+"""Adds the conversations of a file as sessions of one subject. Each is written in one commit, so it is added as a whole or not.
 
-A session gets its id from its content, so a conversation that is here already is not added again. No turn ran for it, so the
-entries claim no model calls, work orders or prompts. Explained in `docs/sessions.md`.
+The id of a session is derived from its content, so a known conversation is not added again. No turn ran for it, so the entries
+claim no model calls, work orders or prompts. Explained in `docs/sessions.md`.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class ImportedConversation:
     """The other program's name for it; None: the file has none."""
     messages: int
     was_there: bool
-    """Whether it was here already; then nothing was written."""
+    """Whether it was already in the root, so that nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ConversationsImport:
     subject_id: str
     agent_class: str
     is_dry_run: bool
-    """Whether the file was only checked, and nothing was written."""
+    """Whether the file was only checked."""
     conversations: tuple[ImportedConversation, ...]
     """In the order of the file."""
 
@@ -79,16 +79,16 @@ async def import_conversations(
 ) -> ConversationsImport:
     """Adds conversations of other programs as sessions, to a root that no runtime uses.
 
-    Checks all of the file before it writes anything. Each conversation is written in one commit. After an interruption, call
-    it again: what is here already is not added twice.
+    Checks the whole file before it writes anything. Each conversation is written in one commit. After an interruption, call
+    it again: conversations that were added are not added twice.
 
     Args:
         file: JSON lines, see `docs/sessions.md`
-        subject_id: whose conversations these are
+        subject_id: the subject of the conversations
         agent_class: the agent class that gets the sessions
         config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the embedded defaults
         root: overrides `plane_root`
-        dry_run: only check the file, and look up what is here already
+        dry_run: only check the file, and look up which conversations are already in the root
         clock: the time of day; None: the system clock
         on_step: called after each conversation
 
@@ -136,7 +136,7 @@ class ConversationsToAdd:
 
     Args:
         path: the file
-        subject_id: whose conversations these are
+        subject_id: the subject of the conversations
         agent_class: the agent class that gets the sessions
         config: the whole configuration, with absolute paths
         sealer: the sealer of the configuration; None: there is no keyring
@@ -162,10 +162,10 @@ class ConversationsToAdd:
         self._conversations = iter(file)
 
     def take(self, conversation: SpokenConversation) -> None:
-        """Adds a conversation that a program passes in, in place of those of the file.
+        """Adds a conversation that a program passes in, instead of the file's.
 
         Raises:
-            InvalidMessage: a message is empty, does not fit into one entry, or there are too many
+            InvalidMessage: a message is empty or does not fit into one entry, or there are too many messages
         """
         limits, ledger = self._config.limits, self._config.ledger
         for number, each in enumerate(conversation.messages, 1):
@@ -180,7 +180,7 @@ class ConversationsToAdd:
         self._conversations = iter((conversation,))
 
     async def look_up(self, reader: ReadableLedger | None, on_step: Callable[[], object] = int) -> ConversationsImport:
-        """The result that an import would have. Makes no key, and writes nothing. None: there is no ledger yet."""
+        """The result that an import would have. Creates no key and writes nothing. With None, there is no ledger yet."""
         keyring = self._sealer.keyring if self._sealer is not None else None
         has_key = keyring is not None and await anyio.to_thread.run_sync(keyring.kid_of, self._subject_id) is not None
         found = list[ImportedConversation]()
@@ -192,7 +192,7 @@ class ConversationsToAdd:
         return self._all(found, is_dry_run=True)
 
     async def add(self, ho2m: LedgerClient, on_step: Callable[[], object] = int) -> ConversationsImport:
-        """Adds those that are not here, each in one commit."""
+        """Adds the conversations that are not in the ledger, each in one commit."""
         is_sealing, found = self._sealer is not None and self._sealer.seals, list[ImportedConversation]()
         while (conversation := await anyio.to_thread.run_sync(next, self._conversations, None)) is not None:
             hashes = await anyio.to_thread.run_sync(partial(self._hashes, conversation, is_keyed=is_sealing))
@@ -211,9 +211,9 @@ class ConversationsToAdd:
         )
 
     def _hashes(self, conversation: SpokenConversation, *, is_keyed: bool) -> list[str]:
-        """The hashes by which a conversation may be here; new entries have the first. Without a keyring also the plain one.
+        """The hashes under which a conversation may be on record: the keyed one, if there is a key, and the plain one.
 
-        Where content is sealed, nobody without the key can test guesses by the hash.
+        New entries get the first. Without the key, nobody can test guesses by a keyed hash.
         """
         data = canonical_bytes([self._agent_class, self._subject_id, conversation.as_json()])
         plain = ContentStore(self._config.plane_root, None).hash_of(self._subject_id, data)

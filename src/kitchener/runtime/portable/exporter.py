@@ -1,4 +1,4 @@
-"""Exports a session as a folder: its own entries, and those of its subject that its turns could read.
+"""Exports a session as a folder: its own entries, and other entries of its subject that its turns could read.
 
 Takes no lock, so it works while a runtime writes. Explained in `docs/sessions.md`.
 """
@@ -53,15 +53,15 @@ class SessionExport:
     entries: int
     """Number of entries, in all ledgers."""
     context_entries: int
-    """Number of those that are not the session's own: what its turns could read of its subject."""
+    """Number of entries that are not the session's own: entries of its subject that its turns could read."""
     key_id: str | None
-    """Kid of the key under which content is sealed; None: it is plain."""
+    """Id of the key under which content is sealed; None: content is plain."""
     has_key: bool
     """Whether the folder contains the key."""
     has_sources: bool
-    """Whether the folder contains what shaped the requests of its turns, so that they can be rebuilt elsewhere."""
+    """Whether the folder contains the sources of its turns' requests, so that the requests can be rebuilt elsewhere."""
     is_signed: bool
-    """Whether every ledger's head is signed, so that the folder proves who vouches for it."""
+    """Whether every ledger's head is signed, so that the folder proves who signed it."""
 
     def as_json(self) -> dict[str, object]:
         """All fields as JSON types."""
@@ -81,17 +81,17 @@ async def export_session(
 ) -> SessionExport:
     """Writes a session as a folder that `import_session` adds to another root.
 
-    Verifies the ledgers before, and the folder after it is written.
+    Verifies the ledgers before it writes the folder, and the folder after that.
 
     Args:
-        session_id: which session
-        out: the folder; it must not exist
+        session_id: the session
+        out: the folder; must not exist
         config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: the embedded defaults
         root: overrides `plane_root`
         agent_class: the agent class of the session; None: the one whose ledger has it
-        with_key: whether to add the subject's key; whoever has it can read what the subject said in all sessions
+        with_key: whether to add the subject's key; anybody with the key can read all sessions of the subject
         clock: the time of day; None: the system clock
-        on_step: called after each ledger that was verified or written
+        on_step: called after each verified or written ledger
 
     Raises:
         UnknownSession: no ledger contains the session
@@ -137,7 +137,7 @@ def _content(config: RuntimeConfig, chosen: "_Selection") -> dict[str, Path]:
     """The stored images and files that the chosen entries name, by their names in the folder.
 
     Raises:
-        PartDamaged: one is missing or was changed
+        PartDamaged: a file is missing or was changed
     """
     store = ContentStore(config.plane_root, sealer_of(config))
     for each in chosen.parts:
@@ -175,17 +175,17 @@ class _Selection:
         self._chosen: dict[LedgerName, dict[int, StoredEntry]] = {name: {} for name in LEDGERS}
         self._heads: dict[LedgerName, tuple[int, str]] = {}
         self._read_to: dict[str, int] = {}
-        """Position up to which the session's turns read each ledger."""
+        """Position to which the session's turns read each ledger."""
         self.subject_id = ""
         self.turns = self.own = 0
         self.kids: set[str] = set()
         self.parts: list[StoredPart] = []
         """The images and files of its messages."""
         self.named = set[tuple[SourceKind, str]]()
-        """The configurations that the session's turns name."""
+        """The sources that the session's turns name."""
 
     async def select(self, on_step: Callable[[], object]) -> None:
-        """Verifies each ledger and selects from it. HO2m first, because all that it names is then in the others."""
+        """Verifies each ledger and selects from it. Starts with HO2m, because the other ledgers then have all that it names."""
         for name in reversed(LEDGERS):
             if (reader := self._readers.get(name)) is None:
                 continue
@@ -225,9 +225,9 @@ class _Selection:
             self._read_to[ledger_id] = max(seq, self._read_to.get(ledger_id, 0))
 
     async def _of_subject(self, reader: LedgerReader) -> None:
-        """Of HO2m: who signs, the intents that the subject's sessions share, and the turns that could be recalled.
+        """Selects from HO2m: the signers, the subject's shared intents, and the turns that could be recalled.
 
-        Nothing of the subject from before an erasure: its key is gone, and a folder has one key.
+        Selects nothing from before an erasure: that key is destroyed, and a folder has only one key.
         """
         erased = await reader.last(key=events.erased_index_key(self.subject_id))
         after = erased[-1].seq if erased else 0
@@ -242,11 +242,11 @@ class _Selection:
             await self._add_found("ho2m", reader, events.turn_index_key(entry.entity_id), self._heads["ho2m"][0])
 
     async def _of_signals(self, reader: LedgerReader) -> None:
-        """Every signal that the turns' gates counted."""
+        """Selects every signal that the turns' gates counted."""
         await self._add_memory("signals", reader, self._read_to.get(SIGNALS, 0))
 
     async def _of_overlays(self, reader: LedgerReader) -> None:
-        """All entries about the learned lines, including those that were withdrawn later."""
+        """Selects all entries about learned lines, including lines that were withdrawn later."""
         await self._add_memory("overlays", reader, self._heads["overlays"][0] if OVERLAYS in self._read_to else 0)
 
     async def _add_memory(self, name: LedgerName, reader: LedgerReader, up_to: int) -> None:
@@ -258,7 +258,7 @@ class _Selection:
                 self._add(name, entry)
 
     async def _nothing(self, reader: LedgerReader) -> None:
-        """Every entry of the ledger belongs to a session."""
+        """Selects nothing, because every entry of the ledger belongs to a session."""
 
     async def _add_found(self, name: LedgerName, reader: LedgerReader, key: str, up_to: int, after: int = 0) -> None:
         async for entry in reader.read(key=key, after_seq=after, up_to_seq=up_to):

@@ -1,9 +1,9 @@
 """Writes one session as a folder, and reads and verifies such a folder.
 
-The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with what shaped the requests of its turns
-(`sources.py`), the images and files of its messages as they are stored, and the subject's key if that was asked for. A
-ledger's file has the same form as a part of a bundle (`docs/proof.md`): the entries as they are stored, and the chain that
-links them to the ledger's head. Everything here blocks. What belongs into a folder is decided in `exporter.py`.
+The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with the sources of its turns' requests
+(`sources.py`), the images and files of its messages as stored, and on request the subject's key. A ledger's file has the form
+of a part of a bundle (`docs/proof.md`): the entries as stored, and the chain that links them to the ledger's head. All
+functions block. `exporter.py` decides what belongs in a folder.
 """
 
 import json
@@ -61,12 +61,12 @@ class Manifest:
     key_id: str | None
     """Kid of the key under which content is sealed; None: it is plain."""
     files: Mapping[str, str]
-    """Name of each other file to `sha256:` and the hash of its bytes."""
+    """Name of each other file to the `sha256:` hash of its bytes."""
     format: str = FORMAT
 
     @property
     def ledger_ids(self) -> dict[LedgerName, str]:
-        """The ids that the ledgers of the session's agent class have."""
+        """The ids of the ledgers of the session's agent class."""
         return ledger_ids(self.agent_class)
 
 
@@ -74,18 +74,18 @@ class FolderEntry(NamedTuple):
     """One entry of a folder."""
 
     line: Line
-    """The entry as it is in its ledger."""
+    """The entry as stored in its ledger."""
     body: Mapping[str, Any]
     """The decoded body: entity, type, payload and time."""
     entry_type: str
     payload: Payload
-    """Type and payload of the entry, or where an earlier import brought it, of the entry that it holds."""
+    """Type and payload of the entry; of the contained entry, if an earlier import brought it."""
     ref: Ref
-    """The reference to it, or to the entry that it holds."""
+    """The reference to the entry, or to the contained one."""
 
     @property
     def is_context(self) -> bool:
-        """Whether an earlier import brought it for the replay only."""
+        """Whether an earlier import brought it only for replays."""
         return bool(self.body["entry_type"] == CONTEXT_IMPORTED)
 
 
@@ -99,7 +99,7 @@ class FolderContent(NamedTuple):
     """Hash of the file."""
 
     def read(self) -> bytes:
-        """The file. Raises FolderDamaged if it differs from what was written."""
+        """The content of the file. Raises FolderDamaged if it was changed."""
         data = _read(self.path, MAX_STORED_BYTES)
         _same(self.path, "stored_hash", self.stored_hash, digest(data))
         return data
@@ -111,7 +111,7 @@ class SessionFolder:
 
     manifest: Manifest
     manifest_hash: str
-    """`sha256:` and the hash of the manifest, which covers all files."""
+    """The `sha256:` hash of the manifest, which covers all files."""
     parts: Mapping[LedgerName, VerifiedPart]
     """The chain of each ledger with entries."""
     key_file: bytes | None
@@ -148,18 +148,18 @@ def write_folder(
     on_step: Callable[[], object],
     content: Mapping[str, Path] = MappingProxyType({}),
 ) -> SessionFolder:
-    """Writes a folder, verifies it, and gives it its name. If anything fails, nothing has that name.
+    """Writes a folder under a temporary name, verifies it, and renames it. If anything fails, there is no folder.
 
     Args:
         out: the folder; it must not exist
-        manifest: makes the manifest from the hashes of the files
+        manifest: builds the manifest from the hashes of the files
         selections: the entries of each ledger
         extra: the other files by name: `KEY`, `SOURCES`
         on_step: called after each ledger
-        content: stored images and files, by the names that they get
+        content: stored images and files, by their names in the folder
 
     Raises:
-        CallerError: something has the folder's name, or its parent cannot be written
+        CallerError: the path exists, or its parent directory cannot be written
         LedgerDamaged: a line is malformed or has the wrong number
     """
     with _draft(out) as draft:
@@ -183,14 +183,14 @@ def write_folder(
 
 
 def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
-    """Reads a folder and verifies all of it: every file's hash, every entry, every chain up to its head, and whose they are.
+    """Reads a folder and verifies all of it: every file's hash, every entry and its owner, and every chain up to its head.
 
     Args:
         path: the folder
         public_key: 64 hex digits; every head must be signed with this key. None: signed heads are checked with their own key
 
     Raises:
-        FolderDamaged: a file is missing or is not what was written
+        FolderDamaged: a file is missing or was changed
         SigningError: a head is signed, and the `crypto` extra is not installed
     """
     stored = _read(path / _MANIFEST, _MAX_SMALL_BYTES)
@@ -231,7 +231,7 @@ def content_file(stored_hash: str) -> str:
 
 
 def _content(path: Path, manifest: Manifest, ho2m: VerifiedPart) -> Iterator[FolderContent]:
-    """The images and files that entries name and that the folder has. An older folder may lack them."""
+    """The images and files in the folder that entries name. An older folder may lack them."""
     for entry in map(_entry, ho2m.lines):
         if entry.entry_type != PART_ATTACHED:
             continue
@@ -248,13 +248,13 @@ def _content(path: Path, manifest: Manifest, ho2m: VerifiedPart) -> Iterator[Fol
 
 
 def kids_in(entry_type: str, payload: Payload) -> set[str]:
-    """The kids of the keys under which fields of a stored payload are sealed."""
+    """The ids of the keys under which fields of a stored payload are sealed."""
     values: Iterable[Any] = (payload.get(name) for name in SEALED_FIELDS.get(entry_type, ()))
     return {str(value[MARK].get("kid")) for value in values if is_sealed(value) and isinstance(value[MARK], dict)}
 
 
 def _entry(line: Line) -> FolderEntry:
-    """Raises BadLine: it holds an entry that is not the one that its origin names."""
+    """Parses a line. Raises BadLine if it contains another entry than its origin names."""
     stored = make_entry(line.ledger_id, line.seq, line.entry_id, line.entry_hash, line.body, None, None)
     held = innermost(stored)
     return FolderEntry(line, orjson.loads(line.body), held.entry_type, held.payload, held.ref)
@@ -262,7 +262,7 @@ def _entry(line: Line) -> FolderEntry:
 
 @contextmanager
 def _draft(out: Path) -> Iterator[Path]:
-    """A directory beside the folder, for its owner only; removed if the block fails."""
+    """A temporary directory beside the folder that only its owner can enter; removed if the block fails."""
     if os.path.lexists(out):
         raise CallerError(f"--out {str(out)!r} exists already: name a folder that does not, which the export creates")
     try:
@@ -333,7 +333,7 @@ def _check_owner(file: Path, manifest: Manifest, entry: FolderEntry) -> None:
         return
     where, payload = entry.line.entry_id, entry.payload
     _same(file, f"{where}: subject_id", manifest.subject_id, str(payload.get("subject_id")))
-    if "turn_id" in payload:  # messages are found by their turn, so a folder must not name another session's
+    if "turn_id" in payload:  # messages are found by their turn, so a folder must not name a turn of another session
         _same(file, f"{where}: turn_id", str(payload.get("session_id")), str(session_of_turn(str(payload["turn_id"]))))
     if file.stem in ("signals", "overlays"):
         namespace = memory_namespace(manifest.agent_class, manifest.subject_id)

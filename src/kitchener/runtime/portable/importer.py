@@ -1,7 +1,7 @@
-"""Adds an exported session to a root: each entry whole, with its original position, so that every chain still verifies.
+"""Adds an exported session to a root: each entry unchanged, with its original position, so that every chain still verifies.
 
 Each import entry of this root's ledger contains the entry of the other root. Readers return the contained entry.
-HO2m is written last, in one commit: before it, the session does not exist here, and the next import continues. Explained in
+HO2m is written last, in one commit. Until then the session does not exist here, and a repeated import continues. Explained in
 `docs/sessions.md`.
 """
 
@@ -32,7 +32,7 @@ from kitchener.runtime.sealed_root import record_sealing
 from kitchener.sealing import Sealer
 
 _HOLDER_BYTES: Final = 1_024
-"""Upper bound on the bytes that a holding entry has besides the held one and the ids of session and subject."""
+"""Most bytes of an import entry, besides the contained entry and the ids of session and subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class SessionImport:
     entries: int
     """Number of entries in the folder."""
     was_there: bool
-    """Whether the root had all the session's entries already; nothing was written then."""
+    """Whether the root already had all the session's entries, so that nothing was written."""
     is_readable: bool
-    """Whether what the subject said can be read here: it is plain, or this root has its key."""
+    """Whether the content can be read here: it is plain, or this root has its key."""
     is_signed: bool
     """Whether every ledger's head in the folder is signed."""
 
@@ -81,9 +81,9 @@ async def import_session(
         on_step: called after each ledger that was written
 
     Raises:
-        FolderDamaged: a file of the folder is not what was written
-        SessionExists: the session is here, and lacks entries of the folder
-        SubjectErased: the subject was erased here, and the folder holds what was erased
+        FolderDamaged: a file of the folder was changed
+        SessionExists: the root has the session, but without some entries of the folder
+        SubjectErased: the subject was erased here, and the folder has the erased content
         SealingError: the subject has another key here
         ConfigError: a setting is wrong, or the folder has a key and this root has no keyring
         EntryTooLarge: an entry does not fit `max_entry_bytes` here
@@ -146,7 +146,7 @@ async def add_folder(
 
 
 def _empty_memory(folder: SessionFolder) -> tuple[LedgerName, ...]:
-    """The memory's ledgers without an entry in the folder. Turns that read a memory replay only where there is one."""
+    """The memory's ledgers without an entry in the folder. Created because turns that read a memory need one to replay."""
     reads = (entry.payload.get("read_positions") or {} for entry in folder.entries("ho2m"))
     names: tuple[LedgerName, ...] = ("signals", "overlays") if any(OVERLAYS in each for each in reads) else ()
     return tuple(name for name in names if name not in folder.parts)
@@ -161,7 +161,7 @@ def _check_sizes(folder: SessionFolder, limit: int) -> None:
 
 
 def _check_key(folder: SessionFolder, sealer: Sealer | None) -> None:
-    """Refuses a key that this root cannot keep."""
+    """Raises an error if this root cannot keep the folder's key."""
     kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
     if sealer is None and folder.key_file is not None:
         expected = "is off, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
@@ -175,7 +175,7 @@ def _check_key(folder: SessionFolder, sealer: Sealer | None) -> None:
 
 
 def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
-    """Whether the content can be read here, once the folder's key is the subject's key."""
+    """Installs the folder's key as the subject's, if there is one. Returns whether the content can be read here."""
     kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
     if sealer is None or kid is None:
         return kid is None
@@ -185,7 +185,7 @@ def _install_key(folder: SessionFolder, sealer: Sealer | None) -> bool:
 
 
 def _copy_content(folder: SessionFolder, config: RuntimeConfig, sealer: Sealer | None) -> None:
-    """Stores the folder's images and files as they are. They are on disk before the entries that name them."""
+    """Stores the folder's images and files unchanged. They are on disk before the entries that name them."""
     store = ContentStore(config.plane_root, sealer, config.limits.max_content_bytes)
     for each in folder.content:
         try:
@@ -240,28 +240,28 @@ class _Target:
         return bool(there)
 
     async def record_sealing(self, sealer: Sealer | None) -> None:
-        """Records that content is sealed from here on, if it is news; raises SealingError if the root's keys are lost."""
+        """Records that content is sealed from now on, if that is a change. Raises SealingError if the root's keys are lost."""
         await record_sealing(self._ledgers["ho2m"], sealer)
 
     async def record_sources(self) -> None:
-        """Records the sources of the folder's turns that this root lacks."""
+        """Records the sources of the folder's turns that are missing in this root."""
         await record_sources(self._ledgers["ho2m"], self._folder.sources)
         await self._ledgers["ho2m"].commit()
 
     async def write(self, name: LedgerName) -> None:
-        """Appends the entries of one ledger in one commit, without those that an earlier import brought."""
+        """Appends the entries of one ledger in one commit, except those that an earlier import added."""
         ledger, entries = self._ledgers[name], self._folder.entries(name)
         there, shared = await self._there(name, ledger), await self._shared(name, ledger)
         made = [self._held(name, entry, shared) for entry in entries if entry.ref not in there]
         if name == "ho2m":
-            made.sort(key=lambda each: each.entry_type == events.ENTRY_IMPORTED)  # what is read with the session comes last
+            made.sort(key=lambda each: each.entry_type == events.ENTRY_IMPORTED)  # entries that only replays read come last
             made.append(self._record())
         if made:
             await ledger.write_all(made)
             await ledger.commit()
 
     async def _there(self, name: LedgerName, ledger: LedgerClient) -> set[Ref]:
-        """The entries that an interrupted import of this session wrote."""
+        """The entries that an interrupted import of this session has written."""
         found = {entry.ref async for entry in ledger.read(session_id=self._session_id)}
         if name in INDEX_KEYS:
             async for entry in ledger.read(key=events.imported_key(self._session_id)):
@@ -269,19 +269,19 @@ class _Target:
         return found
 
     async def _shared(self, name: LedgerName, ledger: LedgerClient) -> set[Ref]:
-        """The entries that count for all sessions of the subject, and that this root has."""
+        """The entries that count for all sessions of the subject and that this root already has."""
         (memory,) = signal_keys("", {"namespace": memory_namespace(self._class, self._subject_id)})
         keys = {"ho2m": events.shared_intents_key(self._subject_id), "overlays": memory}
         return {entry.ref async for entry in ledger.read(key=keys[name])} if name in keys else set()
 
     def _is_own(self, name: LedgerName, entry: FolderEntry) -> bool:
-        """Whether it is the session's own. A folder cannot declare signers, sources or erasures for this root."""
+        """Whether an entry is the session's own. A folder cannot declare signers, sources or erasures for this root."""
         if name == "overlays" or entry.entry_type in events.OF_NO_SESSION:
             return False
         return bool(entry.body["payload"].get("session_id") == self._session_id)
 
     def _held(self, name: LedgerName, entry: FolderEntry, shared: set[Ref]) -> LedgerEntry:
-        """The entry that holds an entry of the folder."""
+        """The import entry that contains an entry of the folder."""
         line, is_known = entry.line, entry.ref in shared
         payload: ImportedPayload = {
             "v": events.VERSION,

@@ -1,7 +1,8 @@
 """Turns the sources of a session's requests into a file of its folder, and such a file into checked sources.
 
-A source is known by the hash of its text, and a turn names its configuration by hash. So the file holds texts only, and nothing
-that no turn of the folder names. The import records them like those of its own turns. Explained in `docs/sessions.md`.
+A source is identified by the hash of its text, and a turn names its configuration by hash. So the file contains only texts, and
+only those that turns of the folder name. The import records them like the sources of the root's own turns. Explained in
+`docs/sessions.md`.
 """
 
 import json
@@ -25,7 +26,7 @@ SOURCES: Final = "sources.json"
 
 
 def named_by(payload: Payload) -> set[tuple[SourceKind, str]]:
-    """The sources that an entry of HO2m names by their hashes: a configuration, and what a caller brought along."""
+    """The sources that an entry of HO2m names by their hashes: a configuration and the caller's sources."""
     named: tuple[tuple[SourceKind, object], ...] = (
         ("configuration", payload.get("config_hash")),
         ("output_schema", payload.get("output_schema")),
@@ -38,7 +39,7 @@ async def sources_to_export(ho2m: LedgerReader, named: Iterable[tuple[SourceKind
     """The content of the file: each source once. None: no source is on record, or they are sealed.
 
     Raises:
-        LedgerError: a recorded text is not whole
+        LedgerError: a recorded text is incomplete
     """
     found: dict[str, str] = {}
     try:
@@ -53,16 +54,16 @@ async def sources_to_export(ho2m: LedgerReader, named: Iterable[tuple[SourceKind
 
 
 def imported_sources(path: str, data: bytes, named: Iterable[tuple[SourceKind, str]], agent_class: str) -> tuple[Source, ...]:
-    """The sources in such a file. Names and kinds are those by which the configurations name them.
+    """The sources in such a file, with the names and kinds that the configurations give them.
 
     Args:
         path: the file, for errors
         data: its content
-        named: what the folder's turns name
+        named: the sources that the folder's turns name
         agent_class: the agent class of the folder's turns
 
     Raises:
-        FolderDamaged: it holds something else than whole configurations of the class that the turns name
+        FolderDamaged: the file has anything but complete configurations of the class that the turns name
     """
     try:
         texts: Mapping[str, str] = orjson.loads(data)
@@ -79,7 +80,7 @@ def imported_sources(path: str, data: bytes, named: Iterable[tuple[SourceKind, s
                 continue
             for each in _of_configuration(texts, source_hash, agent_class):
                 found[each.hash] = each
-                if (each.kind, each.hash) not in kinds:  # one text may be named as often as the file is long
+                if (each.kind, each.hash) not in kinds:  # a text may be named many times
                     kinds.add((each.kind, each.hash))
                     _check_form(each)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -123,7 +124,7 @@ def _of_client_tools(text: str) -> Source:
 
 def _check_form(source: Source) -> None:
     """Raises ValueError or TypeError if a text cannot be a source of its kind."""
-    if source.kind in ("prompt_pack", "configuration"):  # a configuration has been read when it names others
+    if source.kind in ("prompt_pack", "configuration"):  # a configuration was read to find the sources that it names
         return
     value = json.loads(source.text)
     if source.kind == "attention_template":

@@ -25,41 +25,41 @@ class ApprovalInfo:
 
     session_id: str
     requested_at: str
-    """ISO time."""
+    """When it was asked, ISO time."""
     request: ApprovalRequestedPayload
     resolved: ApprovalResolvedPayload | None
-    """None: nobody has answered."""
+    """The answer; None: the request is open."""
     resolved_at: str | None
     abandoned: str | None
-    """Why its work order has ended; None: it has not."""
+    """Why its work order was abandoned; None: it was not."""
     is_over: bool
-    """Whether its session has ended, so that nobody can answer any more."""
+    """Whether its session has ended, so that no answer is accepted any more."""
     now: str
-    """ISO time."""
+    """The time of the query, ISO."""
 
     @property
     def approval_id(self) -> str:
-        """The request."""
+        """Id of the request."""
         return self.request["approval_id"]
 
     @property
     def turn_id(self) -> str:
-        """The turn that asked."""
+        """Id of the turn that asked."""
         return self.request.get("turn_id", "")
 
     @property
     def subject_id(self) -> str:
-        """Whose session it is."""
+        """The subject of the session."""
         return self.request.get("subject_id", "")
 
     @property
     def tool_id(self) -> str:
-        """Name of the tool that would run."""
+        """Id of the tool that would run."""
         return self.request["tool"]
 
     @property
     def arguments(self) -> Mapping[str, object] | None:
-        """The arguments that the model gave; None: they were erased, or the key is not here."""
+        """The model's arguments; None: they were erased, or the key is missing."""
         return opened(self.request["arguments"])
 
     @property
@@ -80,17 +80,17 @@ class ApprovalInfo:
 
     @property
     def rule(self) -> str:
-        """The rule that asks, as it is written in the settings; `tool`: the tool itself asks; `client`: its client runs it."""
+        """The rule that asks, as written in the settings; `tool`: the tool itself asks; `client`: the client runs the tool."""
         return self.request["rule"]
 
     @property
     def expires_at(self) -> str:
-        """ISO time after which no answer is taken."""
+        """ISO time after which no answer is accepted."""
         return self.request["expires_at"]
 
     @property
     def wo_id(self) -> str:
-        """Its work order."""
+        """Id of its work order."""
         return self.request["wo_id"]
 
     @property
@@ -105,7 +105,7 @@ class ApprovalInfo:
 
     @property
     def status(self) -> ApprovalStatus:
-        """`waiting`; `answered`, until the continued turn has ended (after a crash, answer again); or its end."""
+        """`waiting`; `answered`, until the continued turn has ended (after a crash, answer again); or how it ended."""
         decision = self.resolved["decision"] if self.resolved is not None else None
         if self.abandoned is None:
             if self.is_over:
@@ -132,7 +132,7 @@ async def list_approvals(ledger: ReadableLedger, now: str, *, session_id: str | 
 
 
 def approvals_in(entries: Iterable[StoredEntry], now: str) -> list[ApprovalInfo]:
-    """The requests among entries, in the order of the entries. Beside answers, `WO_ABANDONED` and `SESSION_END` count."""
+    """The requests among entries, in order. Besides answers, `WO_ABANDONED` and `SESSION_END` change their status."""
     over, found = set[str | None](), list[ApprovalInfo]()
     asked, answers, ended = dict[str, StoredEntry](), dict[str, StoredEntry](), dict[str, str]()
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Lists the sessions of an agent class from its ledger: whose they are, when they began, and whether they have ended."""
+"""Lists the sessions of an agent class from its ledger: subject, start, number of turns, and whether each has ended."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ class SessionInfo:
     last_at: str
     """When its newest entry was written, ISO time."""
     turns: int
-    """Turns that it began, and messages that were imported."""
+    """Number of turns that it began, and of imported messages."""
     is_ended: bool
     """Whether it takes no more turns."""
 
 
 async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit: int) -> list[SessionInfo]:
-    """Returns the sessions that began last, newest first.
+    """Returns the sessions that began most recently, newest first.
 
     Args:
         ledger: the supervisor's ledger
-        subject_id: only this subject's sessions; None: everyone's
+        subject_id: only this subject's sessions; None: all subjects'
         limit: most sessions
     """
     starts = deque[StoredEntry](maxlen=limit)

@@ -1,6 +1,6 @@
-"""Reads the use of a subject since a time from the ledgers, for limits that hold across restarts.
+"""Reads a subject's use since a given time from the ledgers, for limits that apply across restarts.
 
-Calls of turns that were completed count, and those of aborted turns in the same sessions. Explained in `docs/gateway.md`.
+Calls of completed turns count, and calls of aborted turns in the same sessions. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from kitchener.records.entries import ModelCallPayload, payload_as
 from kitchener.records.prompt import Usage
 
 _FIRST_LOOK: Final = 64
-"""Newest turns of a subject that are looked at first; twice as many as long as all are of the day."""
+"""Newest turns of a subject that are read first. The number doubles while all of them are in the time range."""
 
 
 async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices: Mapping[str, ModelPrice]) -> Spent:
     """The tokens, calls and cost of a subject's model calls since a time, in one agent class.
 
     Args:
-        ledgers: of the agent class
+        ledgers: the ledgers of the agent class
         subject_id: the subject
-        since: only calls from then on count
-        prices: of models; a call without a price costs nothing
+        since: only calls from this time on count
+        prices: the prices of models; a call without a price costs nothing
     """
-    start = since.isoformat(timespec="seconds").replace("+00:00", "")  # ledgers write more digits, so it sorts before them
+    start = since.isoformat(timespec="seconds").replace("+00:00", "")  # shorter than times in ledgers: sorts first
     total = NOTHING
     for session_id in await _sessions_since(ledgers, subject_id, start):
         async for entry in ledgers.ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):

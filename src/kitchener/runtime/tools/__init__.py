@@ -1,1 +1,1 @@
-"""Tools of an agent class that are no functions: MCP servers, and other agent classes."""
+"""Provides tools that are not functions: tools of MCP servers, and other agent classes."""

@@ -1,4 +1,4 @@
-"""An agent class as a tool of another: a call is a turn of its own, in a session that belongs to the caller's session.
+"""Makes an agent class a tool of another class. A call runs a turn in a session that belongs to the caller's session.
 
 The runtime binds these tools to its supervisors. Explained in `docs/tools.md`.
 """
@@ -18,16 +18,16 @@ from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import ToolProgress, ToolStarted, TurnCompleted, TurnResult, TurnUpdate
 
 AGENT_PREFIX: Final = "agent:"
-"""In the setting `tools`: what follows is an agent class."""
+"""Prefix in the setting `tools`; an agent class follows."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_S: Final = 86_400.0
-"""The tool's own limit, which is long: the deadlines of the two turns bound a call."""
+"""Time limit of the tool, long because the deadlines of the two turns bound a call."""
 
 SupervisorOf = Callable[[str], HO2Supervisor]
 
 
 class AgentTool(Tool[..., object]):
-    """A tool that asks an agent class; made by `agent_tool`. It cannot run before a runtime has bound it."""
+    """A tool that asks an agent class, made by `agent_tool`. Cannot run before a runtime has bound it."""
 
     def __init__(
         self, agent_class: str, name: str, description: str, *, read_only: bool, supervisor_of: SupervisorOf | None = None
@@ -37,7 +37,7 @@ class AgentTool(Tool[..., object]):
         super().__init__(self._ask, name=name, description=description, read_only=read_only, timeout_s=_LONGEST_S)
 
     def bound(self, supervisor_of: SupervisorOf) -> "AgentTool":
-        """The same tool, which asks these supervisors."""
+        """A copy of the tool that asks these supervisors."""
         return AgentTool(
             self.agent_class, self.tool_id, self.description, read_only=self.is_read_only, supervisor_of=supervisor_of
         )
@@ -66,9 +66,9 @@ class AgentTool(Tool[..., object]):
         return str(result.response)
 
     async def _session(self, supervisor: HO2Supervisor, context: ToolContext) -> SessionId:
-        """The session of the asked class that belongs to the caller's session; a new one after it was ended."""
+        """The session of the asked class that belongs to the caller's session; a new one if that was ended."""
         name = f"asked by {context.session_id}"
-        async with self._finding:  # two calls of one round find the same session
+        async with self._finding:  # so that two calls of one round use the same session
             found = await supervisor.find_external(name, subject_id=context.subject_id)
             if found is not None and not (await supervisor.session(found)).state.is_ended:
                 return found
@@ -76,7 +76,7 @@ class AgentTool(Tool[..., object]):
 
 
 async def _told(updates: AsyncIterator[TurnUpdate], context: ToolContext) -> TurnResult:
-    """The result of a turn. The listener of the calling turn gets the tools that it runs, and their progress."""
+    """The result of a turn. Reports the turn's tools and their progress to the listener of the calling turn."""
     result = None
     async for update in updates:
         if isinstance(update, ToolStarted):
@@ -94,16 +94,17 @@ async def _told(updates: AsyncIterator[TurnUpdate], context: ToolContext) -> Tur
 def agent_tool(
     agent_class: str, *, name: str | None = None, description: str | None = None, read_only: bool = False
 ) -> AgentTool:
-    """Returns a tool by which an agent asks another agent class of its runtime. Pass it to `open_runtime(tools=…)`.
+    """Returns a tool with which an agent asks another agent class of its runtime. Pass it to `open_runtime(tools=…)`.
 
-    Each call is a turn of that class. It runs in a session of its own for each calling session, for the same subject, and
-    remembers earlier calls. It counts in `limits.max_nesting`, ends with the calling turn, and is on record in both sessions.
+    Each call is a turn of that class. Each calling session has its own session of that class, for the same subject, so the
+    asked agent remembers earlier calls. A call counts in `limits.max_nesting`, ends with the calling turn, and is recorded in
+    both sessions.
 
     Args:
         agent_class: the class that is asked
         name: the tool's name for the model; default: `ask_` and the class in lower case
-        description: what the agent can do; default: only that it is asked
-        read_only: True: its turns have no effects, so that several such tools of one round run side by side
+        description: what the agent can do; default: a text that only says that the agent is asked
+        read_only: True: its turns have no effects, so several such tools of one round can run in parallel
 
     Raises:
         ToolError: the class or the name is invalid

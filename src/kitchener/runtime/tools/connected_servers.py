@@ -36,7 +36,7 @@ from kitchener.records.tools.server_tools import ServerTool
 _log = get_logger(__name__)
 
 PREFIX: Final = "mcp:"
-"""Begins the names of servers' tools in the setting `tools`."""
+"""Prefix of the names of servers' tools in the setting `tools`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class McpServers:
     """The servers of a runtime."""
 
     servers: Mapping[str, McpServer] = field(default_factory=dict)
-    """By label."""
+    """The servers, by label."""
 
     async def settle(self) -> None:
-        """Returns when the servers that start with the runtime are connected, or their `connect_timeout_s` is over."""
+        """Returns when the servers that start with the runtime are connected, or their `connect_timeout_s` has passed."""
         await _settle_all(each for each in self.servers.values() if each.settings.start == "runtime")
 
     def reports(self) -> dict[str, ServerReport]:
@@ -70,18 +70,18 @@ class McpServers:
         }
 
     def attach(self, tools: ToolRegistry, wanted: Mapping[str, Sequence[str]]) -> None:
-        """Puts the servers' tools in place in the registry of an agent class, now and whenever they change.
+        """Keeps the registry of an agent class up to date with the servers' tools, now and whenever they change.
 
         Args:
             tools: the registry
-            wanted: as `wanted_tools` returns them
+            wanted: the result of `wanted_tools`
         """
         taken = frozenset(each["tool_id"] for each in tools.definitions())
         for label, patterns in wanted.items():
             self.servers[label].attach(_Attachment(tools, source_of(label), patterns, taken).put)
 
     def let_wait(self, tools: ToolRegistry, wanted: Iterable[str]) -> None:
-        """Lets the first turn with these tools wait for servers that start at their first use."""
+        """Makes the first turn with these tools wait for servers that start at their first use."""
         lazy = [self.servers[label] for label in wanted if self.servers[label].settings.start == "first_use"]
         if lazy:
             tools.let_wait(partial(_settle_all, lazy))
@@ -95,7 +95,7 @@ async def _settle_all(servers: Iterable[McpServer]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Attachment:
-    """The position of a server's tools in a registry."""
+    """Connects a server's tools with a registry."""
 
     tools: ToolRegistry
     source: ToolSource
@@ -116,7 +116,7 @@ def _own_name(tool: ServerTool) -> str:
 
 
 def wanted_tools(config: HO2Config, settings: RuntimeConfig) -> dict[str, list[str]]:
-    """Which tools of which servers an agent class has: patterns of the servers' names for them, by label.
+    """The servers' tools of an agent class: patterns of the servers' own names for them, by label.
 
     Raises:
         ConfigError: the class names a server that `[mcp]` lacks
@@ -141,10 +141,10 @@ async def open_servers(settings: Mapping[str, McpServerConfig], tasks: TaskGroup
 
     Args:
         settings: the servers by label
-        tasks: the task group of their tasks
+        tasks: the task group that runs their tasks
 
     Raises:
-        ConfigError: the extra `mcp` is missing, or a reference points to nothing
+        ConfigError: the extra `mcp` is missing, or a reference cannot be resolved
     """
     if not settings:
         return McpServers()
@@ -156,7 +156,7 @@ async def open_servers(settings: Mapping[str, McpServerConfig], tasks: TaskGroup
 
 
 async def look_at_servers(servers: Mapping[str, McpServerConfig]) -> list[ServerReport]:
-    """Starts or reaches each server once, and returns its state. Calls no tool.
+    """Starts or connects to each server once, and returns its state. Calls no tool.
 
     Raises:
         ConfigError: the extra `mcp` is missing, or a reference points to nothing
@@ -173,10 +173,10 @@ async def look_at_servers(servers: Mapping[str, McpServerConfig]) -> list[Server
 
 
 def secrets_of(label: str, settings: McpServerConfig) -> Secrets:
-    """The values of a server's references.
+    """The values of a server's references to secrets.
 
     Raises:
-        ConfigError: a reference points to nothing
+        ConfigError: a reference cannot be resolved
     """
 
     def value(reference: str, *at: str) -> str:
@@ -190,10 +190,10 @@ def secrets_of(label: str, settings: McpServerConfig) -> Secrets:
 
 
 def check_servers(config: RuntimeConfig, source: str) -> None:
-    """Checks what can be known of the servers without connecting to them.
+    """Checks the settings of the servers without connecting to them.
 
     Raises:
-        ConfigError: an address is wrong, a reference points to nothing, or a class names a server that is not configured
+        ConfigError: an address is wrong, a reference cannot be resolved, or a class names a server that is not configured
     """
     for label, server in config.mcp.items():
         problem = address_problem(server.url) if server.url is not None else None

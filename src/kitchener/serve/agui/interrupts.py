@@ -6,7 +6,7 @@ Explained in `docs/server.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -16,6 +16,7 @@ from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
+from kitchener.records.entries.approvals import ApprovalScope
 from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
 from kitchener.serve.agui.run_calls import RequestedCall
 from kitchener.serve.agui.run_input import ResumeAnswer
@@ -36,7 +37,7 @@ class CallAnswer(BaseModel):
     """The arguments to use in place of the model's."""
     message: str | None = None
     """A note for the model."""
-    scope: Literal["once", "session"] = "once"
+    scope: ApprovalScope = "once"
     """`session`: also later calls of the tool in this session."""
 
 

@@ -19,7 +19,7 @@ from kitchener.serve.problems import RequestRefused
 RESUMED: Final = "resumed"
 """Stands in the id of a message that goes on after an answer. Its text is no reply to a message of the user."""
 CONTINUED: Final = "continued"
-"""Stands in the id of a message that goes on with outputs of the front end's tools. Its text is a part of the reply before."""
+"""Part of the id of a message that continues with outputs of the front end's tools. Its text belongs to the reply before."""
 _MEDIA: Final = ("image", "audio", "video", "document")
 
 

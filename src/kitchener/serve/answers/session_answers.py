@@ -1,7 +1,6 @@
 """Describes answers about sessions and their intents."""
 
-from typing import Literal
-
+from kitchener.context.fold.lifecycle import IntentStatus
 from kitchener.records.entries import IntentScope
 from kitchener.serve.answers.answer import DescribedAnswer
 from kitchener.serve.answers.turn_answers import CostAnswer
@@ -82,7 +81,7 @@ class IntentAnswer(DescribedAnswer):
     """An intent of a session."""
 
     intent_id: str
-    status: Literal["live", "deferred", "closed", "superseded", "abandoned", "retired"]
+    status: IntentStatus
     is_active: bool
     is_competing: bool
     scope: IntentScope

@@ -1,6 +1,8 @@
 """Describes answers about a subject's rights and memory, and about its erasure."""
 
 from kitchener.config import ServeRight
+from kitchener.inspection.memory_views import LineState
+from kitchener.memory.gate import GateReason
 from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 
 
@@ -27,7 +29,7 @@ class LearnedLineAnswer(DescribedAnswer):
     overlay_id: str
     signal_id: str
     """The signal that it was learned from."""
-    state: str
+    state: LineState
     """`speaks`, or why not."""
     why: str | None
     line: str | None
@@ -45,7 +47,7 @@ class LearnedLineAnswer(DescribedAnswer):
 class GateAnswer(DescribedAnswer):
     """The progress of a signal towards a learned line."""
 
-    state: str
+    state: GateReason
     crossed: bool
     progress: float
     """0 to 1."""

@@ -2,7 +2,11 @@
 
 from typing import Literal
 
+from kitchener.context.projection.explanation import Place, Verdict
+from kitchener.context.projection.packer import Form
+from kitchener.inspection.turns.recorded_turn import ContextMode
 from kitchener.records.entries.approvals import ApprovalReason
+from kitchener.records.entries.context import SuppressReason
 from kitchener.records.entries.turns import TurnErrorKind
 from kitchener.records.entries.work_orders import WorkOrderState, WorkOrderType
 from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
@@ -116,14 +120,14 @@ class ExplanationAnswer(DescribedAnswer):
     """Why one item was shown or not."""
 
     entity_id: str
-    verdict: str
+    verdict: Verdict
     text: str
-    form: str
-    place: str
+    form: Form
+    place: Place
     """Where it stands in the prompt."""
     reasons: list[str]
     tokens: int
-    suppressed_by: str | None
+    suppressed_by: SuppressReason | None
     short_by: int
     """Tokens that were missing to show it in full."""
     since: RefAnswer | None
@@ -142,7 +146,7 @@ class TurnReasonsAnswer(DescribedAnswer):
 
     turn_id: str
     session_id: str
-    mode: str
+    mode: ContextMode
     intent_id: str | None
     token_budget: int | None
     tokens_used: int | None

@@ -63,12 +63,12 @@ def waits_for(session: SessionManager, given: GivenOutputs) -> bool:
 def going_on(
     supervisor: HO2Supervisor, given: GivenOutputs, then: Callable[[UpdateListener | None], Awaitable[TurnResult]] | None = None
 ) -> Going:
-    """Gives outputs and runs the turn that goes on.
+    """Gives outputs and continues the turn.
 
     Args:
         supervisor: the agent
         given: the outputs
-        then: runs the turn of a message that follows them; None: there is none, and the turn that goes on is told
+        then: runs the turn of a message that follows them; None: there is none, and the continued turn is told
     """
 
     async def run(tell: UpdateListener | None) -> TurnResult | None:

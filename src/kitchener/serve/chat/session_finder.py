@@ -56,7 +56,7 @@ class SessionFinder:
         claimed: Sequence[SaidPair] | None,
         key: str | None,
     ) -> AsyncIterator[str]:
-        """The id of the session; the block begins the turn, and no other request for the conversation is served meanwhile.
+        """The id of the session; the block begins the turn, while no other request for the conversation is served.
 
         Args:
             place: the request; a session that begins with messages counts as further ones

@@ -1,7 +1,7 @@
 """Tool calls of a session that wait for a person: list, approve, deny. Explained in `docs/server.md`."""
 
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
+from kitchener.records.entries.approvals import ApprovalScope
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.event_stream import until_gone
@@ -43,7 +44,7 @@ class Approval(BaseModel):
     """Arguments in place of the model's. None: the model's."""
     answer: Any = None  # any JSON value, checked by the request's own schema
     """The answer to the question that the tool asks. None: yes."""
-    scope: Literal["once", "session"] = "once"
+    scope: ApprovalScope = "once"
     """`session`: also later calls of the tool in this session."""
     message: str | None = None
     """What to tell the model about it."""
@@ -85,14 +86,14 @@ class ApprovalCalls:
         return json_response({"approvals": [_told(each) for each in found]})
 
     async def approve(self, request: Request) -> ASGIApp:
-        """Allows a call, and answers with the reply of the turn that goes on."""
+        """Allows a call, and answers with the reply of the continued turn."""
         body, found = read_model(Approval, await request.body() or b"{}"), await self._of(request)
         given = {"arguments": body.arguments, "answer": body.answer, "scope": body.scope, "message": body.message}
         approve = partial(found.supervisor.approve, request.path_params["approval_id"], **given)
         return await self._answered(request, found, partial(approve, answered_by=found.session.subject_id))
 
     async def deny(self, request: Request) -> ASGIApp:
-        """Refuses a call, and answers with the reply of the turn that goes on."""
+        """Refuses a call, and answers with the reply of the continued turn."""
         body, found = read_model(Denial, await request.body() or b"{}"), await self._of(request)
         deny = partial(found.supervisor.deny, request.path_params["approval_id"], body.message)
         return await self._answered(request, found, partial(deny, answered_by=found.session.subject_id))

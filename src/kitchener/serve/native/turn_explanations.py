@@ -70,7 +70,7 @@ class ExplanationCalls:
         return await read_turn(self._paths, found.supervisor.agent_class, turn_id)
 
     async def _read(self, found: FoundSession, work: Callable[[], Awaitable[R]]) -> R:
-        """Reads the record in a thread with an event loop of its own, so that turns go on meanwhile."""
+        """Reads the record in a thread with its own event loop, so that turns continue."""
         await found.ledgers.commit()  # the record is read from the files, by their index
         await found.ledgers.update_index()
         return await anyio.to_thread.run_sync(partial(anyio.run, work), limiter=self._places)

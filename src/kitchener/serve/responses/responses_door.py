@@ -271,7 +271,7 @@ class ResponsesDoor:
         asked: ResponsesRequest,
         content: MessageContent,
     ) -> "_GoingOn | None":
-        """What gives the answers and outputs of a request, and runs the turn that goes on; None: there is just a message."""
+        """What gives the answers and outputs of a request, and continues the turn; None: there is just a message."""
         given = [await given_answer(supervisor, subject_id, each) for each in asked.answers]
         request_id = asked.answers[-1].approval_id if asked.answers else ""
         if asked.outputs is not None:

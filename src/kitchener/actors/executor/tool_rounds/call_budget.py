@@ -1,4 +1,4 @@
-"""Bounds the tool calls of one reply: how many there are, and how often a model makes the same call again. Pure.
+"""Bounds the tool calls of one reply: their number, and how often a model repeats the same call. Pure.
 
 A refused call is an error that says what the model can do. `executor.py` ends the tool rounds when the bounds are reached.
 """
@@ -23,7 +23,7 @@ class CallBudget:
         self._equal: dict[tuple[str, bytes], int] = {}
 
     def refusal(self) -> str | None:
-        """Counts a call, also one that cannot run. Returns why it must not, or None."""
+        """Counts a call, even if it cannot run. Returns why it must not run, or None."""
         most = self._limits.max_tool_calls
         self._calls += 1
         if most is None or self._calls <= most:
@@ -32,7 +32,7 @@ class CallBudget:
         return f"this reply has made all of its {most} tool calls; answer with what you have, and say what is missing"
 
     def equal_refusal(self, tool_id: str, arguments: bytes) -> str | None:
-        """Counts a call that can run. Returns why it must not run once more, or None.
+        """Counts a call that can run. Returns why it must not run again, or None.
 
         Args:
             tool_id: the tool

@@ -1,7 +1,7 @@
 """Decides which tool calls of a round wait for a person, by the constraints of the work order.
 
-`execution.py` runs the others. Which tools ask was decided by the supervisor; this module knows no policy.
-Explained in `docs/approval.md`.
+`execution.py` runs the others. The supervisor has decided which tools ask; this module knows no policy. Explained in
+`docs/approval.md`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,16 +46,16 @@ class WorkOrderDeferred(Exception):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether all calls wait for the client that runs them, so that what the model wrote is the reply."""
+        """Whether all calls wait for the client that runs them. The model's text is then the reply."""
         return all(each.reason == "client_tool" for each in self.requests)
 
 
 class CallGate:
-    """Which calls of one work order wait for a person.
+    """Decides which calls of one work order wait for a person.
 
     Args:
         limits: the constraints of the work order
-        has_read_untrusted: whether it is given text of an untrusted source
+        has_read_untrusted: whether its input contains text of an untrusted source
     """
 
     __slots__ = ("_client_calls_left", "_limits", "_requests_left", "has_read_untrusted")
@@ -69,12 +69,12 @@ class CallGate:
         self._requests_left, self._client_calls_left = limits.most_requests, limits.most_client_calls
 
     def checked(self, outcome: ToolOutcome, untrusted_source: str | None, *, may_ask: bool) -> ToolOutcome:
-        """Returns an outcome with its source, if that is not trusted, and with an error for a question that cannot be asked.
+        """Returns an outcome with its untrusted source, if it has one, and with an error for a question that cannot be asked.
 
         Args:
-            outcome: of a tool call
-            untrusted_source: where it comes from; None: from a tool that is trusted, if no turn that it ran read text of an
-                untrusted source
+            outcome: the outcome of a tool call
+            untrusted_source: the tool's source, if it is not trusted; None: the tool is trusted, so the outcome is, too, unless
+                a turn that the tool ran read text of an untrusted source
             may_ask: whether a person can be asked: only while a model writes the reply
         """
         untrusted_source = untrusted_source or outcome.untrusted_source
@@ -89,14 +89,14 @@ class CallGate:
         return replace(outcome, question=None, error=f"{outcome.error}; {problem}")
 
     def _take_request(self) -> bool:
-        """Takes one of the requests that may wait; False: none is left."""
+        """Counts a request that waits; False: no more may wait."""
         if self._requests_left < 1:
             return False
         self._requests_left -= 1
         return True
 
     def _take_client_call(self) -> bool:
-        """Takes one of the calls that may wait for the client; False: none is left."""
+        """Counts a call that waits for the client; False: no more may wait."""
         if self._client_calls_left < 1:
             return False
         self._client_calls_left -= 1
@@ -107,12 +107,12 @@ class CallGate:
     ) -> tuple[dict[int, bool], dict[int, str]]:
         """Judges the calls of one round.
 
-        Returns the places of those that wait, each with whether that is only because of untrusted text, and the places of
-        those that are refused, each with the reason.
+        Returns two mappings by the positions of calls: for a call that waits, whether it waits only because of untrusted text;
+        for a refused call, the reason.
 
         Args:
             uses: the calls
-            answered: the places of those that a person has answered
+            answered: the positions of calls that a person has answered
             problem: says why a call cannot run; a person is not asked about such a call
         """
         limits, waiting, refused = self._limits, dict[int, bool](), dict[int, str]()
@@ -135,7 +135,7 @@ class CallGate:
 
 
 def questions_in(outcomes: Sequence[ToolOutcome]) -> dict[int, ToolQuestion]:
-    """The questions that tools asked in place of results, by the places of their calls."""
+    """The questions that tools asked instead of giving results, by the positions of their calls."""
     return {place: each.question for place, each in enumerate(outcomes) if each.question is not None}
 
 
@@ -151,8 +151,8 @@ def requests_for(
     Args:
         uses: the calls
         first: the number of the first call
-        waiting: the places of the calls that wait, as `CallGate.judge` gives them
-        questions: the questions of tools, by the places of their calls
+        waiting: the calls that wait, by position, as `CallGate.judge` returns them
+        questions: the questions of tools, by the positions of their calls
         client_tools: the tools that the caller of the turn runs
     """
     found = list[ApprovalRequest]()

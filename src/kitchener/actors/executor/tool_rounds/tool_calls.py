@@ -1,6 +1,6 @@
 """Makes and records the tool calls of one work order.
 
-`executor.py` decides when they are made, `call_gate.py` which of them wait for a person, `call_budget.py` how many there may
+`executor.py` decides when calls are made, `call_gate.py` which calls wait for a person, and `call_budget.py` how many there may
 be. `docs/work-orders.md` lists the recorded entries.
 """
 
@@ -39,21 +39,21 @@ NO_TOOL: Final = "(none)"
 
 
 class ToolCalls:
-    """The tool calls of one work order, in their order.
+    """Makes the tool calls of one work order, in order.
 
     Args:
         run: the execution of the work order
-        pages: the long results that the model is shown already; None: there are none
+        pages: the long results that the model was already shown; None: there are none
     """
 
     __slots__ = ("_answers", "_gate", "_refused", "_run", "budget", "count", "pages")
 
     budget: CallBudget
-    """Whether the model may call further tools."""
+    """Decides whether the model may call further tools."""
     pages: ResultPages
-    """The results that the model was shown only the beginning of."""
+    """The results of which the model was shown only the beginning."""
     count: int
-    """Tool calls so far, also refused ones."""
+    """Number of tool calls so far, including refused ones."""
 
     def __init__(self, run: Execution, pages: ResultPages | None = None) -> None:
         self._run, self.count, self.budget = run, 0, CallBudget(run.limits)
@@ -62,11 +62,11 @@ class ToolCalls:
         self._gate = CallGate(run.limits, has_read_untrusted=resumption is not None and resumption.has_read_untrusted)
         self._answers: Mapping[int, ApprovalAnswer] = {}
         self._refused: Mapping[int, str] = {}
-        """Answers of a person, and reasons to refuse a call, by the numbers of the present round's calls."""
+        """The answers of a person or client, and the reasons to refuse a call, by the numbers of this round's calls."""
 
     @property
     def turn_id(self) -> str:
-        """The turn, from which delimiters of data are derived."""
+        """The turn's id, from which delimiters of data are derived."""
         return self._run.work_order.turn_id
 
     async def run(
@@ -74,12 +74,12 @@ class ToolCalls:
     ) -> list[ToolOutcome]:
         """Makes and records tool calls and returns their outcomes in the same order.
 
-        Read-only calls that follow each other run side by side, at most `parallel_tools` at a time. Their starts and then their
-        outcomes are recorded in the order of the calls. Any failure of a tool is part of its outcome, never an exception.
+        Consecutive read-only calls run in parallel, at most `parallel_tools` at a time. First their starts and then their
+        outcomes are recorded, in the order of the calls. A failure of a tool is part of its outcome, never an exception.
 
         Args:
-            asked: the calls, as the model asked for them
-            answers: what a person or a client answered about some of them, by their places; None: nobody was asked
+            asked: the calls that the model asked for
+            answers: the answers of a person or a client to some of the calls, by position; None: nobody was asked
             said: what the model wrote beside them
 
         Raises:
@@ -113,7 +113,7 @@ class ToolCalls:
         answer = self._answers.get(call)
         if answer is not None and answer.arguments is not None:
             arguments = answer.arguments
-        too_many = self.budget.refusal()  # each call counts, also one that is refused for another reason
+        too_many = self.budget.refusal()  # each call counts, even if it is refused for another reason
         problem = self._refused.get(call) or too_many or self._problem((tool_id, arguments))
         if problem is None:
             plain = canonical_bytes(arguments, at="arguments")
@@ -160,13 +160,13 @@ class ToolCalls:
         self._run.keep(ref)
         if outcome.nested_cost is not None:
             self._run.tally.add_nested(outcome.nested_cost)
-        is_told = begun.call in self._answers and begun.tool_id in self._run.tools.of_client  # by the client itself
+        is_told = begun.call in self._answers and begun.tool_id in self._run.tools.of_client  # the client ran it
         if self._run.reply is not None and not is_told:
             await self._run.reply.tool_ran(begun.tool_id, begun.call, begun.arguments, outcome)
         return outcome
 
     def shown(self, call: int, tool_id: str, outcome: ToolOutcome, wo_id: str | None = None) -> ShownResult:
-        """Returns the outcome of a tool call as the model is shown it: whole, or its first page, within `results_budget`."""
+        """Returns what the model is shown of a tool call's outcome: all of it, or its first page, within `results_budget`."""
         pages = self.pages
         shown = pages.read_on(outcome) if tool_id == ITEM_TOOL else pages.first(call, outcome, wo_id)
         return self._run.tally.within_budget(shown)
@@ -204,7 +204,7 @@ class ToolCalls:
 
 
 class _BegunCall(NamedTuple):
-    """A tool call of which the start is recorded, or that is refused."""
+    """A tool call whose start is recorded, or that is refused."""
 
     call: int
     """Number of the tool call within the work order, from 1."""

@@ -1,8 +1,8 @@
-"""Turns outcomes of tool calls into the messages that a model reads, also those of a loop that waited for a person.
+"""Turns outcomes of tool calls into the messages that a model reads, including those of a loop that waited for a person.
 
-Text of an untrusted source stands between delimiters that it cannot contain, under a line that says where it is from. The
-line that says which part of a result is shown stands outside of them, so that no text can pass for it.
-Explained in `docs/approval.md`.
+Text of an untrusted source stands between delimiters that it cannot contain, below a line that names the source. The line that
+says which part of a result is shown stands outside the delimiters, so that no untrusted text can imitate it. Explained in
+`docs/approval.md`.
 """
 
 from kitchener.actors.executor.packs import fence
@@ -18,10 +18,10 @@ def tool_message(calls: ToolCalls, use: ToolUse, outcome: ToolOutcome, call: int
 
     Args:
         calls: the calls of the work order
-        use: the call, as the model asked for it
-        outcome: what came of it
+        use: the call that the model asked for
+        outcome: the call's outcome
         call: number of the call within its work order, from 1
-        wo_id: its work order; None: the present one
+        wo_id: the work order of the call; None: the present one
     """
     shown = calls.shown(call, use.tool_id, outcome, wo_id)
     text = shown.text
@@ -31,7 +31,7 @@ def tool_message(calls: ToolCalls, use: ToolUse, outcome: ToolOutcome, call: int
 
 
 async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Message]:
-    """Returns the messages of a deferred tool loop, after the calls that waited were made or refused.
+    """Makes or refuses the calls of a deferred tool loop that waited, and returns the loop's messages.
 
     Raises:
         WorkOrderDeferred: a call has to wait for a person again
@@ -40,7 +40,7 @@ async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Mes
     messages = list[Message]()
     for each in earlier:
         messages += [Message("assistant", each.text, tool_uses=each.uses), *_heard(calls, each).values()]
-    shown = _heard(calls, last)  # before the calls, which may read on in a long result
+    shown = _heard(calls, last)  # before the waiting calls are made, which may read on in a long result
     uses = [last.uses[each.place] for each in resumption.pending]
     answers = {at: each.answer for at, each in enumerate(resumption.pending) if each.answer is not None}
     outcomes = await calls.run(uses, answers)
@@ -50,7 +50,7 @@ async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Mes
 
 
 def _heard(calls: ToolCalls, one: ToolRound) -> dict[int, Message]:
-    """The messages with the recorded outcomes of a round, by the places of the calls."""
+    """The messages with the recorded outcomes of a round, by the positions of the calls."""
     found = dict[int, Message]()
     for place, (use, heard) in enumerate(zip(one.uses, one.outcomes, strict=True)):
         if heard is not None:

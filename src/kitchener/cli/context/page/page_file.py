@@ -1,7 +1,7 @@
-"""Draws a `TurnPage` as one HTML file that loads nothing, runs nothing and shows foreign text as text only.
+"""Renders a `TurnPage` as one HTML file that loads nothing, runs nothing and shows foreign text as plain text.
 
-Every value that the template prints passes `harmless` and is escaped, by rule of the environment and not of the template. The
-file's own policy (`Content-Security-Policy`) allows no request and no script, and no style but its own, which it names by hash.
+The template's environment passes every value through `harmless` and escapes it, so the template cannot forget to. The file's
+`Content-Security-Policy` allows no request, no script, and only its own style, which it names by hash.
 """
 
 import base64
@@ -24,10 +24,10 @@ _POLICY: Final = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; fo
 
 
 def write_page(page: TurnPage, path: Path) -> int:
-    """Writes the page to a file that only its owner can read, replacing what is there; returns its size in bytes.
+    """Writes the page to a file that only its owner can read, and returns its size in bytes. Replaces an existing file.
 
     Raises:
-        ConfigError: it cannot be written
+        ConfigError: the file cannot be written
     """
     data = page_html(page).encode()
     return write_whole(path, lambda file: file.write(data))
@@ -46,12 +46,12 @@ def _template() -> Template:
         autoescape=True, undefined=StrictUndefined, finalize=_as_shown, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals = {"policy": _POLICY.format(hashed)}
-    # The style is part of the template, so that the page has it as it was hashed: unescaped.
+    # The style is part of the template, so that it is not escaped and keeps its hash.
     return environment.from_string((_ASSETS / "turn.html").read_text("utf-8").replace("/* turn.css */", style))
 
 
 def _as_shown(value: object) -> object:
-    """A value as the page prints it; jinja escapes it afterwards."""
-    if hasattr(value, "__html__"):  # what a macro of the template made of escaped values
+    """A value in the form that the page prints. Jinja escapes it afterwards."""
+    if hasattr(value, "__html__"):  # the output of a macro, whose values are escaped already
         return value
     return f"{value:,}" if isinstance(value, int) else harmless(str(value))

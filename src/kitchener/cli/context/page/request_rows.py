@@ -1,7 +1,7 @@
 """Arranges rebuilt requests to models for the page, and compares them with those of the turn before. Pure.
 
-Later requests of a turn repeat the messages of earlier ones. The page has each text once and refers to it, so that its size is
-in proportion to the conversation.
+Later requests of a turn repeat the messages of earlier ones. The page contains each text once and refers to it, so that its
+size is proportional to the conversation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,19 +27,19 @@ from kitchener.replaying.comparison import line_diff
 
 _MARK_CHARS: Final = len("<data-0123456789abcdef>")
 _HEAD_LINES: Final = 2
-"""Lines of a unified diff that name its two texts."""
+"""Number of lines at the head of a unified diff, which name its two texts."""
 
 
 class Piece(NamedTuple):
     """A message, an offered tool or the schema of the answer."""
 
     anchor: str
-    """Its id in the page; "": the text stands elsewhere."""
+    """Its id in the page; "": the text is shown elsewhere."""
     fold: FoldedText
     same_as: str
-    """The id of the place that has this text; "": it is here."""
+    """The id of the piece that shows this text; "": this one shows it."""
     same_words: str
-    """That place for a reader."""
+    """The name of that piece."""
 
 
 class RequestRow(NamedTuple):
@@ -49,7 +49,7 @@ class RequestRow(NamedTuple):
     title: str
     facts: Sequence[tuple[str, str]]
     is_wrong: bool
-    """Whether its hash is not the recorded one."""
+    """Whether its hash differs from the recorded one."""
     bar: Bar
     pieces: Sequence[Piece]
     answer: FoldedText | None
@@ -65,11 +65,11 @@ class DiffLine(NamedTuple):
 
 
 class ChangedRequest(NamedTuple):
-    """A request beside the one of the same kind in the turn before."""
+    """A request compared with the one of the same kind in the turn before."""
 
     title: str
     lines: Sequence[DiffLine]
-    """Empty: both are equal."""
+    """The differences; empty: there are none."""
 
 
 def request_rows(calls: Sequence[RecordedPrompt]) -> list[RequestRow]:
@@ -127,7 +127,7 @@ def _answer(prompt: RecordedPrompt) -> FoldedText | None:
 
 
 def changed_requests(before: Sequence[RecordedPrompt], after: Sequence[RecordedPrompt]) -> list[ChangedRequest]:
-    """Each request beside the one of the same kind and place in the turn before; one without such a counterpart is left out."""
+    """Each request compared with its counterpart in the turn before: same kind, same place. Leaves out requests without one."""
     earlier = {key: each.request for key, each in _by_place(before)}
     found = []
     for key, prompt in _by_place(after):
@@ -147,7 +147,7 @@ def _by_place(calls: Sequence[RecordedPrompt]) -> Iterator[tuple[tuple[str, int]
 
 
 def diff_lines(before: str, after: str) -> list[DiffLine]:
-    """A unified diff of two requests, but for the digits in the delimiters of data; empty: they are equal."""
+    """A unified diff of two requests, ignoring the digits in the delimiters of data; empty: they are equal."""
     old, new = ([_without_mark(line) for line in text.split("\n")] for text in (before, after))
     diff = line_diff(old, new, "the turn before", "this turn")
     return [DiffLine(_kind(number, line), line) for number, line in enumerate(diff.split("\n") if diff else ())]
@@ -160,7 +160,7 @@ def _kind(number: int, line: str) -> str:
 
 
 def _without_mark(line: str) -> str:
-    """A line without the digits of a delimiter of data, which differ in every turn."""
+    """A line without the digits in a delimiter of data, which differ from turn to turn."""
     for begins in ("<data-", "</data-"):
         if line.startswith(begins) and line.endswith(">") and len(line) == _MARK_CHARS + len(begins) - len("<data-"):
             return f"{begins[:-1]}>"

@@ -1,6 +1,6 @@
-"""Arranges a `TurnPage` as rows for its template: every text in full, long ones marked to be folded. Pure.
+"""Arranges a `TurnPage` as rows for its template. Contains every text in full, and marks long ones to be folded. Pure.
 
-Nothing is decided or counted here that `context explain` does not print too.
+The page shows nothing that `context explain` does not print, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from kitchener.records import events
 from kitchener.records.entries import TurnCompletedPayload, is_sealed
 
 MOST_ROWS: Final = 500
-"""Rows of one table. What was left out grows with the session, and `--json` lists all of it."""
+"""Most rows of one table. The items left out grow with the session; `--json` lists all of them."""
 _TIERS: Final[Mapping[int, str]] = {
     items.TIER_HEADER: "intent and rules",
     items.TIER_FAILED: "failed work orders",
@@ -37,13 +37,13 @@ class ItemRow(NamedTuple):
     """One item that was shown or left out."""
 
     place: int
-    """From 1, in the order of the projection."""
+    """Position in the projection, from 1."""
     entity_id: str
     kind: str
     tier: str
     why: str
     tokens: int
-    """Of what is shown; of its full form, if it is left out."""
+    """Tokens of the shown form; of the full form, if the item is left out."""
     shown: FoldedText
 
 
@@ -85,14 +85,14 @@ def sections_of(page: TurnPage) -> dict[str, object]:
 
 
 class NewestRows(NamedTuple):
-    """Rows that are shown, and how many more there are."""
+    """The shown rows, and the number of further ones."""
 
     rows: Sequence[object]
     rest: int
 
 
 def _most(rows: Sequence[object]) -> NewestRows:
-    """The last rows, which are about the newest."""
+    """The last rows, which are the newest."""
     return NewestRows(rows[-MOST_ROWS:], max(0, len(rows) - MOST_ROWS))
 
 
@@ -177,7 +177,7 @@ def _notes(page: TurnPage) -> Iterator[str]:
 
 
 def _placed(page: TurnPage) -> list[tuple[Explanation, PlacedItem | None]]:
-    """Every explanation, with the item that it is about where that is eligible or recalled."""
+    """Every explanation, with its item if that is eligible or recalled."""
     projection, found = page.view.projection, page.view.explain_all()
     if projection is None:
         return []
@@ -208,7 +208,7 @@ def _row(place: int, placed: PlacedItem, why: str, tokens: int, text: str) -> It
 
 
 def _budget(projection: Projection) -> Bar:
-    """The budget by tier. Stubs count with their tier; today's date, or what cannot be told apart, is a part of its own."""
+    """The budget by tier. Stubs count with their tier. Today's date, or tokens of unknown items, are a separate part."""
     sums: dict[str, int] = {}
     for placed in (*projection.visible, *projection.suppressed()):
         if placed.tokens:

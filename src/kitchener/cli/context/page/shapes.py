@@ -1,4 +1,4 @@
-"""The two shapes that the page has for everything: a bar of tokens, and a text that is folded if it is long. Pure."""
+"""Defines the two shapes of the page: a bar of tokens, and a text that is folded if it is long. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -20,11 +20,11 @@ class Segment(NamedTuple):
     """Percent of the bar's width, as SVG takes it."""
     width: str
     colour: int
-    """From 1 to 8; 0: the part that is left."""
+    """Number of the colour, 1 to 8; 0: the unused part."""
 
 
 class Bar(NamedTuple):
-    """Tokens by part, as wide as the limit or, if they exceed it, as all of them."""
+    """Tokens by part. The full width is the limit, or all tokens if they exceed the limit."""
 
     segments: Sequence[Segment]
     limit_at: str | None
@@ -36,7 +36,7 @@ def bar_of(parts: Iterable[tuple[str, int]], limit: int | None = None) -> Bar:
 
     Args:
         parts: names with tokens
-        limit: tokens that there may be; what is left of it is a segment too. None: there is no limit
+        limit: most tokens; the unused rest is a segment, too. None: there is no limit
     """
     known = list(parts)
     used = sum(tokens for _, tokens in known)

@@ -1,6 +1,6 @@
-"""Gathers what the page about a turn shows: its explanation, its requests, its tools, and those of the turn before.
+"""Gathers the content of the page about a turn: its explanation, requests and tools, and those of the turn before.
 
-All of it is what `context explain`, `--prompt` and `context diff` print. `sections.py` arranges it, `page_file.py` draws it.
+`context explain`, `--prompt` and `context diff` print the same facts. `sections.py` arranges them; `page_file.py` renders them.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from kitchener.replaying import TurnPrompts, read_prompts
 
 @dataclass(frozen=True, slots=True)
 class RecordedTool:
-    """One call of a tool, as its entries say."""
+    """One recorded call of a tool."""
 
     wo_id: str
     tool_id: str
     arguments: object
-    """Sealed where the key is gone; None: the call was refused before it started."""
+    """The arguments; sealed if the key is missing; None: the call was refused before it started."""
     outcome: Mapping[str, object] | None
     """The payload of its `TOOL_CALL`; None: the tool had not ended when the turn did."""
 
@@ -35,7 +35,7 @@ class TurnPage:
     prompts: TurnPrompts
     tools: tuple[RecordedTool, ...]
     before: "TurnPage | None"
-    """The turn before in the session, itself without one; None: it is the first, or is not to be compared."""
+    """The session's turn before, whose own `before` is None; None: this turn is the first, or is not compared."""
 
     @property
     def entries(self) -> list[StoredEntry]:
@@ -47,7 +47,7 @@ async def read_page(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPag
     """Everything recorded about a turn, and the turn before it for comparison. Takes no lock.
 
     Raises:
-        CallerError: it is no turn id
+        CallerError: the turn id is malformed
         UnknownSession, NotOnRecord: no ledger knows the turn
         LedgerDamaged: a line does not verify
     """
@@ -69,7 +69,7 @@ async def _prompts(paths: LedgerPaths, view: TurnView) -> TurnPrompts:
         return await read_prompts(view.turn_id, config=paths.config, agent_class=agent_class)
     except LedgerError:
         raise
-    except KitchenerError as error:  # another program's session has no requests that could be rebuilt
+    except KitchenerError as error:  # requests of another program's session cannot be rebuilt
         return TurnPrompts(view.turn_id, agent_class, "", (), problem=str(error))
 
 
