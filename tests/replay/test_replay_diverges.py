@@ -47,7 +47,7 @@ def forge(root: Path, ledger: Path, change: Callable[[dict[str, Any]], None]) ->
         batches.setdefault(line["batch"][0], []).append(stored)
     data, chain = b"", "0" * 64
     for number, entries in batches.items():
-        rendered, _, chain = render_batch(entries, chain, number)
+        rendered, *_, chain = render_batch(entries, chain, number)
         data += rendered
     (root / ledger).write_bytes(data)
     shutil.rmtree(root / "index")

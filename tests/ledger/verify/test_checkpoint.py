@@ -44,7 +44,7 @@ def rebuild(data: bytes, first: int, how: Callable[[bytes], bytes]) -> bytes:
         entry_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
         batch.append(StoredEntry(LEDGER, line.seq, line.entry_id, entry_hash, "", "", "", body, None, (), None))
         if line.batch[1] == line.batch[2]:
-            lines, _, chain = render_batch(batch, chain, line.batch[0])
+            lines, *_, chain = render_batch(batch, chain, line.batch[0])
             out, batch = out + lines, []
     return out
 

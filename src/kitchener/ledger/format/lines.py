@@ -257,8 +257,21 @@ def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_has
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tuple[bytes, list[int], str]:
-    """The bytes of one commit's lines, the length of each line, and the chain hash (hex digits) after the last.
+class RenderedCommit(NamedTuple):
+    """The lines of one commit."""
+
+    data: bytes
+    """All of them, each with its LF."""
+    heads: list[bytes]
+    """Of each line, all before its body."""
+    lengths: list[int]
+    """Bytes of each line, with its LF."""
+    chain: str
+    """Hex digits of the chain hash after the last."""
+
+
+def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> RenderedCommit:
+    """Renders the lines of one commit.
 
     Args:
         entries: the entries of the commit, in order
@@ -284,7 +297,8 @@ def render_batch(entries: Sequence[StoredEntry], chain: str, batch: int) -> tupl
     bodies = [entry.body for entry in entries]
     parts = [b"}\n"] * (3 * size)
     parts[::3], parts[1::3] = heads, bodies
-    return b"".join(parts), [len(head) + len(body) + 2 for head, body in zip(heads, bodies, strict=True)], chain
+    lengths = [len(head) + len(body) + 2 for head, body in zip(heads, bodies, strict=True)]
+    return RenderedCommit(b"".join(parts), heads, lengths, chain)
 
 
 def split_line(line: bytes | bytearray, at: int = 0, stop: int = sys.maxsize) -> Line | None:

@@ -14,7 +14,7 @@ from kitchener.ledger.format.lines import AFTER_BATCH, TO_BODY, BadLine, shown
 
 _LEAF: Final = b"\0"
 _NODE: Final = b"\1"
-_TO_ENTRY: Final = TO_BODY - len(',"entry":')
+_BEFORE_ENTRY: Final = -len(',"entry":')
 
 
 def leaf_of_line(line: bytes) -> bytes:
@@ -26,7 +26,12 @@ def leaf_of_line(line: bytes) -> bytes:
     mark = line.find(AFTER_BATCH)
     if mark < 0:
         raise BadLine("framing", "a line of a ledger", shown(line))
-    return sha256(b"%b%b}" % (_LEAF, line[: mark + _TO_ENTRY])).digest()
+    return leaf_of_head(line[: mark + TO_BODY])
+
+
+def leaf_of_head(head: bytes) -> bytes:
+    """The leaf of a line, from all before its body."""
+    return sha256(b"%b%b}" % (_LEAF, head[:_BEFORE_ENTRY])).digest()
 
 
 def leaf_of(data: bytes) -> bytes:

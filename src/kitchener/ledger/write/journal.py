@@ -69,12 +69,12 @@ class Journal:
         Raises:
             LedgerWriteError: this write or an earlier one failed
         """
-        data, lengths, chain = render_batch(entries, self.tip.chain, self.tip.batch + 1)
-        self._guarded(lambda: self._write(data))
-        self._digest.take(self.tip.offset, data)
+        commit = render_batch(entries, self.tip.chain, self.tip.batch + 1)
+        self._guarded(lambda: self._write(commit.data))
+        self._digest.take(self.tip.offset, commit)
         last = entries[-1]
-        self.tip = Mark(last.seq, self.tip.offset + len(data), chain, self.tip.batch + 1, last.timestamp)
-        return lengths
+        self.tip = Mark(last.seq, self.tip.offset + len(commit.data), commit.chain, self.tip.batch + 1, last.timestamp)
+        return commit.lengths
 
     def sync(self) -> None:
         """Returns when every appended commit is on disk; does nothing when all are on disk already."""

@@ -13,6 +13,7 @@ the ledger's name refers to a file, and some file holds every entry. Blocks, so 
 """
 
 import os
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +30,8 @@ from kitchener.ledger.disk.manifests import (
 )
 from kitchener.ledger.disk.scan import find_line, read_blocks
 from kitchener.ledger.disk.volume import Volume, sorted_out
-from kitchener.ledger.format.lines import START, BadLine, Mark, split_line
-from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
+from kitchener.ledger.format.lines import START, BadLine, Mark, RenderedCommit, split_line
+from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_head, leaf_of_line
 from kitchener.logs import get_logger
 
 _log = get_logger(__name__)
@@ -53,10 +54,10 @@ class SegmentDigest:
         self._sha, self._tree = sha256(), Peaks()
         self._done = volume.base
 
-    def take(self, offset: int, lines: bytes) -> None:
+    def take(self, offset: int, commit: RenderedCommit) -> None:
         """Hashes lines written at `offset` if everything before them is hashed; otherwise `follow` reads them later."""
         if offset == self._done:
-            self._add(lines)
+            self._add(commit.data, map(leaf_of_head, commit.heads))
 
     def follow(self, end: int) -> None:
         """Reads and hashes the next lines before `end`, a limited number of bytes per call.
@@ -78,12 +79,12 @@ class SegmentDigest:
                 lines = next(blocks, None)
                 if lines is None:
                     raise OSError(f"ends at byte {self._done - self._volume.base} instead of {end - self._volume.base}")
-                self._add(lines)
+                self._add(lines, map(leaf_of_line, lines.split(b"\n")[:-1]))
         except BadLine as fault:
             raise OSError(f"its lines are not what was written: {fault}") from fault
 
-    def _add(self, lines: bytes) -> None:
-        self._tree.extend(map(leaf_of_line, lines.split(b"\n")[:-1]))
+    def _add(self, lines: bytes, leaves: Iterable[bytes]) -> None:
+        self._tree.extend(leaves)
         self._sha.update(lines)
         self._done += len(lines)
 
