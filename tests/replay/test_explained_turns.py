@@ -43,7 +43,7 @@ async def test_each_turn_that_recalled_others_of_its_subject_is_explained_exactl
     settings = settings_of(recorded_root / corpus.SETTINGS.name, None)
     async with open_replays(settings, agent_class) as replays:
         tapes = [await replays.tape_of(each) for each in await replays.sessions()]
-    turns = [turn.turn_id for tape in tapes for turn in tape.turns][::-one_in]  # the newest have most to recall
+    turns = [turn.turn_id for tape in tapes for turn in tape.turns][one_in - 1 :: one_in]
     views = [await read_turn(LedgerPaths(settings), agent_class, each) for each in turns]
     assert [view.turn_id for view in views if not view.is_exact] == []
     recalled = [item for view in views if view.projection is not None for item in view.projection.recalled]
