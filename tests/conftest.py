@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True, deadline=None, database=None)
-settings.register_profile("explore", max_examples=2_000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+from tests.property_examples import FEW, MANY
+
+settings.register_profile(FEW, max_examples=30, derandomize=True, deadline=None, database=None)
+settings.register_profile(MANY, max_examples=1_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", FEW))
 
 IN_MEMORY, NEEDED = "/dev/shm", 2**30
 """A folder in memory on Linux, and the free bytes without which the tests use the disk."""

@@ -16,6 +16,7 @@ from kitchener.memory.signals import event_id
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
 from tests.memory.kit import ADA, SetClock, entries, learned, open_memory
+from tests.property_examples import examples
 
 SESSION, TURN = "SES-0000000a", "T-0000000a-000001"
 GIVEN = ("intent:question", "domain:travel", "tool:look", "tool:look", "outcome:success")
@@ -117,7 +118,7 @@ kinds = st.sampled_from(["intent:question", "domain:a", "domain:b", "task:a b", 
 turns = st.lists(st.tuples(st.integers(0, 2), st.lists(kinds, max_size=6)), max_size=8)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(few=6, many=100))
 @given(turns)
 def test_logged_at_once_or_one_by_one_counts_the_same(given_by: Sequence[tuple[int, list[str]]]) -> None:
     """As turns did before version 8 of the policy: the same events, the same counts, and the same after opening again."""

@@ -35,14 +35,15 @@ async def test_what_is_read_of_one_turn_alone_is_what_its_whole_session_says(rec
 
 
 @pytest.mark.parametrize("agent_class", ["RESIDENT:declare", "RESIDENT:recall", "RESIDENT:clerk"])
+@pytest.mark.parametrize("one_in", [3, pytest.param(1, marks=pytest.mark.soak)])
 async def test_each_turn_that_recalled_others_of_its_subject_is_explained_exactly(
-    recorded_root: Path, agent_class: str
+    recorded_root: Path, agent_class: str, one_in: int
 ) -> None:
     """The ranking counts words over all turns of the subject, also over those that it did not offer."""
     settings = settings_of(recorded_root / corpus.SETTINGS.name, None)
     async with open_replays(settings, agent_class) as replays:
         tapes = [await replays.tape_of(each) for each in await replays.sessions()]
-    turns = [turn.turn_id for tape in tapes for turn in tape.turns]
+    turns = [turn.turn_id for tape in tapes for turn in tape.turns][one_in - 1 :: one_in]
     views = [await read_turn(LedgerPaths(settings), agent_class, each) for each in turns]
     assert [view.turn_id for view in views if not view.is_exact] == []
     recalled = [item for view in views if view.projection is not None for item in view.projection.recalled]

@@ -21,7 +21,7 @@ from tests.replay.test_replay_signed import signed_by
 
 OVERLAYS = SIGNALS.with_name("overlays.jsonl")
 EVERY = {HO1M: 7, HO2M: 53, CONTEXT: 1, SIGNALS: 1, OVERLAYS: 1}
-"""Of the long ledgers every n-th byte is changed, of the others each."""
+"""`make soak` changes every n-th byte of the long ledgers, and each of the others; `make test` changes one in five of these."""
 
 
 pytestmark = pytest.mark.timeout(300)  # recording the root takes some seconds of CPU, on a busy machine many
@@ -34,7 +34,8 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.parametrize("ledger", EVERY, ids=lambda path: path.stem)
-async def test_changed_byte_is_told_by_verify(tmp_path: Path, ledger: Path) -> None:
+@pytest.mark.parametrize("one_in", [5, pytest.param(1, marks=pytest.mark.soak)])
+async def test_changed_byte_is_told_by_verify(tmp_path: Path, ledger: Path, one_in: int) -> None:
     """Wherever it stands: in ids, numbers, hashes, text, or between lines."""
     gate = {**LEARNING, "ho3_gate_count_threshold": 1}
     await record(tmp_path, ("hello",), **ENFORCE, **gate)
@@ -43,7 +44,7 @@ async def test_changed_byte_is_told_by_verify(tmp_path: Path, ledger: Path) -> N
     assert verify_file(path).ok
     assert data.count(b"\n") >= 1
     missed = []
-    for at in range(0, len(data), EVERY[ledger]):
+    for at in range(0, len(data), one_in * EVERY[ledger]):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         if verify_file(path).ok:
             missed.append(at)

@@ -77,7 +77,8 @@ async def test_changed_setting_is_caught(recorded_root: Path, path: str) -> None
     other = changed(settings, path.split("."), row.agent_class, row.value)
     found = []
     async with open_replays(other, row.agent_class, verify=False) as replays:
-        for session_id in [*await replays.sessions(), *await replays.consolidations()]:
+        sessions = [*await replays.sessions(), *await replays.consolidations()]
+        for session_id in [sessions.pop(row.session), *sessions]:
             report = await replays.replay(session_id)
             if report.divergence is not None:
                 found.append((report.divergence.entry_type, report.divergence.field))

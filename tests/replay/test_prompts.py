@@ -56,15 +56,21 @@ async def asked_of(settings: RuntimeConfig, agent_class: str, each_of: slice = s
 
 
 @pytest.mark.timeout(600)
-async def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: Path) -> None:
-    """Tools, retries, failed criteria, judged replies, lessons, direct calls, cut-off turns: the hash proves each request."""
+@pytest.mark.parametrize("turns", [slice(2, None, 7), pytest.param(slice(None), marks=pytest.mark.soak)], ids=["some", "all"])
+async def test_every_call_of_a_varied_corpus_is_rebuilt_byte_for_byte(recorded_root: Path, turns: slice) -> None:
+    """Tools, retries, failed criteria, judged replies, lessons, direct calls, cut-off turns: the hash proves each request.
+
+    `make test` reads every seventh turn, which has calls of all kinds, and `make soak` reads all.
+    """
     settings, calls = elsewhere(recorded_root, keyring=str(recorded_root / "keys")), list[RecordedPrompt]()
     for agent_class in CLASSES:
-        answered = len(await entries(settings, agent_class, "ho1m", events.LLM_CALL))
-        prompts = await asked_of(settings, agent_class)
+        prompts = await asked_of(settings, agent_class, turns)
         of_class = [call for each in prompts for call in each.calls]
         assert [each.problem for each in prompts if each.problem is not None] == []
-        assert Counter(call.is_verified for call in of_class)[True] == answered > 20, agent_class
+        verified = Counter(call.is_verified for call in of_class)[True]
+        assert verified > 2, agent_class
+        if turns == slice(None):
+            assert verified == len(await entries(settings, agent_class, "ho1m", events.LLM_CALL)) > 20, agent_class
         assert all(call.is_verified is not False for call in of_class), agent_class
         assert all(call.tokens == sum(part.tokens for part in call.parts) > 0 for call in of_class), agent_class
         calls += of_class
@@ -278,12 +284,12 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
 def test_a_golden_root_with_sources_rebuilds_its_requests(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:
     """Sealed and packed as the version that recorded it did by default; later versions must still read both.
 
-    Those of every third turn, which are others in the next version's root: the sessions of all are the same.
+    Those of every seventh turn, which are others in each version's root: the sessions of all are the same.
     """
     root = unpacked(FOLDER / f"0.1.0-version-{version}.tar.xz", tmp_path / "root")
     settings = elsewhere(root, keyring=str(root / "keys"))
-    prompts = [each for name in classes for each in anyio.run(asked_of, settings, name, slice(version % 3, None, 3))]
-    assert len(prompts) > 10
+    prompts = [each for name in classes for each in anyio.run(asked_of, settings, name, slice(version % 7, None, 7))]
+    assert len(prompts) > 4
     assert [each.problem for each in prompts if each.problem is not None] == []
     assert Counter(call.is_verified for each in prompts for call in each.calls if call.answer is not None).keys() == {True}
     stored = b"".join(path.read_bytes() for path in root.rglob("*.jsonl"))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kitchener.config import GateThresholds, HO3MemoryConfig
 from kitchener.memory.gate import GateReason
 from kitchener.tuning import GateCheck, GateOutcome, GateSetting, LineFate, Spread, SubjectRecord, grid, simulate
+from tests.property_examples import examples
 
 HOUR = 3_600_000_000
 SIGNALS = ("tool:read", "intent:question", "outcome:success")
@@ -80,7 +81,7 @@ def crossings(events: Sequence[Event], setting: GateSetting) -> list[tuple[int, 
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(few=60, many=1_000))
 @given(lives, knobs)
 def test_every_count_is_the_one_that_the_definition_gives(events: list[Event], setting: GateSetting) -> None:
     found, outcome = crossings(events, setting), simulate([record_of(events)], setting, HO3MemoryConfig())
@@ -91,7 +92,7 @@ def test_every_count_is_the_one_that_the_definition_gives(events: list[Event], s
     assert (outcome.events is None) == (outcome.turns is None) == (outcome.hours is None) == (not found)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(few=60, many=1_000))
 @given(st.lists(lives, max_size=3), knobs, st.integers(0, 3), st.integers(0, 3))
 def test_lower_thresholds_never_learn_less_nor_later(
     people: list[list[Event]], setting: GateSetting, fewer_events: int, fewer_sessions: int
@@ -106,7 +107,7 @@ def test_lower_thresholds_never_learn_less_nor_later(
     assert low.subjects >= high.subjects
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(few=40, many=1_000))
 @given(lives, knobs, st.integers(1, 300))
 def test_a_longer_window_never_makes_more_artifacts_and_learns_the_same_signals(
     events: list[Event], setting: GateSetting, more: int

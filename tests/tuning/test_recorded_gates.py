@@ -18,6 +18,7 @@ from kitchener.runtime.root_layout import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
+from tests.property_examples import examples
 from tests.replay.recording import record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING
 
@@ -72,7 +73,7 @@ async def read(root: Path, subject_id: str | None = None, **settings: Any) -> tu
         return await read_gate_record(reader, "ADMIN", subject_id), reader
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=20, many=500))
 @given(life=steps)
 async def test_the_configured_thresholds_give_the_verdicts_and_the_artifacts_of_the_record(life: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as name:

@@ -19,6 +19,7 @@ from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, PastAttempt, RecordedCall, Reroute, Router, RouteSummary, Tokens, read_calls
 from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUICK
+from tests.property_examples import examples
 from tests.replay.recording import model
 
 NAMES = ("a", "b", "c")
@@ -264,7 +265,7 @@ async def made(
         )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(few=30, many=1_000))
 @given(routers, requests, scripts)
 async def test_under_the_router_of_the_record_nothing_changes(
     config: RouterConfig, request: dict[str, Any], script: Any
@@ -277,7 +278,7 @@ async def test_under_the_router_of_the_record_nothing_changes(
     assert not found.is_changed
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(few=30, many=1_000))
 @given(routers, routers, requests)
 async def test_where_nothing_failed_another_router_asks_whom_the_gateway_would_ask(
     config: RouterConfig, other: RouterConfig, request: dict[str, Any]

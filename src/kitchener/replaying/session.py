@@ -108,7 +108,7 @@ class Replays:
         reader = self.recorded.readers.get(self.recorded.ho2m)
         if reader is None or self.recorded.memory is None:
             return []
-        planned = reader.read(entry_type=events.WO_PLANNED)
+        planned = reader.read(key=events.CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED)
         return list(dict.fromkeys([str(each.session_id) async for each in planned if "consolidates" in each.payload]))
 
     async def replay(self, session_id: str) -> ReplayReport:

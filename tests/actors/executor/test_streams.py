@@ -17,6 +17,7 @@ from kitchener.errors import ExecutorError, ProviderError
 from kitchener.records.prompt import StreamItem, ToolUse
 from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, TurnUpdate
 from tests.actors.executor.executor_kit import Answer, Streamed, open_bench, response, work_order
+from tests.property_examples import examples
 
 WO_ID = "WO-SES-0000000a-001"
 
@@ -227,7 +228,7 @@ def test_pieces_of_any_answer_never_contradict_the_reply(text: str, cuts: list[i
         assert "{" in text
 
 
-@settings(max_examples=20)  # what is taken from the pieces is tried far more often above, without an executor
+@settings(max_examples=examples(few=8, many=200))  # the pieces are tried far more often above, without an executor
 @given(reply=REPLIES, cuts=CUTS)
 async def test_what_a_listener_is_told_adds_up_to_the_reply(
     tmp_path_factory: pytest.TempPathFactory, reply: str, cuts: list[int]

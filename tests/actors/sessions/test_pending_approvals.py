@@ -11,6 +11,7 @@ from kitchener.actors.sessions.state import SessionState, fold
 from kitchener.ids import SessionId, SubjectId
 from kitchener.records import events
 from kitchener.records.ref import Ref
+from tests.property_examples import examples
 
 SES = "SES-0000000a"
 COST = {"input_tokens": 1, "output_tokens": 1, "llm_calls": 1, "tool_calls": 0, "tool_ids_used": [], "elapsed_ms": 0}
@@ -67,7 +68,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(few=60, many=1_000))
 @given(EVENTS)
 def test_a_request_has_the_first_answer_in_any_order_of_entries(made: list[Event]) -> None:
     """Also after a restart at any place. Only a first answer that approves for the session allows later calls."""

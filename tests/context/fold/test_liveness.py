@@ -19,6 +19,7 @@ from kitchener.context import (
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts, shown, text_of
+from tests.property_examples import examples
 
 
 def problems(history: History) -> list[str]:
@@ -365,4 +366,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestRunningSession = LedgerMachine.TestCase
-TestRunningSession.settings = settings(max_examples=40, stateful_step_count=30)
+TestRunningSession.settings = settings(max_examples=examples(few=12, many=300), stateful_step_count=30)

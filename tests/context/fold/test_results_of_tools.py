@@ -13,6 +13,7 @@ from kitchener.context.intents.active import Resolution, resolve_active
 from kitchener.context.projection.record import lists_of
 from kitchener.records.ref import Ref
 from tests.context.history import History
+from tests.property_examples import examples
 
 ESTIMATE = estimator("utf8/3")
 JSON = st.recursive(
@@ -100,7 +101,7 @@ def test_marks_of_quoted_lines_count_too() -> None:
     assert "\n> ai:" in item.text
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(few=15, many=300))
 @given(
     st.lists(st.tuples(st.text(max_size=400), st.integers(0, 2)), max_size=8),
     st.integers(0, 400),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, LexicalWeights
@@ -40,7 +40,6 @@ def scores(index: LexicalIndex, question: str, *, among: int | None = None) -> l
 
 # ---- for any history
 
-QUICK = settings(max_examples=50)
 PHRASE = "Ada dog dogs pets went go always never I you yesterday Paris long? 猫が好き 我养猫 नमस्ते May 8 2024 . ?"
 WORDS = st.sampled_from(PHRASE.split())
 TEXTS = st.lists(WORDS, max_size=12).map(" ".join)
@@ -54,7 +53,6 @@ TURNS = st.builds(
 )
 
 
-@QUICK
 @given(st.lists(TURNS, max_size=25), TEXTS | st.text(max_size=20))
 def test_no_turn_is_found_twice(turns: list[LexicalTurn], question: str) -> None:
     found = LexicalIndex(turns).rank(question)
@@ -62,7 +60,6 @@ def test_no_turn_is_found_twice(turns: list[LexicalTurn], question: str) -> None
     assert set(found.matched) <= set(found.order) <= set(range(len(turns)))
 
 
-@QUICK
 @given(st.lists(TURNS, max_size=25), st.lists(TEXTS, min_size=1, max_size=3))
 def test_appending_one_by_one_and_ranking_in_between_equals_building_at_once(
     turns: list[LexicalTurn], questions: list[str]
@@ -77,7 +74,6 @@ def test_appending_one_by_one_and_ranking_in_between_equals_building_at_once(
         assert grown.rank(question) == built.rank(question)
 
 
-@QUICK
 @given(st.lists(TURNS, max_size=25), st.integers(0, 30), TEXTS, st.integers(1, 40))
 def test_a_ranking_among_the_first_turns_is_that_of_an_index_that_has_no_others(
     turns: list[LexicalTurn], among: int, question: str, postings: int
@@ -124,14 +120,12 @@ def test_of_a_word_that_is_everywhere_the_newest_places_are_looked_at() -> None:
     assert set(found[1:]) <= set(range(90, 101))
 
 
-@QUICK
 @given(st.lists(TURNS, max_size=25), TEXTS)
 def test_equal_scores_stand_newest_first(turns: list[LexicalTurn], question: str) -> None:
     found = LexicalIndex(turns).rank(question)
     assert found.order == sorted(found.scores, key=lambda each: (-found.scores[each], -each))
 
 
-@QUICK
 @given(st.lists(TURNS, min_size=1, max_size=15), TEXTS)
 def test_a_weight_of_nothing_takes_its_idea_away_and_breaks_nothing(turns: list[LexicalTurn], question: str) -> None:
     bare = LexicalWeights(prefix=0, kin=0, reach=0, session=0, dated=0, standing=0, long_power=0, feedback_terms=0)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener.context import Item, Projection, Projector, Rendering, Ruleset, explain, fold, render, resolve_active
@@ -18,7 +18,6 @@ from tests.context.projection.test_messages_and_replies import FILLER, TODAY, fr
 
 CHAT: Final = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=1_000)
 RECENT: Final = replace(CHAT, recent_turns=6, ruleset_hash="")
-FEW: Final = settings(max_examples=25, deadline=None)
 RULESETS = st.builds(
     Ruleset,
     prompt_layout=st.just("chat"),
@@ -78,7 +77,6 @@ def starts(sizes: list[int], ruleset: Ruleset) -> tuple[Window, list[Item], list
     return window, items, ends, [window.start(items[: 2 * n], ends[: 2 * n]) for n in range(1, len(sizes) + 1)]
 
 
-@FEW
 @given(sizes=SIZES, ruleset=RULESETS)
 def test_window_moves_forward_only_and_never_shows_more_than_its_room(sizes: list[int], ruleset: Ruleset) -> None:
     window, items, ends, found = starts(sizes, ruleset)
@@ -89,7 +87,6 @@ def test_window_moves_forward_only_and_never_shows_more_than_its_room(sizes: lis
         assert start == 2 * turns or start == 0 or turn_of(items[start]) != turn_of(items[start - 1])
 
 
-@FEW
 @given(sizes=SIZES, ruleset=RULESETS)
 def test_window_keeps_what_it_shrinks_to_up_to_a_turn(sizes: list[int], ruleset: Ruleset) -> None:
     window, items, ends, found = starts(sizes, ruleset)
@@ -100,7 +97,6 @@ def test_window_keeps_what_it_shrinks_to_up_to_a_turn(sizes: list[int], ruleset:
             assert kept + sum(each.tokens for each in dropped) > window.room - window.step
 
 
-@FEW
 @given(sizes=SIZES, budget=st.integers(300, 3_000), evict_to=st.floats(0.2, 0.9))
 def test_window_moves_once_for_each_step_of_tokens(sizes: list[int], budget: int, evict_to: float) -> None:
     ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=budget, evict_to=evict_to)
@@ -109,7 +105,6 @@ def test_window_moves_once_for_each_step_of_tokens(sizes: list[int], budget: int
     assert found[-1] < 2 * len(sizes), "the newest turn is always in it"
 
 
-@FEW
 @given(st.lists(st.tuples(st.booleans(), st.text(max_size=5)), max_size=12))
 def test_roles_alternate_whatever_was_said(texts: list[tuple[bool, str]]) -> None:
     messages = as_chat(texts)
@@ -125,7 +120,6 @@ def test_missing_message_or_reply_has_a_mark() -> None:
     assert as_chat([(False, "one"), (False, "two")]) == ["one\n\ntwo", NO_REPLY]
 
 
-@FEW
 @given(sizes=st.lists(st.integers(0, 40), min_size=3, max_size=25), budget=st.integers(200, 2_000))
 def test_messages_are_only_appended_between_two_moves(sizes: list[int], budget: int) -> None:
     """Of the last turn a long item may be whole, and its beginning later; nothing before it changes."""
@@ -196,7 +190,6 @@ def test_long_item_is_its_beginning_whatever_the_message_is_and_the_newest_turn_
     assert found.history[5] == (FILLER * 30)
 
 
-@FEW
 @given(st.text(max_size=400), st.integers(1, 60))
 def test_beginning_is_short_and_names_the_item(text: str, most: int) -> None:
     state = fold(talk_of(text).events, ESTIMATE, SESSION, is_split=True)
@@ -235,7 +228,6 @@ def test_evicted_turn_comes_back_beside_the_message_if_it_matches_nearly_as_well
     assert "answer 2" in rendered(projection).text
 
 
-@FEW
 @given(
     sizes=SIZES,
     budget=st.integers(100, 3_000),

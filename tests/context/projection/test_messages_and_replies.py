@@ -10,6 +10,7 @@ from kitchener.context import ContextState, Item, Projection, Projector, Ruleset
 from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import LINE
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref, hidden, shown, word_rank
+from tests.property_examples import examples
 
 SPLIT = Ruleset(excerpt_tokens=40, token_estimator="utf8/3")
 TODAY = "2026-02-20T09:00:00.000000+00:00"
@@ -86,7 +87,7 @@ def test_an_excerpt_without_a_match_is_the_beginning() -> None:
     assert cut.text == "assistant: It begins here. … [T-f1]"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=20, many=500))
 @given(st.text(max_size=400), st.text(max_size=30), st.integers(20, 60))
 def test_an_excerpt_keeps_to_its_size(text: str, message: str, most: int) -> None:
     item = from_elsewhere(1, f"user: {text}", "2026-02-01")
@@ -127,7 +128,7 @@ def test_turns_stand_under_the_dates_of_their_days_and_today_comes_last() -> Non
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=20, many=500))
 @given(st.integers(0, 300), st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ef"), st.integers(1, 60)), max_size=12))
 def test_headings_and_excerpts_count_towards_the_budget(budget: int, said: list[tuple[int, str, int]]) -> None:
     recalled = [

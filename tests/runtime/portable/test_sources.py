@@ -73,12 +73,12 @@ async def test_a_turn_that_gave_an_object_is_replayed_and_rebuilt_elsewhere(tmp_
     assert [each[4] for each in there] == [True, True]
 
 
-@pytest.mark.parametrize("memory", [{}, LEARNING], ids=["forgetful", "learning"])
-async def test_requests_of_imported_turns_are_rebuilt_byte_for_byte(tmp_path: Path, memory: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("memory", "roots"), [({}, "b"), (LEARNING, "bc")], ids=["forgetful", "learning"])
+async def test_requests_of_imported_turns_are_rebuilt_byte_for_byte(tmp_path: Path, memory: dict[str, Any], roots: str) -> None:
     """With learned lines, history and tools, under the settings of the root where they ran; also after a second move."""
     config, sessions = await record(tmp_path / "a", sessions=2, instructions=INSTRUCTIONS, context_mode="enforce", **memory)
     before = [await asked(config, each, len(MESSAGES)) for each in sessions]
-    for to in ("b", "c"):
+    for to in roots:
         there = elsewhere(tmp_path / to)
         for session_id in sessions[::-1]:
             made = await export_session(session_id, tmp_path / f"{session_id} to {to}", config=config, with_key=True)

@@ -23,12 +23,13 @@ async def ledgers_before_import(recorded: RecordedLedgers, session_id: str) -> R
     Raises:
         LedgerDamaged: a line is not what was written
     """
+    ho2m = recorded.readers.get(recorded.ho2m)
+    if ho2m is None or not [each async for each in ho2m.read(key=imported_key(session_id), limit=1)]:
+        return None
     keys: dict[str, IndexKeys] = {recorded.ho2m: index_keys, SIGNALS: signal_keys, OVERLAYS: overlay_keys}
     found: dict[str, LedgerReader] = {}
     for ledger_id, reader in recorded.readers.items():
         holders = await _holders(reader, session_id, is_keyed=ledger_id in keys)
-        if ledger_id == recorded.ho2m and not holders:
-            return None
         found[ledger_id] = _ImportedReader(reader, holders, keys.get(ledger_id), recorded)
     return replace(recorded, readers=found)
 
