@@ -11,7 +11,9 @@ import signal
 import socket
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Generator, Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -51,6 +53,28 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The cases of a table of four or more take turns at the event loops; `make soak` runs them on the other one too.
+
+    So each loop has two cases or more of every table. Who names a test gets all of its cases.
+    """
+    if any("::" in each for each in config.args):
+        return
+    tables = defaultdict[str, dict[str, dict[str, pytest.Item]]](dict)
+    for item in items:
+        spec = getattr(item, "callspec", None)
+        loop = spec.params.get("anyio_backend") if spec is not None else None
+        if spec is not None and isinstance(loop, str):
+            case = "-".join(sorted({*spec.id.split("-")} - {loop}))  # the loop stands before or after the rest
+            tables[item.nodeid.partition("[")[0]].setdefault(case, {})[loop] = item
+    for cases in tables.values():
+        if len(cases) >= 4:
+            for loop, found in zip(cycle(("asyncio", "trio")), cases.values(), strict=False):
+                if len(found) == 2:
+                    found[loop].add_marker("soak")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """Half as many workers again as processors for `-n auto`, because tests wait: for deadlines, processes and disks."""
@@ -67,7 +91,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what run
 # Not function-scoped: Hypothesis refuses such fixtures, as one call of the fixture would serve many examples.
 @pytest.fixture(params=["asyncio", "trio"], scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Each async test runs twice, once on each backend."""
+    """Each async test runs twice, once on each backend; of long tables see `pytest_collection_modifyitems`."""
     backend: str = request.param
     return backend
 

@@ -15,6 +15,7 @@ async def left_in_cycles(work: Callable[[], Awaitable[object]], *, times: int = 
     """
     await work()  # what is made once may leave cycles
     gc.collect()
+    gc.freeze()  # what is there already need not be searched again
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

@@ -37,7 +37,7 @@ async def copied_while_running(config: RuntimeConfig, *arguments: str) -> int:
     async with open_runtime(config, providers={"scripted": student()}) as runtime, anyio.create_task_group() as tasks:
         for number in range(6):
             tasks.start_soon(talk, runtime, ("ada", "bo")[number % 2], told, stop)
-        while len(told) < 40:
+        while len(told) < 24:
             await checkpoint()
         before = len(told)
         await anyio.run_process([str(SCRIPT), *arguments])

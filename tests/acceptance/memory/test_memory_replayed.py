@@ -56,7 +56,7 @@ async def check(memory: HO3Memory | MemoryReader, turns: list[tuple[dict[str, An
 
 
 async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions(tmp_path: Path, scripted: OpenRuntime) -> None:
-    """The clock stands still, so all timestamps tie; twenty sessions at once, consolidations between; each turn replays."""
+    """The clock stands still, so all timestamps tie; ten sessions at once, consolidations between; each turn replays."""
     clock = FakeClock()
     provider = student(
         lambda request: {
@@ -66,8 +66,8 @@ async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions
         },
         classified,
     )
-    config = HO3MemoryConfig(gate_count_threshold=8, gate_session_threshold=3)
-    thresholds = {**EASY, "ho3_gate_count_threshold": 8, "ho3_gate_session_threshold": 3}
+    config = HO3MemoryConfig(gate_count_threshold=4, gate_session_threshold=3)
+    thresholds = {**EASY, "ho3_gate_count_threshold": 4, "ho3_gate_session_threshold": 3}
     async with scripted(provider, clock=clock, ledger=LEGIBLE, **thresholds) as runtime:
 
         async def talk(n: int, turn: int) -> None:
@@ -76,18 +76,18 @@ async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions
         with anyio.fail_after(40):
             for turn in range(4):
                 async with anyio.create_task_group() as tasks:
-                    for n in range(20):
+                    for n in range(10):
                         tasks.start_soon(talk, n, turn)
                 if turn == 1:
                     await runtime.drain()
             await runtime.drain()
             turns = await recorded(runtime)
             await check(runtime.memory(), turns)
-    assert len(turns) == 80
+    assert len(turns) == 40
     assert {begun["turn_ts"] for begun, _, _ in turns} == {"2026-01-01T00:00:00.000000+00:00"}
     assert len({len(shown) for _, shown, _ in turns}) == 2
     assert any(ended["consolidation_candidates"] for _, _, ended in turns)
-    assert len(signals(tmp_path)) == 240
+    assert len(signals(tmp_path)) == 120
     async with MemoryReader.open(tmp_path, config, clock=clock) as reader:
         await check(reader, turns)
 

@@ -12,7 +12,7 @@ import pytest
 
 from kitchener.actors.executor import prompts
 from kitchener.cli.config.init import settings_text
-from kitchener.cli.config.toml import toml_lines, toml_value
+from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.config import (
     ApprovalConfig,
     HO2Config,
@@ -375,10 +375,11 @@ def test_schema_lists_every_setting_with_its_meaning(cli: Cli) -> None:
     assert "\n[agents.<class>]\n" in text
     own = [type(each) for each in (RuntimeConfig().ledger, RuntimeConfig().limits, RuntimeConfig().memory)]
     for model in (*own, HO2Config, ProviderConfig):
-        for name, field in model.model_fields.items():
+        for name in model.model_fields:
             headings = (f".{name}.<", f".{name}]\n")  # a table, and a table of tables, have headings of their own
             assert f"\n{name}: " in text or any(each in text for each in headings)
-            assert field.description, f"{name} has no docstring"
+            assert meaning(model, name), f"{name} has no docstring"
+            assert model.model_json_schema()["properties"][name]["description"]
     assert "\n[memory.gate_overrides.<kind>]\n" in text
     assert 'durability: "fsync" | "os" | "none" = "fsync"\n' in text
     assert "budget_ceiling: whole number = unset\n" in text

@@ -26,7 +26,7 @@ _MAX_BYTES: Final = 65_536
 
 
 class _TemplateModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AppliesTo(_TemplateModel):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cyclopts import App
 
-from kitchener.cli.config.toml import toml_lines, toml_value
+from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.output import meaning, print_json, print_text
+from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
@@ -113,7 +113,7 @@ def _described(model: type[Settings], table: str = "") -> Iterator[str]:
             continue
         default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
         yield f"{key}: {_type_name(field.annotation)} = {default}"
-        yield f"    {meaning(field)}"
+        yield f"    {meaning(model, key)}"
     for place, settings in inner:
         yield from _described(settings, place)
 

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from kitchener.cli.config.toml import toml_value
+from kitchener.cli.config.toml import meaning, toml_value
 from kitchener.cli.exits import OK
-from kitchener.cli.terminal.output import meaning, print_text
+from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.written_files import write_whole
 from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
@@ -183,5 +183,5 @@ def _setting(
 
 
 def _comment(model: type[Settings], key: str) -> Iterator[str]:
-    for line in textwrap.wrap(meaning(model.model_fields[key]), _WIDTH, break_on_hyphens=False, break_long_words=False):
+    for line in textwrap.wrap(meaning(model, key), _WIDTH, break_on_hyphens=False, break_long_words=False):
         yield f"# {line}"

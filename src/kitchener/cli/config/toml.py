@@ -1,10 +1,14 @@
-"""Turns settings into TOML text, because the standard library reads TOML but does not write it."""
+"""Turns settings into TOML text, which the standard library does not write, and says what a setting means."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 import orjson
 
-from kitchener.config import toml_key
+from kitchener.config import Settings, toml_key
+from kitchener.config.field_docstrings import field_docstrings
+
+_NONE = re.compile(r"\bNone\b")
 
 
 def toml_value(value: object) -> str:
@@ -32,3 +36,8 @@ def toml_lines(tables: Mapping[str, object], at: tuple[str, ...] = ()) -> Iterat
         yield f"{toml_key((key,))} = {toml_value(value)}"
     for key, value in inner.items():
         yield from toml_lines(value, (*at, key))
+
+
+def meaning(model: type[Settings], key: str) -> str:
+    """What a setting's docstring says, on one line, in words of a settings file: there is no `None` in it."""
+    return _NONE.sub("Unset", " ".join(field_docstrings(model).get(key, "").split()))

@@ -15,12 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Protocol, TextIO
 
 import orjson
-from pydantic.fields import FieldInfo
 from rich.cells import set_cell_size
 
 from kitchener.inspection.shown_text import INVISIBLE, harmless, one_line
 
-_NONE = re.compile(r"\bNone\b")
 _HARMFUL_IN_JSON = re.compile(f"[{INVISIBLE}]")
 Style = Literal["plain", "pale", "user", "agent"]
 """The style of text: plain, pale, or in the colour of a speaker."""
@@ -141,11 +139,6 @@ def _write(stream: TextIO, text: str) -> None:
 def is_interactive() -> bool:
     """Whether a person types the input and sees the output."""
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def meaning(field: FieldInfo) -> str:
-    """A setting's docstring on one line, in terms of a settings file, which has no `None`."""
-    return _NONE.sub("Unset", " ".join((field.description or "").split()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
