@@ -101,11 +101,12 @@ async def kitchener(
     command = [sys.executable, "-m", "kitchener", *arguments]
     with anyio.fail_after(COMMAND_S):
         return await anyio.run_process(
-            command, input="".join(f"{line}\n" for line in typed).encode(), check=False, env=_environment(plan), cwd=cwd
+            command, input="".join(f"{line}\n" for line in typed).encode(), check=False, env=environment(plan), cwd=cwd
         )
 
 
-def _environment(plan: Plan) -> dict[str, str]:
+def environment(plan: Plan) -> dict[str, str]:
+    """The environment of a command with the plan's settings."""
     return {**os.environ, **SETTINGS, "KITCHENER_AGENTS__ADMIN__CLASSIFY": plan.classify}
 
 
@@ -134,7 +135,7 @@ async def carry_out(plan: Plan) -> dict[str, Any]:
 async def _stream(plan: Plan, settings: str, dialogues: Sequence[Sequence[str]]) -> list[Streamed]:
     """The turns of these dialogues, one after the other; each dialogue is a session."""
     seen = list[Streamed]()
-    async with open_runtime(load_config(settings, environ=_environment(plan)).config) as runtime:
+    async with open_runtime(load_config(settings, environ=environment(plan)).config) as runtime:
         supervisor = runtime.supervisor("ADMIN")
         for subject, dialogue in zip(cycle(SUBJECTS[::-1]), dialogues, strict=False):
             session_id = await supervisor.start_session(subject_id=subject)
@@ -162,7 +163,7 @@ async def _watch(supervisor: HO2Supervisor, message: str, session_id: str) -> St
 
 async def _recorded(plan: Plan, settings: str) -> list[TurnResult]:
     """The results of all turns on record."""
-    config = load_config(settings, environ=_environment(plan)).config
+    config = load_config(settings, environ=environment(plan)).config
     async with open_reader(config, "ADMIN", "ho2m", sealer=sealer_of(config)) as reader:
         completed = [each.payload async for each in reader.read(entry_type="TURN_COMPLETED")]
     return [TurnResult.from_payload(payload_as(TurnCompletedPayload, each)) for each in completed]
@@ -171,7 +172,7 @@ async def _recorded(plan: Plan, settings: str) -> list[TurnResult]:
 async def _write_requests(plan: Plan, settings: str, results: Sequence[TurnResult]) -> dict[str, int]:
     """Writes what the model was sent and what it answered to `requests.txt`; counts the requests that the record gives back."""
     found = Counter(rebuilt=0, missing=0)
-    config = load_config(settings, environ=_environment(plan)).config
+    config = load_config(settings, environ=environment(plan)).config
     async with await anyio.open_file(plan.folder / "requests.txt", "w", encoding="utf-8") as file:
         for result in results:
             prompts = await read_prompts(result.turn_id, config=config)

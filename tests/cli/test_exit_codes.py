@@ -4,14 +4,15 @@ As `docs/commands.md` has it, the same for every kind of id and every command. A
 closed is an entry that cannot follow, which is 4.
 """
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import HO2M
-from tests.cli.memory.memories import SETTINGS, is_one_line, learned
+from tests.cli.memory.memories import OVERLAYS, SETTINGS, is_one_line
 
 NOT_KNOWN = "SES-00000000"
 NO_TURN = "T-00000000-000001"
@@ -62,21 +63,25 @@ TABLE = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def known(memory_root: Path) -> dict[str, str]:
+    """A session and an artifact of two subjects, which are on record in that root, and a turn that is not."""
+    session = re.findall(r"SES-[0-9a-f]{8}", (memory_root / HO2M).read_text(encoding="utf-8"))[0]
+    overlay = json.loads((memory_root / OVERLAYS).read_text(encoding="utf-8").splitlines()[0])
+    artifact = overlay["entry"]["payload"]["artifact_id"]
+    return {"session": session, "turn": f"T-{session[4:]}-000099", "artifact": artifact}
+
+
 @pytest.mark.parametrize(("command", "code", "name"), TABLE, ids=[f"{code} {line} {name}" for line, code, name in TABLE])
 def test_the_exit_code_says_whether_a_name_is_unknown_or_wrong(
-    taught: Cli, tmp_path: Path, command: str, code: int, name: str
+    taught: Cli, known: dict[str, str], tmp_path: Path, command: str, code: int, name: str
 ) -> None:
     Path("kitchener.toml").write_text(SETTINGS.replace("[agents.ADMIN]", '[agents.ADMIN]\ncontext_mode = "enforce"'))
-    session = taught("session", "list", "--json").json[0]["session_id"]
-    known = {
-        "session": session,
-        "turn": f"T-{session[4:]}-000099",
-        "artifact": learned(taught)["intent:question"]["artifact_id"],
-    }
-    before = read_lines(tmp_path / HO2M)
+    before = (tmp_path / HO2M).stat().st_size
     words = [word.replace("{}", name).format(**known) for word in command.split()]
     outcome = taught(*words)
     assert is_one_line(outcome, code), (words, outcome)
-    written = {each["entry"]["entry_type"] for each in read_lines(tmp_path / HO2M)[len(before) :]}
+    added = (tmp_path / HO2M).read_bytes()[before:].splitlines()
+    written = {json.loads(line)["entry"]["entry_type"] for line in added}
     # A session that is older than the Authority gets its intent by the first call that asks for one.
     assert written - {"SOURCE_RECORDED"} <= ({"INTENT_DECLARED"} if code == 4 else set())

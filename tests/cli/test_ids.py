@@ -1,16 +1,18 @@
 """Ids on the command line: by position or by option, and `last` wherever a session or a turn is meant (docs/commands.md)."""
 
 import inspect
+import shutil
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 from cyclopts import Parameter
 
+from kitchener.cli.app import invoke
 from kitchener.cli.options import OUTPUT_NAMES, MayBeLast
 from tests.cli.command_list import every_command
 from tests.cli.commands import write_messages
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, as_own_process
 
 IDS = {"session", "turn", "before", "after", "good", "bad", "intent", "parent", "artifact", "subject", "entry", "void", "item"}
 """Names of the parameters that are ids."""
@@ -63,12 +65,22 @@ def test_every_file_that_a_command_writes_is_named_by_the_same_option() -> None:
     assert set(found.values()) == {(OUTPUT_NAMES,)}
 
 
+@pytest.fixture(scope="module")
+def root_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which two subjects talked to ADMIN, and then a third one to another class; not to be changed."""
+    directory = tmp_path_factory.mktemp("two")
+    first = write_messages(directory / "in", ("a", "hello"), ("b", "The room is\nTOO  cold."), ("b", "thanks"))
+    second = write_messages(directory / "in2", ("c", "what can you do?"))
+    with as_own_process(directory):
+        assert invoke(["run", str(first)]) == 0
+        assert invoke(["run", str(second), "--agent", "RESIDENT:bo"]) == 0
+    return directory
+
+
 @pytest.fixture
-def two(cli: Cli, tmp_path: Path) -> Cli:
-    """Two subjects of ADMIN, and then a third one of another class."""
-    messages = write_messages(tmp_path / "in", ("a", "hello"), ("b", "The room is\nTOO  cold."), ("b", "thanks"))
-    assert cli("run", messages).code == 0
-    assert cli("run", write_messages(tmp_path / "in2", ("c", "what can you do?")), "--agent", "RESIDENT:bo").code == 0
+def two(cli: Cli, root_of_two: Path, tmp_path: Path) -> Cli:
+    """The command line, beside a copy of `root_of_two`."""
+    shutil.copytree(root_of_two, tmp_path, symlinks=True, dirs_exist_ok=True)
     return cli
 
 

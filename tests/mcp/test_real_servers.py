@@ -55,6 +55,23 @@ def repository(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # how a server is spoken to, the other tests show on both event loops
+async def test_a_server_of_other_makers_answers_in_a_turn_that_replays_identical(tmp_path: Path) -> None:
+    """The quick sibling of the next test. That a result of text alone is given, `test_stdio.py` shows."""
+    servers = {"time": server("mcp_server_time", trust_annotations=True)}
+    asked = {"source_timezone": "Europe/Rome", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    async with open_desk(tmp_path, servers) as (runtime, _):
+        assert runtime.statistics()["mcp_servers"]["time"]["state"] == "connected"
+        session_id = await runtime.supervisor().start_session()
+        message = f'time__convert_time {json.dumps(asked)} then time__get_current_time {{"timezone": "Nowhere/Town"}}'
+        time, wrong = (await runtime.supervisor().handle_turn(message, session_id=session_id)).response.split(" | ")
+    assert "Asia/Tokyo" in time
+    assert '"error"' in wrong
+    report = await replay_session(session_id, config=settings_of(tmp_path, servers))
+    assert report.is_identical, report.text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_time_git_and_fetch_answer_in_one_turn_that_replays_identical(tmp_path: Path) -> None:
     folder = repository(tmp_path / "work")
     with page() as url:

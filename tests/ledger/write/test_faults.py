@@ -27,10 +27,15 @@ from tests.logs import captured_logs
 COMMITS = (1, 3, 2)
 
 
-@pytest.fixture(params=[0, 600], ids=["one file", "segments"])
+IN_SEGMENTS = segments_of(600)
+"""Settings with which every commit makes a segment."""
+
+
+@pytest.fixture(params=[LedgerConfig(), IN_SEGMENTS], ids=["one file", "segments"])
 def config(request: pytest.FixtureRequest) -> LedgerConfig:
     """Settings with which a ledger stays in one file, or every commit makes a segment."""
-    return segments_of(request.param) if request.param else LedgerConfig()
+    settings: LedgerConfig = request.param
+    return settings
 
 
 async def write_some(path: Path, ops: FaultFS, acknowledged: list[int], config: LedgerConfig) -> None:
@@ -61,8 +66,22 @@ async def check(path: Path, acknowledged: list[int], config: LedgerConfig | None
     [(errno.EIO, "asyncio"), (errno.EIO, "trio"), (errno.ENOSPC, "asyncio"), (errno.EINTR, "trio")],
     ids=lambda value: errno.errorcode.get(value, value),
 )
-async def test_every_call_may_fail(tmp_path: Path, error: int, forever: bool, config: LedgerConfig) -> None:
+async def test_every_call_may_fail(tmp_path: Path, error: int, forever: bool) -> None:
     """A loop over the calls of opening, three commits and closing: each fails, and is told as what it is."""
+    await let_every_call_fail(tmp_path, error, forever, LedgerConfig())
+
+
+@pytest.mark.parametrize(
+    ("error", "anyio_backend", "forever"),  # which error it is decides the same as in one file
+    [(errno.EIO, "asyncio", False), (errno.EIO, "trio", True), (errno.ENOSPC, "asyncio", True), (errno.EINTR, "trio", False)],
+    ids=lambda value: errno.errorcode.get(value, value) if type(value) is int else str(value),
+)
+async def test_every_call_that_makes_segments_may_fail(tmp_path: Path, error: int, forever: bool) -> None:
+    await let_every_call_fail(tmp_path, error, forever, IN_SEGMENTS)
+
+
+async def let_every_call_fail(tmp_path: Path, error: int, forever: bool, config: LedgerConfig) -> None:
+    """Opens, commits three times and closes as often as there are calls to fail."""
     for at in range(1, 1_000):
         path, acknowledged = tmp_path / str(at) / "l.jsonl", list[int]()
         ops = FaultFS(at, error, forever=forever)

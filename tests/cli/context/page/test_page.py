@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from kitchener.cli.context.page import sections
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.test_tool_results import TOOLS, model
 from tests.acceptance.stack import open_scripted
@@ -143,16 +144,20 @@ class TestContents:
         assert '<details class="text"><summary><span class="title">message</span>' in page.source
         assert f"({len(long):,} characters, 1 line)" in page.text
 
-    def test_a_long_sessions_page_has_the_newest_rows_and_says_how_many_more(self, cli: Cli) -> None:
+    def test_a_long_sessions_page_has_the_newest_rows_and_says_how_many_more(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert sections.MOST_ROWS == 500
+        monkeypatch.setattr(sections, "MOST_ROWS", 50)
         configure(context_budget="60", intent_mode='"bridge"', admission='"newest_first"')
-        session = talk(cli, *[f"message {n}" for n in range(520)])
-        page = page_of(cli, turn(session, 520))
+        session = talk(cli, *[f"message {n}" for n in range(70)])
+        page = page_of(cli, turn(session, 70))
         left_out = page.text.split("Left out (")[1].split("Requests to models")[0]
         assert "older ones; kitchener context explain" in left_out
-        assert f"{turn(session, 500)} is suppressed" in left_out
+        assert f"{turn(session, 60)} is suppressed" in left_out
         assert f"{turn(session, 1)} is suppressed" not in left_out
         assert "not_live" not in left_out
-        assert len(page.source) < 1_000_000
+        assert len(page.source) < 100_000
 
 
 class TestOtherTurns:
