@@ -120,7 +120,7 @@ async def test_the_index_of_another_memory_is_not_believed_and_told(tmp_path: Pa
         await busy(memory, 2)
     shutil.rmtree(tmp_path / "b" / "index")
     shutil.copytree(tmp_path / "a" / "index", tmp_path / "b" / "index")
-    with pytest.raises(LedgerDamaged, match="delete its index"):  # as if somebody had built the ledger anew under it
+    with pytest.raises(LedgerDamaged, match="delete the index"):  # as if somebody had built the ledger anew under it
         await check(tmp_path / "b")
     shutil.rmtree(tmp_path / "b" / "index")
     await check(tmp_path / "b")
