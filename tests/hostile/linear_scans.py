@@ -162,6 +162,8 @@ FRAMES: Final = (("", ""), ("x ", "x"), ("mind never? ", "!"), ("read the file "
 """What stands before and behind: so that a scan begins, and fails at the very end."""
 OFFLINE_FRAMES: Final = (*FRAMES, ("please find a book. ", ""), ("what about it? ", " bye"))
 KEY_UNITS: Final = ("a", "[", "ab ", "漢", "aaaaaaab")
+CUT_UNITS: Final = ("a", "\n", "\r\n", "漢", "a\n")
+"""For a text that is cut at a length or at the ends of lines, and not read any further."""
 ANSWER_FRAMES: Final = (
     ("", ""),
     ("```json\n", "x"),
@@ -195,6 +197,10 @@ class Scan:
 def _as_jpeg(text: str) -> bytes:
     """An image of as many segments of two bytes as the text has characters."""
     return b"\xff\xd8" + b"\xff\xe0\x00\x02" * len(text)
+
+
+def _size_of_picture(text: str) -> object:
+    return media_types.estimate_content("image/jpeg", _as_jpeg(text), len)
 
 
 def _asked_response(text: str) -> None:
@@ -414,7 +420,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     "content": (
         Scan("media type", lambda text: media_types.media_type_of(text.encode("utf-8", "replace"), text)),
         Scan("pages", lambda text: media_types.estimate_content("application/pdf", text.encode("utf-8", "replace"), len)),
-        Scan("size of a picture", lambda text: media_types.estimate_content("image/jpeg", _as_jpeg(text), len)),
+        Scan("size of a picture", _size_of_picture, FRAMES[:1], units=("a",)),
         Scan("hash of content", content_store.is_content_hash),
     ),
     "context": (
@@ -462,11 +468,11 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a condition of approval", condition_terms, (*FRAMES, ("not ", ""), ("read_only and ", ""))),
         Scan("a request for approval", lambda text: ids.split_approval_id(f"WO-SES-{text}")),
         Scan("a response of the server", _asked_response),
-        Scan("a conversation that a client claims", _claimed, chars=12_500),
+        Scan("a conversation that a client claims", _claimed, FRAMES[:1], 12_500, CUT_UNITS),
         Scan("a tool of a server", _served),
         Scan("a tool of a client", _of_client),
-        Scan("a run of a client", _as_run, chars=12_500),
-        Scan("lines of a server, in pieces", _lines_in_pieces, chars=50_000),
+        Scan("a run of a client", _as_run, FRAMES[:1], 12_500, CUT_UNITS),
+        Scan("lines of a server, in pieces", _lines_in_pieces, FRAMES[:1], 50_000, CUT_UNITS),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),
         Scan("an object for a schema that refers", lambda text: filled(_referring(text), text), REFERENCE_FRAMES),
     ),
