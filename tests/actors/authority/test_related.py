@@ -56,7 +56,7 @@ def about(question: str, *texts: str) -> list[str]:
         ref = Ref("HO2M", f"E-{number}", "")
         words.note(evidence_item(str(number), ref, "2026-02-18T09:00:00+00:00", text, estimate, session_id="SES-1"))
     ranked = words.rank(question, 10, len(words.turns))
-    return [item.text for item, is_related in words.matched(ranked) if is_related]
+    return [words.turns[number].text for number, is_related in words.matched(ranked) if is_related]
 
 
 def test_a_long_message_is_about_what_it_shares_a_few_words_with() -> None:

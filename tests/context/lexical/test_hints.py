@@ -154,4 +154,4 @@ def test_a_turn_of_an_earlier_policy_ranks_as_it_did(version: int, *, is_matched
         ref = Ref("HO2M", f"E-{number}", "")
         words.note(evidence_item(text, ref, f"{day}T09:00:00+00:00", f"user: {text}", estimator("chars/4"), session_id=day))
     found = words.matched(words.rank("What happened on 8 May 2024?", 10, len(SAID)))
-    assert ("My sister came along" in [item.entity_id for item, _ in found]) is is_matched
+    assert ("My sister came along" in [words.turns[number].entity_id for number, _ in found]) is is_matched

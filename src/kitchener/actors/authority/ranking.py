@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
-from kitchener.context.fold.items import place_of
+from kitchener.context.fold.items import place_of, recalled
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3, WEIGHTS_BEFORE_5, LexicalWeights
 from kitchener.context.lexical.relayed_speakers import RelayedNames
@@ -52,6 +52,7 @@ class TurnWords:
     __slots__ = (
         "__weakref__",
         "_ends",
+        "_evidence",
         "_excerpt_tokens",
         "_index",
         "_last",
@@ -84,6 +85,7 @@ class TurnWords:
         self._numbers: dict[str, int] = {}
         self.turns: list[Item] = []
         """The turns in order; a turn's number is its index in this list."""
+        self._evidence: dict[int, Item] = {}
         self._tokens = [0]
 
     def note(self, item: Item) -> None:
@@ -106,6 +108,7 @@ class TurnWords:
     def release(self) -> None:
         """Drops the index. The next ranking builds it again from the turns, with the same result."""
         self._index, self._owners, self._ends, self._last = None, [], [], ("", 0, 0, None, _NONE)
+        self._evidence.clear()
 
     def rank(self, message: str, wanted: int, among: int, similar: Similarity | None = None) -> RankedTurns:
         """Ranks the first `among` turns against a message. Later turns have no effect.
@@ -158,8 +161,15 @@ class TurnWords:
         """The words of a turn, a message or a reply, without the names of the speakers."""
         return "\n".join([text for _, text in _said(self.turns[number].text)])
 
-    def matched(self, ranked: RankedTurns, similar: Similarity | None = None) -> Iterator[tuple[Item, bool]]:
-        """The turns with a text in `ranked.matched`, best first, each with whether it is about the message.
+    def evidence(self, number: int) -> Item:
+        """A turn as evidence recalled from another intent. Kept, because most turns are recalled many times."""
+        found = self._evidence.get(number)
+        if found is None:
+            found = self._evidence[number] = recalled(self.turns[number])
+        return found
+
+    def matched(self, ranked: RankedTurns, similar: Similarity | None = None) -> Iterator[tuple[int, bool]]:
+        """The numbers of the turns with a text in `ranked.matched`, best first, each with whether it is about the message.
 
         A turn that is only similar to the message counts as about it, too. If no turn is about it by its words, only a very
         similar one does.
@@ -171,8 +181,7 @@ class TurnWords:
         end = bisect_right(ranked.numbers, -ranked.related, key=lambda number: -self._best_score(number, ranked))
         for place, number in enumerate(ranked.numbers):
             if number in numbers:
-                item = self.turns[number]
-                yield item, place < end or (bool(alike) and alike.get(item.ref.entry_id, 0) >= least)
+                yield number, place < end or (bool(alike) and alike.get(self.turns[number].ref.entry_id, 0) >= least)
 
     def _read(self) -> LexicalIndex:
         """Returns the index after adding all turns that were noted since the last call."""
@@ -271,8 +280,8 @@ class TurnRanking:
         """Number of items of `words` that are ranked."""
         return self._among
 
-    def answering(self, message: str) -> Iterator[tuple[Item, bool]]:
-        """The turns that share a word with the message, or have a neighbour that does, see `TurnWords.matched`."""
+    def answering(self, message: str) -> Iterator[tuple[int, bool]]:
+        """The numbers of the turns that share a word with the message, or have a neighbour that does, see `TurnWords.matched`."""
         return self._words.matched(self._best(message), self.similar)
 
     def _best(self, message: str) -> RankedTurns:

@@ -32,7 +32,6 @@ from kitchener.context import (
     describe_conflict,
     keep_intent,
     recall_last_closed,
-    recalled,
     resolve_after_turn,
     resolve_intent_transition,
     with_scopes,
@@ -293,14 +292,16 @@ class TurnAuthority:
         found, most = list[Item](), ruleset.recalled_turns * (2 if ruleset.is_split else 1)
         room = _OFFERED * ruleset.context_budget
         longest = ruleset.excerpt_tokens // 2 if ruleset.is_terse else ruleset.excerpt_tokens  # most excerpts are half as long
-        for item, is_related in thread.ranking.answering(self._message):
+        words = thread.ranking.words
+        for number, is_related in thread.ranking.answering(self._message):
             if len(found) == most or room <= 0:
                 break
+            item = words.turns[number]
             own = mine.get(item.entity_id)
             # If nothing else was said about a message, other sessions are not shown because of a common word.
             is_wanted = own.intent_id != active if own is not None else is_related or not ruleset.is_terse
             if is_wanted:
-                found.append(recalled(item))
+                found.append(words.evidence(number))
                 # What could hardly fit beside better matches is not offered, because each offer is on record.
                 room -= min(item.tokens, longest)
         return tuple(found)
