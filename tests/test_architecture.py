@@ -324,8 +324,6 @@ def test_modules_of_one_name_are_listed_with_what_they_have_in_common() -> None:
     assert {name for name, paths in places.items() if len(paths) > 1} - {"__init__"} == set(SAME_MODULE_NAMES)
 
 
-KINDS_OF_EVENTS = "src/kitchener/context/fold/context_events.py"
-"""Its constants are a part of the recorded identity of a policy, which an import would change."""
 SAME_TEXTS = {
     "FENCE": "Markdown's",
     "MANIFEST": "three folders have a file of this name, with hashes of different files",
@@ -337,18 +335,8 @@ def test_a_word_that_several_modules_use_is_defined_in_one() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for path in SOURCES:
         for each in parsed(path).texts.items():
-            if relative(path) != KINDS_OF_EVENTS:
-                places.setdefault(each, []).append(relative(path))
+            places.setdefault(each, []).append(relative(path))
     assert {name for (name, _), paths in places.items() if len(paths) > 1} == set(SAME_TEXTS)
-
-
-def test_kinds_of_events_are_named_like_the_entry_types_that_they_come_from() -> None:
-    kinds = {name: text for name, text in parsed(ROOT / KINDS_OF_EVENTS).texts.items() if name == text}
-    types = parsed(ROOT / "src/kitchener/records/events.py").texts
-    assert kinds.keys() - types.keys() == {"WO_OPENED", "WO_CLOSED"}
-    assert {name: types[name] for name in kinds.keys() & types.keys()} == {
-        name: kinds[name] for name in kinds.keys() & types.keys()
-    }
 
 
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

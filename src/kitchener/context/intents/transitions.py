@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold import context_events as ev
+from kitchener.context.fold.context_events import CLOSED_BY_MESSAGE, COMPLETED
 from kitchener.context.fold.items import shortened
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
@@ -24,7 +24,16 @@ from kitchener.records.entries import (
     IntentSupersededPayload,
     TransitionAction,
 )
-from kitchener.records.events import SHARED_SCOPES
+from kitchener.records.events import (
+    INTENT_ABANDONED,
+    INTENT_CLOSED,
+    INTENT_DECLARED,
+    INTENT_DEFERRED,
+    INTENT_FORKED,
+    INTENT_REOPENED,
+    INTENT_SUPERSEDED,
+    SHARED_SCOPES,
+)
 
 Relation = Literal["continue", "switch", "close", "unclear"]
 
@@ -182,7 +191,7 @@ def resolve_intent_transition(
     if relation == "continue":
         return TransitionDecision("CONTINUE", (), (), "continue", active_intent)
     if relation == "close":
-        closing = _closed_in_turn(active_intent, ev.CLOSED_BY_MESSAGE, "classification", ruleset)
+        closing = _closed_in_turn(active_intent, CLOSED_BY_MESSAGE, "classification", ruleset)
         return TransitionDecision("CLOSE", (closing,), (), "close", active_intent)
     if relation == "switch":
         return _switch(active_intent, suggestion, message, session_intents)
@@ -268,7 +277,7 @@ def are_shared(events: Iterable[IntentEvent]) -> bool:
 def _with_scope(event: IntentEvent, intents: Mapping[str, IntentRecord]) -> IntentEvent:
     known = intents.get(event.entity_id)
     scope = event.payload.get("scope", known.facts.scope if known is not None else "SESSION")
-    if scope == "SESSION" or event.entry_type == ev.INTENT_FORKED:  # a fork names the active child of its own session only
+    if scope == "SESSION" or event.entry_type == INTENT_FORKED:  # a fork names the active child of its own session only
         return event
     return event._replace(payload={**event.payload, "scope": str(scope)})
 
@@ -317,7 +326,7 @@ def resolve_after_turn(
         return TransitionDecision("CONTINUE", (), (flag,), "the turn failed", active_intent)
     completes = ruleset.policy_version == 1 and synthesize_result.get("completes_intent") is True
     if completes and ruleset.intent_mode == "classified":
-        closing = _closed_in_turn(active_intent, ev.COMPLETED, "reply", ruleset)
+        closing = _closed_in_turn(active_intent, COMPLETED, "reply", ruleset)
         return TransitionDecision("CLOSE", (closing,), (), "the reply completes it", active_intent)
     return TransitionDecision("CONTINUE", (), (), "the turn succeeded", active_intent)
 
@@ -409,19 +418,19 @@ def declared(
         payload["parent_intent_id"] = parent_intent_id
     if adopts_turns:
         payload["adopts_turns"] = True
-    return IntentEvent(ev.INTENT_DECLARED, intent_id, payload)
+    return IntentEvent(INTENT_DECLARED, intent_id, payload)
 
 
 def superseded(intent_id: str, by: str, reason: str) -> IntentEvent:
     """`INTENT_SUPERSEDED`"""
     payload: IntentSupersededPayload = {"intent_id": intent_id, "superseded_by_intent_id": by, "reason": reason}
-    return IntentEvent(ev.INTENT_SUPERSEDED, intent_id, payload)
+    return IntentEvent(INTENT_SUPERSEDED, intent_id, payload)
 
 
 def reopened(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_REOPENED`"""
     payload: IntentReopenedPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(ev.INTENT_REOPENED, intent_id, payload)
+    return IntentEvent(INTENT_REOPENED, intent_id, payload)
 
 
 def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: IntentCloser | None) -> IntentEvent:
@@ -431,19 +440,19 @@ def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: Inten
         payload["reason"] = reason
     if by is not None:
         payload["closed_by"] = by
-    return IntentEvent(ev.INTENT_CLOSED, intent_id, payload)
+    return IntentEvent(INTENT_CLOSED, intent_id, payload)
 
 
 def abandoned(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_ABANDONED`"""
     payload: IntentAbandonedPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(ev.INTENT_ABANDONED, intent_id, payload)
+    return IntentEvent(INTENT_ABANDONED, intent_id, payload)
 
 
 def deferred(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_DEFERRED`"""
     payload: IntentDeferredPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(ev.INTENT_DEFERRED, intent_id, payload)
+    return IntentEvent(INTENT_DEFERRED, intent_id, payload)
 
 
 def forked(intent_id: str, children: Sequence[str], active: str | None, reason: str) -> IntentEvent:
@@ -451,4 +460,4 @@ def forked(intent_id: str, children: Sequence[str], active: str | None, reason: 
     payload: IntentForkedPayload = {"parent_intent_id": intent_id, "child_intent_ids": list(children), "reason": reason}
     if active is not None:
         payload["active_child_intent_id"] = active
-    return IntentEvent(ev.INTENT_FORKED, intent_id, payload)
+    return IntentEvent(INTENT_FORKED, intent_id, payload)

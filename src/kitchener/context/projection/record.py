@@ -142,7 +142,7 @@ def projection_payload(
     lists = _list_changes(projection, base)
     payload: ProjectionPayload = {
         "v": _VERSION,
-        "overlay_type": "PROJECTION_COMPUTED",
+        "overlay_type": events.PROJECTION_COMPUTED,
         "timestamp": timestamp,
         "intent_id": projection.intent_id,
         "mode": projection.mode,
@@ -191,7 +191,7 @@ def conflict_flag_payload(
     own = (flag.details_ref,) if flag.details_ref is not None else ()
     return {
         "v": _FLAG_VERSION,
-        "overlay_type": "CONFLICT_FLAG",
+        "overlay_type": events.CONFLICT_FLAG,
         "timestamp": timestamp,
         "kind": flag.kind,
         "detail": flag.detail,
