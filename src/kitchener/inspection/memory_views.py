@@ -153,7 +153,7 @@ def gate_text(gate: GateResult, window_hours: int) -> str:
 
 def _bar(gate: GateResult) -> str:
     """Full only where nothing is missing."""
-    if gate.reason in ("excluded", "blocked", "quarantined"):
+    if gate.is_barred:
         return "·" * _BAR
     if gate.reason in ("crossed", "already_consolidated"):
         return "█" * _BAR

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol, cast, get_args
 
-from kitchener.records.entries import IntentCloser, text_of
+from kitchener.records.entries import IntentCloser, TurnErrorKind, text_of
 from kitchener.records.events import (
     INTENT_ABANDONED,
     INTENT_CLOSED,
@@ -23,6 +23,7 @@ from kitchener.records.events import (
     LIFECYCLE_VOIDED,
     MESSAGE_IMPORTED,
     PART_ATTACHED,
+    SESSION_SCOPE,
     TURN_ABORTED,
     TURN_COMPLETED,
     TURN_STARTED,
@@ -81,6 +82,11 @@ class Declared(NamedTuple):
     """None: not recorded; the intent counts as this session's."""
     adopts_turns: bool
     """The session's earlier turns that have no intent belong to this one."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other sessions of the subject work under the intent too."""
+        return self.scope != SESSION_SCOPE
 
 
 class Superseded(NamedTuple):
@@ -252,7 +258,7 @@ def _declared(payload: Mapping[str, object]) -> Declared:
     scope = payload.get("scope")
     return Declared(
         _id(payload.get("parent_intent_id")),
-        scope.upper() if isinstance(scope, str) and scope else "SESSION",
+        scope.upper() if isinstance(scope, str) and scope else SESSION_SCOPE,
         text_of(payload.get("objective")),
         _strings(payload.get("targets")),
         _id(payload.get("session_id")),
@@ -378,7 +384,7 @@ def _is_failed(payload: Mapping[str, object]) -> bool:
     return not passed if isinstance(passed, bool) else payload.get("error") is not None
 
 
-_OWN_ANSWERS: Final = ("UNCLEAR_INTENT", "CONFLICT", "INVALID_LIFECYCLE")
+_OWN_ANSWERS: Final[tuple[TurnErrorKind, ...]] = ("UNCLEAR_INTENT", "CONFLICT", "INVALID_LIFECYCLE")
 """Errors of turns that asked the user, or could show nothing to a model."""
 
 

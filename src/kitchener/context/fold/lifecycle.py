@@ -81,7 +81,7 @@ class IntentRecord:
 
     def is_own_of(self, session_id: str | None) -> bool:
         """Whether it is a SESSION intent of a session."""
-        return self.facts.scope == "SESSION" and self.is_declared_in(session_id)
+        return not self.facts.is_shared and self.is_declared_in(session_id)
 
     def header(self, estimate: Estimator, *, is_active: bool) -> Item:
         """The intent as a header item. Cached until the next event, because every turn shows the same one."""

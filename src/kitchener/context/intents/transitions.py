@@ -5,7 +5,7 @@ the caller appends the events to the ledger.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold.context_events import CLOSED_BY_MESSAGE, COMPLETED
@@ -20,6 +20,7 @@ from kitchener.records.entries import (
     IntentDeclaredPayload,
     IntentDeferredPayload,
     IntentForkedPayload,
+    IntentRelation,
     IntentReopenedPayload,
     IntentSupersededPayload,
     TransitionAction,
@@ -32,17 +33,16 @@ from kitchener.records.events import (
     INTENT_FORKED,
     INTENT_REOPENED,
     INTENT_SUPERSEDED,
+    SESSION_SCOPE,
     SHARED_SCOPES,
 )
-
-Relation = Literal["continue", "switch", "close", "unclear"]
 
 OBJECTIVE_CHARS: Final = 120
 """Characters of the message that become the objective of an intent if the classification suggests none."""
 BRIDGE_OBJECTIVE: Final = "This conversation"
 
-_SCOPES: Final = ("SESSION", *SHARED_SCOPES)
-_RELATIONS: Final[Mapping[str, Relation]] = {
+_SCOPES: Final = (SESSION_SCOPE, *SHARED_SCOPES)
+_RELATIONS: Final[Mapping[str, IntentRelation]] = {
     "continue": "continue",
     "switch": "switch",
     "close": "close",
@@ -103,7 +103,7 @@ _AFTER_TURN: Final = ("CLOSE", "DEFER")
 class Suggestion(NamedTuple):
     """What a classification in either spelling says about intents."""
 
-    relation: Relation
+    relation: IntentRelation
     why_unclear: str = ""
     """Why the relation is unclear; "": it is not."""
     objective: str | None = None
@@ -215,7 +215,7 @@ def _cannot_reopen(prior: str, session: SessionIntents) -> str:
     record = session.intents.get(prior)
     if record is None:
         return "was never declared"
-    if record.facts.scope != "SESSION" or record.facts.session_id not in (None, session.session_id):
+    if not record.is_own_of(session.session_id):
         return "is no intent of this session"
     return "is live" if record.status == "live" else ""
 
@@ -225,9 +225,9 @@ def _resumable(session: SessionIntents, ruleset: Ruleset) -> str | None:
 
     It was deferred, or classification closed it and `continue_after_close` is `reopen`. Nothing else that ended comes back.
     """
-    own = [each for each in session.intents.values() if each.facts.session_id in (None, session.session_id)]
+    own = [each for each in session.intents.values() if each.is_declared_in(session.session_id)]
     newest = max(own, key=lambda each: each.last.key, default=None)
-    if newest is None or newest.facts.scope != "SESSION":
+    if newest is None or newest.facts.is_shared:
         return None
     reopens = ruleset.continue_after_close == "reopen" and newest.closed_by == "classification"
     return newest.intent_id if newest.status == "deferred" or reopens else None
@@ -261,7 +261,7 @@ def _declare(
 def _is_shared(active: str, session: SessionIntents) -> bool:
     """Whether the active intent is shared. A message that leaves it ends nothing: other sessions may work under it."""
     record = session.intents.get(active)
-    return record is not None and record.facts.scope != "SESSION"
+    return record is not None and record.facts.is_shared
 
 
 def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]) -> list[IntentEvent]:
@@ -271,13 +271,13 @@ def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]
 
 def are_shared(events: Iterable[IntentEvent]) -> bool:
     """Whether any of these events, as `with_scopes` gives them, is about a shared intent."""
-    return any(each.payload.get("scope", "SESSION") != "SESSION" for each in events)
+    return any(each.payload.get("scope", SESSION_SCOPE) != SESSION_SCOPE for each in events)
 
 
 def _with_scope(event: IntentEvent, intents: Mapping[str, IntentRecord]) -> IntentEvent:
     known = intents.get(event.entity_id)
-    scope = event.payload.get("scope", known.facts.scope if known is not None else "SESSION")
-    if scope == "SESSION" or event.entry_type == INTENT_FORKED:  # a fork names the active child of its own session only
+    scope = event.payload.get("scope", known.facts.scope if known is not None else SESSION_SCOPE)
+    if scope == SESSION_SCOPE or event.entry_type == INTENT_FORKED:  # a fork names the active child of its own session only
         return event
     return event._replace(payload={**event.payload, "scope": str(scope)})
 
@@ -399,7 +399,7 @@ def declared(
     intent_id: str,
     objective: str,
     *,
-    scope: str = "SESSION",
+    scope: str = SESSION_SCOPE,
     parent_intent_id: str | None = None,
     targets: Sequence[str] = (),
     created_by: str = "HO2",

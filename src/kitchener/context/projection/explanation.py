@@ -46,6 +46,11 @@ class Explanation(NamedTuple):
     place: Place = ""
     """Where it stands in the prompt; "": nowhere, or in the one text of a prompt in block layout."""
 
+    @property
+    def is_eligible(self) -> bool:
+        """Whether it was eligible or recalled, shown or not."""
+        return self.verdict in ("visible", "suppressed")
+
 
 def explain(name: str, state: ContextState, projection: Projection) -> Explanation:
     """Explains why an entity is or is not visible in a projection.

@@ -7,10 +7,11 @@ then what was visible, and why the rest was not, come from the record, and only 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
+from kitchener.choices import ContextMode
 from kitchener.context import (
     ContextState,
     Explanation,
@@ -63,7 +64,6 @@ from kitchener.records.tokens import Estimator
 from kitchener.sealing import is_sealed
 from kitchener.tuning import BreakCause
 
-ContextMode = Literal["enforce", "shadow", "off"]
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
 
 
@@ -140,7 +140,7 @@ class TurnView:
         turn = self.state.turns.get(result.turn_id)
         owner = f", which belongs to {turn.intent_id}" if turn is not None and turn.intent_id is not None else ""
         text = f"{name} is a result of {result.tool_id} in {result.turn_id}{owner}: {of_turn.text}"
-        verdict = "unreachable" if of_turn.verdict in ("visible", "suppressed") else of_turn.verdict
+        verdict = "unreachable" if of_turn.is_eligible else of_turn.verdict
         return of_turn._replace(entity_id=name, verdict=verdict, text=text, since=result.ref)
 
     def explain_all(self) -> list[Explanation]:
@@ -313,9 +313,9 @@ async def _offered(
 ) -> list[Item]:
     """The learned lines and the recalled evidence that a projection names, as items."""
     named = (*lists.eligible, *lists.visible, *[ref for ref, _ in lists.suppressed])
-    wanted = {ref: why for ref in named for why in [lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]}
-    learned = [ref for ref, why in wanted.items() if "HO3_BIAS" in why]
-    evidence = [ref for ref, why in wanted.items() if "RECALLED" in why]
+    wanted = dict.fromkeys(named)
+    learned = [ref for ref in wanted if "HO3_BIAS" in lists.why(ref)]
+    evidence = [ref for ref in wanted if "RECALLED" in lists.why(ref)]
     items = await _learned(paths, past, learned) if learned else []
     turns = {item.ref: item for item in state.turns.values()}
     items += [recalled_item(turns[ref]) for ref in evidence if ref in turns]
@@ -342,7 +342,7 @@ async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Esti
 
 async def _named_results(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists) -> list[ToolResult]:
     """The results of tools that a projection names, oldest first."""
-    named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]
+    named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.why(ref)]
     return await read_results(paths, past, sorted(named, key=attrgetter("seq")))
 
 

@@ -20,6 +20,8 @@ RESUMED: Final = "resumed"
 """Stands in the id of a message that goes on after an answer. Its text is no reply to a message of the user."""
 CONTINUED: Final = "continued"
 """Part of the id of a message that continues with outputs of the front end's tools. Its text belongs to the reply before."""
+ROLES_OF_CLIENT: Final = ("activity", "reasoning")
+"""Roles of messages that the client makes and keeps for itself."""
 _MEDIA: Final = ("image", "audio", "video", "document")
 
 
@@ -140,7 +142,7 @@ def read_run(data: bytes) -> AskedRun:
     answers = _only_answers(body, raw, calls)
     if not body.messages:
         return answers
-    left = [each for each in body.messages[end:] if each.role not in ("activity", "reasoning")]
+    left = [each for each in body.messages[end:] if each.role not in ROLES_OF_CLIENT]
     own = f"{body.run_id}:"
     last_one = next((each for each in reversed(left) if not each.id.startswith(own)), None)
     if last_one is not None and last_one.is_output:

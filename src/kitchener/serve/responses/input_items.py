@@ -12,6 +12,7 @@ from starlette.responses import Response
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
+    CLIENT_DECISIONS,
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
     MessageImportedPayload,
@@ -146,7 +147,7 @@ class _Items:
         resolved = payload_as(ApprovalResolvedPayload, payload)
         if resolved["approval_id"] not in self._calls:
             return answer_item(resolved)
-        return output_item(resolved) if resolved["decision"] in ("returned", "failed") else None
+        return output_item(resolved) if resolved["decision"] in CLIENT_DECISIONS else None
 
     def _request(self, request: ApprovalRequestedPayload) -> dict[str, object]:
         """A tool call that waits: for a person, or for the client."""

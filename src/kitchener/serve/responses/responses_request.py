@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kitchener.records.parts import FilePart
 from kitchener.serve.chat.chat_request import (
     MAX_MESSAGES,
+    TEXT_PARTS,
     ChatBody,
     ChatMessage,
     SaidPair,
@@ -192,7 +193,7 @@ def _parts(content: object) -> list[FilePart]:
             found.append(attached_file(each.get("image_url"), None, number))
         elif kind == "input_file":
             found.append(attached_file(each.get("file_data"), each.get("filename"), number))
-        elif kind not in ("input_text", "text"):
+        elif kind not in TEXT_PARTS:
             raise RequestRefused(
                 400, "unsupported", f"part {number} of the message: expected input_text, input_image or input_file"
             )

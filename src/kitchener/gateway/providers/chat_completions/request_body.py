@@ -9,7 +9,7 @@ import orjson
 
 from kitchener.media.media_types import IMAGES
 from kitchener.records.parts import MessagePart
-from kitchener.records.prompt import Message, PromptRequest, ToolSpec
+from kitchener.records.prompt import ANY_TOOL_CHOICE, Message, PromptRequest, ToolSpec
 
 OptionalField = Literal[
     "response_format",
@@ -148,7 +148,7 @@ def _tool(tool: ToolSpec) -> dict[str, object]:
 
 
 def _tool_choice(choice: str | None) -> str | dict[str, object]:
-    if choice is None or choice == "required":
+    if choice is None or choice == ANY_TOOL_CHOICE:
         return choice or "auto"
     return {"type": "function", "function": {"name": choice}}
 
