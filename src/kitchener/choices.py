@@ -1,6 +1,6 @@
 """The closed sets of words that settings share with records, or with the code that follows the settings, each as one type.
 
-A word that is in no set fails the type check wherever it is compared. A set that only one layer names stands in that layer.
+The type check refuses a comparison with a word outside of the set. A set that only one layer names belongs to that layer.
 What each word means is said by its setting in `kitchener.config`.
 """
 

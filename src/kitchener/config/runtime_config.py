@@ -56,8 +56,8 @@ class LedgerConfig(Settings):
     """`[ledger]`: how entries become durable."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "batch_turns": "is gone: a commit round starts when 128 callers wait for it, or as many as there are running turns",
-        "linger_per_turn_ms": "is gone: the wait grows by a hundredth of `linger_ms` for each running turn",
+        "batch_turns": "was removed: a commit round starts when 128 callers wait for it, or as many as there are running turns",
+        "linger_per_turn_ms": "was removed: the wait grows by a hundredth of `linger_ms` for each running turn",
     }
 
     durability: Literal["fsync", "os", "none"] = "fsync"
@@ -335,10 +335,10 @@ class IntentConfig(Settings):
     continues it; only with `intent_mode = "classified"`."""
     continue_after_close: ContinueAfterClose = "declare"
     """What a message that continues does, if the classification of an earlier one closed the last intent. `declare`: begin a
-    new intent. `reopen`: go on with the closed one and its turns. An intent that ended in any other way stays as it is."""
+    new intent. `reopen`: continue the closed one with its turns. An intent that ended in any other way stays as it is."""
     invalid_lifecycle_policy: InvalidLifecyclePolicy = "ignore_event"
-    """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
-    event is voided."""
+    """What to do with a life-cycle event that contradicts earlier ones. `ignore_event`: leave it out and flag it.
+    `block`: show nothing until the event is voided."""
 
 
 class ContextConfig(Settings):
@@ -392,10 +392,10 @@ class HO2Config(
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "consolidation_queue": "is gone: `[limits] background_queue` bounds the consolidations that wait",
-        "consolidation_recent_events": "is gone: a consolidation shows the model the 20 newest events",
-        "consolidation_message_chars": "is gone: a consolidation shows the model the first 500 characters of a message",
-        "consolidation_backoff_max_s": "is gone: the longest wait is 60 times `consolidation_backoff_s`",
+        "consolidation_queue": "was removed: `[limits] background_queue` bounds the consolidations that wait",
+        "consolidation_recent_events": "was removed: a consolidation shows the model the 20 newest events",
+        "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
+        "consolidation_backoff_max_s": "was removed: the longest wait is 60 times `consolidation_backoff_s`",
     }
 
 

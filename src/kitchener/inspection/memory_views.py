@@ -134,7 +134,7 @@ def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
     visible = subject.history(key, cut)
     newest = visible[-1] if visible else None
     if newest is None or newest.entry_type != events.HO3_OVERLAY_DEACTIVATED:
-        return "it came in disabled, or its text is sealed and cannot be opened"
+        return "it was recorded as disabled, or its text is sealed and cannot be opened"
     return f"{newest.reason or UNREADABLE}{', its signal is blocked' if newest.blocks else ''}"
 
 

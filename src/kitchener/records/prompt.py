@@ -278,7 +278,7 @@ class OnAttempt(Protocol):
     """Records attempts."""
 
     def __call__(self, attempt: Attempt, /) -> Awaitable[object]:
-        """Records an attempt. The call goes on when this returns; the returned value is ignored."""
+        """Records an attempt. The call continues when this returns; the returned value is ignored."""
         ...
 
 

@@ -122,7 +122,7 @@ def load_config(
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        raise ConfigError("the current directory", "", "", "is not there any more; change to another one") from None
+        raise ConfigError("the current directory", "", "", "no longer exists; change to another one") from None
     if path is None and (here / DEFAULT_FILE).exists():
         path = DEFAULT_FILE
     source = str(path) if path is not None else EMBEDDED

@@ -294,7 +294,7 @@ def _check_key(key: str) -> None:
     """Raises CallerError unless a caller may use this idempotency key."""
     check_name("idempotency_key", key)
     if key.startswith(APPROVAL_KEY):
-        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that go on after an approval; choose another"
+        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that continue after an approval; choose another"
         raise CallerError(f"idempotency_key = {quoted(key)}: {problem}")
 
 

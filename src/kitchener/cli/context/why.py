@@ -86,7 +86,7 @@ def turn_lines(view: TurnView) -> Iterator[str]:
     if len(told) > MOST:
         yield f"  … and {len(told) - MOST:,} more; --json lists them all"
     if ended:
-        yield f"  {counted(len(ended), 'work order')} that ended before; the results stand in the turns"
+        yield f"  {counted(len(ended), 'work order')} that ended before; the results are in the turns"
     yield f"= one of them in full: kitchener context explain {view.turn_id} --entry ID"
 
 

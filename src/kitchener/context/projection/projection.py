@@ -192,7 +192,7 @@ class Projector:
             ValueError: the resolution is blocked, so there is no projection
         """
         if resolution.blocked_by is not None:
-            raise ValueError(f"no projection while {resolution.blocked_by} stands in the way")
+            raise ValueError(f"no projection until {resolution.blocked_by} is resolved")
         ruleset, budget = self.ruleset, self._budget(tokens_left)
         reach = reach_from(state, resolution.active)
         today = turn_ts[:10] if ruleset.is_split else ""

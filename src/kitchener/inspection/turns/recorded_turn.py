@@ -96,7 +96,7 @@ class TurnView:
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     approvals: TurnApprovals = field(default=TurnApprovals())
-    """What it asked a person, or went on with."""
+    """What it asked a person, or what it continued."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
     kept_results: tuple[ToolResult, ...] = ()
@@ -127,9 +127,9 @@ class TurnView:
                 f" {self.past.session_id}; `kitchener context explain {self.turn_id}` lists what there is"
             )
         if name == self.turn_id:
-            text = f"{name} is the turn itself, which is shown only what was there before it"
+            text = f"{name} is the turn itself, which is shown only what existed before it"
         elif known in self.later:
-            text = f"{name} was not there yet: {known.entry_type} in {known.entry_id} came after the context was decided"
+            text = f"{name} did not exist yet: {known.entry_type} in {known.entry_id} was written after the context was decided"
         else:
             text = f"{name} is a {known.entry_type}, which says nothing about context"
         return found._replace(text=text, since=known.ref)
@@ -281,13 +281,13 @@ def _nothing(past: RecordedSession, turn_id: str, cut: int, state: ContextState)
     if not state.intents and (end is None or end.payload.get("intent_id") is None):
         return "off", "context_mode was off, so attention chose what the model saw"
     if end is None:
-        return "enforce", "it has not come so far that its context was decided"
+        return "enforce", "its context was not decided yet"
     if end.entry_type == events.TURN_ABORTED:
         return "enforce", f"it was aborted ({end.payload.get('reason')}) before its context was decided"
     error = end.payload.get("error")
     if isinstance(error, Mapping) and "kind" in error:
         return "enforce", f"it was answered without a model: {error['kind']}: {error.get('message')}"
-    return "enforce", "it was answered without a model: its message settled which thread goes on"
+    return "enforce", "it was answered without a model: its message chose the thread that continues"
 
 
 def _gathered(past: RecordedSession, turn_id: str, results: Mapping[str, str]) -> list[str]:

@@ -82,8 +82,8 @@ class ResumesMapping(TypedDict):
     approval_ids: list[str]
     """All requests of the work order, each of which has an answer."""
     loop: list[str]
-    """The work orders whose tool loop it is, oldest first: those that the deferred one went on with, the deferred one, and
-    those of turns that went on with it before and were cut off."""
+    """The work orders whose tool loop it is, oldest first: those that the deferred one continued, the deferred one, and
+    those of turns that continued it before and were cut off."""
     void: NotRequired[list[str]]
     """Approvals of tools whose definition has changed since the answer; absent: none."""
     after_untrusted: NotRequired[Literal[True]]

@@ -203,7 +203,7 @@ class EscalationPayload(CommonPayload):
 
 
 class DegradationPayload(CommonPayload):
-    """`DEGRADATION`: a component failed and the turn went on without it."""
+    """`DEGRADATION`: a component failed and the turn continued without it."""
 
     component: DegradedComponent
     governance_violation: bool

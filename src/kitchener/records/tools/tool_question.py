@@ -26,7 +26,7 @@ class ToolQuestion:
 
 
 class ConfirmationRequired(Exception):
-    """A tool raises it to ask a person before it goes on. Its call is made again with the answer as `ToolContext.answer`.
+    """A tool raises it to ask a person before it continues. Its call is made again with the answer as `ToolContext.answer`.
 
     Args:
         message: the question, for a person

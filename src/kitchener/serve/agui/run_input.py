@@ -17,7 +17,7 @@ from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
 RESUMED: Final = "resumed"
-"""Stands in the id of a message that goes on after an answer. Its text is no reply to a message of the user."""
+"""Stands in the id of a message that continues after an answer. Its text is no reply to a message of the user."""
 CONTINUED: Final = "continued"
 """Part of the id of a message that continues with outputs of the front end's tools. Its text belongs to the reply before."""
 ROLES_OF_CLIENT: Final = ("activity", "reasoning")
@@ -181,7 +181,7 @@ def _only_answers(body: RunInput, raw: Sequence[Mapping[str, object]], calls: fr
 def _pairs(messages: Sequence[RunMessage], names: Collection[str]) -> Iterator[SaidPair]:
     """The messages of the user that have a reply, each with its reply: the texts of the first run after it, together.
 
-    Texts of runs that went on with outputs of the front end's tools belong to the reply, too.
+    Texts of runs that continued with outputs of the front end's tools belong to the reply, too.
 
     Args:
         messages: the conversation

@@ -27,7 +27,7 @@ class RunTexts:
         run_id: the run
         shown: the messages that the client shows, as it sent them
         made: the messages of this run that are closed; shared with its tool calls
-        goes_on: what the run goes on after, as `message_id` has it
+        goes_on: what the run continues after, as `message_id` has it
     """
 
     def __init__(self, run_id: str, shown: Sequence[Mapping[str, object]], made: list[dict[str, object]], goes_on: str) -> None:

@@ -124,7 +124,7 @@ class ExplanationAnswer(DescribedAnswer):
     text: str
     form: Form
     place: Place
-    """Where it stands in the prompt."""
+    """Where it is in the prompt."""
     reasons: list[str]
     tokens: int
     suppressed_by: SuppressReason | None

@@ -101,8 +101,8 @@ class ChatRequest(NamedTuple):
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on. If a message follows, outputs that were given before are ignored. None:
-    none."""
+    """Outputs of functions, after which a turn continues. If a message follows, outputs that were given before are ignored.
+    None: there are none."""
 
 
 def read_body(data: bytes) -> ChatBody:

@@ -133,7 +133,7 @@ class _Items:
         name = turn_id.removeprefix("T-").replace("-", "_")
         if entry_type == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)
-            # The message of a turn that goes on after an answer is written by the server; the answer itself is an item.
+            # The message of a turn that continues after an answer is written by the server; the answer itself is an item.
             return None if "resumes" in started else input_message(f"msg_{name}_in", text_of(started["user_message"]))
         if entry_type == events.TURN_COMPLETED:
             reply = text_of(payload_as(TurnCompletedPayload, payload)["response"])

@@ -32,7 +32,7 @@ from kitchener.serve.token_usage import TokenUsage
 
 _STATUSES: Final[Mapping[str, ResponseStatus]] = {"cancelled": "cancelled", "shutdown": "cancelled"}
 """The status of a response by why its turn was aborted; any other reason: `failed`."""
-STOPPED: Final = "the turn was stopped before it had a reply; it is aborted on record"
+STOPPED: Final = "the turn was stopped before it had a reply; it is recorded as aborted"
 
 
 class RecordedResponse(NamedTuple):

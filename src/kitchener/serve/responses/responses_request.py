@@ -50,7 +50,7 @@ class ResponsesBody(BaseModel):
     background: bool | None = None
     """Whether the answer comes when the turn begins, and the reply is retrieved later."""
     previous_response_id: str | None = Field(None, max_length=256)
-    """The response that the session goes on after."""
+    """The response that the session continues after."""
     conversation: str | dict[str, object] | None = None  # an id, or an object with `id`
     """A session id, or any name of the conversation."""
     text: dict[str, object] | None = None  # has a JSON schema in it; checked by the agent
@@ -86,8 +86,8 @@ class ResponsesRequest(NamedTuple):
     answers: tuple[SpokenAnswer, ...] = ()
     """Answers about tool calls that wait, in their order."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on. If a message follows, outputs that were given before are ignored. None:
-    none."""
+    """Outputs of functions, after which a turn continues. If a message follows, outputs that were given before are ignored.
+    None: there are none."""
 
 
 def read_responses_body(data: bytes) -> ResponsesBody:

@@ -158,7 +158,7 @@ class ModelProvider:
         if self._caching == "key":
             return cast(ModelSettings, {**asked, "openai_prompt_cache_key": request.session_id})
         if self._caching == "marks":
-            # After the results of tools the next call goes on, so that it begins with all of this one.
+            # After the results of tools the next call continues, so that it begins with all of this one.
             goes_on = request.messages[-1].role == "tool"
             return cast(ModelSettings, {**asked, "anthropic_cache_instructions": True, "anthropic_cache_messages": goes_on})
         return asked
