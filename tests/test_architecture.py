@@ -276,6 +276,13 @@ def test_no_file_of_the_repository_names(what: str) -> None:
     assert found == [], f"these lines name {what}"
 
 
+def test_property_tests_that_count_their_examples_draw_more_in_a_soak() -> None:
+    """A fixed number is the same in both runs; `tests/property_examples.py` has the two."""
+    tests = (path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "tests"))
+    fixed = [relative(path) for path in tests if re.search(r"max_examples=\d", path.read_text(encoding="utf-8"))]
+    assert fixed == ["tests/conftest.py"]
+
+
 def test_source_files_stay_short_enough_to_read_in_one_go() -> None:
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
     assert {path: length for path, length in lengths.items() if length >= MAX_FILE_LINES} == {}
