@@ -32,6 +32,7 @@ import anyio
 
 from benchmarks.conversations import Conversation, Question, Said, read_conversations
 from kitchener import HO2Config, RuntimeConfig, open_runtime
+from kitchener.choices import PromptLayout
 from kitchener.config import EmbeddingsConfig, LedgerConfig, RouterConfig
 from kitchener.context import (
     ContextState,
@@ -46,7 +47,6 @@ from kitchener.context import (
     resolve_active,
 )
 from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
-from kitchener.context.ruleset import PromptLayout
 from kitchener.ids import SessionId
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.ref import Ref

@@ -276,6 +276,13 @@ def test_no_file_of_the_repository_names(what: str) -> None:
     assert found == [], f"these lines name {what}"
 
 
+def test_property_tests_that_count_their_examples_draw_more_in_a_soak() -> None:
+    """A fixed number is the same in both runs; `tests/property_examples.py` has the two."""
+    tests = (path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "tests"))
+    fixed = [relative(path) for path in tests if re.search(r"max_examples=\d", path.read_text(encoding="utf-8"))]
+    assert fixed == ["tests/conftest.py"]
+
+
 def test_source_files_stay_short_enough_to_read_in_one_go() -> None:
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
     assert {path: length for path, length in lengths.items() if length >= MAX_FILE_LINES} == {}
@@ -324,8 +331,6 @@ def test_modules_of_one_name_are_listed_with_what_they_have_in_common() -> None:
     assert {name for name, paths in places.items() if len(paths) > 1} - {"__init__"} == set(SAME_MODULE_NAMES)
 
 
-KINDS_OF_EVENTS = "src/kitchener/context/fold/context_events.py"
-"""Its constants are a part of the recorded identity of a policy, which an import would change."""
 SAME_TEXTS = {
     "FENCE": "Markdown's",
     "MANIFEST": "three folders have a file of this name, with hashes of different files",
@@ -337,18 +342,8 @@ def test_a_word_that_several_modules_use_is_defined_in_one() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for path in SOURCES:
         for each in parsed(path).texts.items():
-            if relative(path) != KINDS_OF_EVENTS:
-                places.setdefault(each, []).append(relative(path))
+            places.setdefault(each, []).append(relative(path))
     assert {name for (name, _), paths in places.items() if len(paths) > 1} == set(SAME_TEXTS)
-
-
-def test_kinds_of_events_are_named_like_the_entry_types_that_they_come_from() -> None:
-    kinds = {name: text for name, text in parsed(ROOT / KINDS_OF_EVENTS).texts.items() if name == text}
-    types = parsed(ROOT / "src/kitchener/records/events.py").texts
-    assert kinds.keys() - types.keys() == {"WO_OPENED", "WO_CLOSED"}
-    assert {name: types[name] for name in kinds.keys() & types.keys()} == {
-        name: kinds[name] for name in kinds.keys() & types.keys()
-    }
 
 
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -75,7 +75,7 @@ def to_us(moment: datetime) -> int:
 
 
 THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1_000))
-"""0 to 999 as they stand in a time of day."""
+"""0 to 999 as they appear in a time of day."""
 
 
 class TimestampText:

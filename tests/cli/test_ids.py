@@ -215,7 +215,7 @@ class TestSearch:
             ["--since", "2999-01-01"],
         ):
             outcome = two("session", "list", *arguments)
-            assert (outcome.code, outcome.out) == (1, "no session is like that\n")
+            assert (outcome.code, outcome.out) == (1, "no session matches\n")
             assert two("session", "list", *arguments, "--json").json == []
         assert len(two("session", "list", "--since", "2h", "--limit", "2", "--json").json) == 2
 
@@ -232,7 +232,7 @@ class TestSearch:
         assert row["subject_id"] == "of a"
         assert cli("subject", "erase", "of a", "--yes").code == 0
         outcome = cli("session", "list", "--grep", "blue")
-        assert (outcome.code, outcome.out) == (1, "no session is like that\n")
+        assert (outcome.code, outcome.out) == (1, "no session matches\n")
         assert outcome.err == "kitchener: 2 texts could not be searched: erased, or sealed without the key\n"
         (row,) = cli("session", "list", "--grep", "red", "--json").json
         assert row["subject_id"] == "of b"
@@ -293,4 +293,4 @@ class TestEntries:
     def test_a_type_that_this_ledger_has_none_of_is_told_with_the_other_ledgers(self, two: Cli, given: str) -> None:
         outcome = two("ledger", "tail", "--type", given, "--json")
         assert (outcome.code, outcome.json) == (0, [])
-        assert outcome.err.endswith("--ledger looks into another one: ho1m, context, signals, overlays\n")
+        assert outcome.err.endswith("--ledger chooses another one: ho1m, context, signals, overlays\n")

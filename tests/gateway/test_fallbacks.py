@@ -17,6 +17,7 @@ from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
 from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
+from tests.property_examples import examples
 
 # --- requests that are too long -----------------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ async def test_a_fallback_after_failures_names_them_if_it_is_open_too() -> None:
 REASONS: list[ProviderReason] = ["server_error", "rate_limited", "bad_request", "malformed"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(few=60, many=2_000))
 @given(
     scripts=st.lists(st.lists(st.sampled_from([*REASONS, "ok"]), min_size=4, max_size=4), min_size=1, max_size=3),
     retries=st.integers(0, 3),

@@ -132,7 +132,7 @@ LOCAL = ProviderConfig(base_url="http://127.0.0.1:1/v1", model="m")
         (
             {"providers": {"l": LOCAL}, "fallbacks": {"offline": ("l", "l")}},
             "router.fallbacks.offline[1]",
-            "stands in this list twice",
+            "is in this list twice",
         ),
         ({"providers": {"l": ProviderConfig(model="m")}}, "router.providers.l.base_url", "needs the root of its endpoint"),
         (

@@ -26,6 +26,7 @@ from kitchener.records.prompt import (
 )
 from kitchener.testing import ScriptedProvider
 from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
+from tests.property_examples import examples
 
 
 class Pieces:
@@ -226,7 +227,7 @@ attempts = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(few=60, many=2_000))
 @given(scripts=attempts, restarts=st.booleans(), retries=st.integers(0, 3))
 def test_nobody_reads_anything_twice(scripts: list[list[Any]], restarts: bool, retries: int) -> None:
     """Whatever breaks off when: a reader who heeds restarts holds exactly the answer, or an error that says what it holds."""

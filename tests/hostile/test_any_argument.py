@@ -21,6 +21,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted, read_all
 from tests.hostile.kit import BYSTANDER
+from tests.property_examples import examples
 
 NAMESPACE: Final = "ADMIN/ada"
 KIND: Final = "intent:question"
@@ -144,7 +145,7 @@ ATTEMPTS: Final = st.lists(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # arguments are checked without waiting
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(few=12, many=200), deadline=None)
 @given(attempts=ATTEMPTS)
 async def test_any_value_in_any_argument_is_a_callers_error_or_right_and_the_next_subject_is_served(
     anyio_backend: str, attempts: list[tuple[str, Any]]

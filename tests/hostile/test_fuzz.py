@@ -19,6 +19,7 @@ from kitchener.memory.overlays import parse_older
 from kitchener.records.prompt import PromptResponse, Usage
 from kitchener.runtime.loading import load_config
 from tests.memory.test_import import older
+from tests.property_examples import examples
 
 ANSWERS: Final = (
     '{"response_text": "hello \\"Ada\\" \\ud83d\\ude00 caf\\u00e9\\n"}',
@@ -135,12 +136,12 @@ TARGETS: Final[dict[str, tuple[Check, Sequence[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(4_000, marks=pytest.mark.soak)])
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("target", TARGETS)
-def test_mutated_content_is_read_or_refused(target: str, examples: int, tmp_path: Path) -> None:
+def test_mutated_content_is_read_or_refused(target: str, tmp_path: Path) -> None:
     check, corpus = TARGETS[target]
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=examples(few=100, many=4_000), deadline=None, suppress_health_check=[*HealthCheck])
     @example(text=corpus[0], cuts=[])
     @given(text=mutations(corpus), cuts=st.lists(st.integers(0, 400), max_size=8))
     def run(text: str, cuts: list[int]) -> None:

@@ -19,6 +19,7 @@ from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import check_config, load_config
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
+from tests.property_examples import examples
 
 DIGITS: Final = "9" * 5_000
 DEEP: Final = 2_000
@@ -194,7 +195,7 @@ PLACES: Final = st.sampled_from(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(few=100, many=5_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=PLACES, value=JSON)
 def test_any_value_anywhere_is_a_setting_or_a_config_error(tmp_path: Path, place: tuple[str, ...], value: Any) -> None:
     tables = value
@@ -208,7 +209,7 @@ def test_any_value_anywhere_is_a_setting_or_a_config_error(tmp_path: Path, place
         check_config(load_config(environ={}, overrides=tables).config, environ={})
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(few=100, many=5_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), is_json=st.booleans())
 def test_any_bytes_are_a_settings_file_or_a_config_error(tmp_path: Path, data: bytes, is_json: bool) -> None:
     path = tmp_path / f"kitchener.{'json' if is_json else 'toml'}"

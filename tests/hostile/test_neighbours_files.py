@@ -261,7 +261,7 @@ def test_a_directory_that_was_removed_is_told_in_one_line(tmp_path: Path) -> Non
     there = ["sh", "-c", f'cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" && exec "$@"', "sh", *COMMAND, "session", "list"]
     done = subprocess.run(there, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "the current directory: is not there any more" in done.stderr
+    assert "the current directory: no longer exists" in done.stderr
     assert "Traceback" not in done.stderr
 
 

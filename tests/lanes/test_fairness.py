@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.actors.waiting import settle
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
+from tests.property_examples import examples
 
 
 def origin(message: str) -> str:
@@ -77,7 +78,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=40, many=1_000))
 @given(steps, st.integers(1, 17), st.integers(1, 8))
 async def test_no_worker_idles_while_a_message_waits_that_it_may_take(
     script: list[tuple[str, Any]], concurrency: int, capacity: int

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kitchener.lanes.lane import Lane
 from tests.gateway.asking import in_virtual_time
+from tests.property_examples import examples
 
 FAR = 1e6
 
@@ -158,7 +159,7 @@ class Asked:
             self.outcome = "cancelled"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=60, many=2_000))
 @given(steps, st.integers(1, 9), st.integers(1, 5))
 def test_no_place_is_lost_whatever_is_cancelled_late_or_sent_away(
     script: list[tuple[str, Any, Any]], places: int, capacity: int

@@ -17,6 +17,7 @@ from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
 from tests.gateway.asking import in_virtual_time
 from tests.gateway.test_resilience import most_in_a_minute
+from tests.property_examples import examples
 
 FAR = 1e6
 
@@ -72,7 +73,7 @@ calls = st.lists(
 ).map(lambda rows: [Call(subject, arrives / 2, lasts / 4, tokens) for subject, arrives, lasts, tokens in rows])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=60, many=1_000))
 @given(
     calls=calls,
     concurrency=st.integers(1, 3),
@@ -160,7 +161,7 @@ def disturb(box: Mailbox[Call, float], pace: Pace, step: str, pause_s: float | N
         pace.refuse(trio.current_time(), trio.current_time(), pause_s)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=60, many=2_000))
 @given(steps, st.integers(1, 9), st.integers(1, 5), st.none() | st.integers(20, 200))
 def test_no_worker_is_lost_whatever_is_cancelled_late_or_refused(
     script: list[tuple[str, Any, Any]], places: int, capacity: int, requests_per_minute: int | None

@@ -27,6 +27,7 @@ from kitchener.records import events
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
+from tests.property_examples import examples
 
 # --- the state of a session ---------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str,
     assert [past.turn_id for past in found.window] == [p["turn_id"] for kind, p, _ in history if kind == events.TURN_COMPLETED]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(few=25, many=500))
 @given(histories(), st.data())
 def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
     history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject

@@ -59,6 +59,7 @@ POLICY: Final = (
     "context.projection.offered",
     "context.projection.packer",
     "context.projection.record",
+    "context.projection.ref_lists",
     "context.projection.projection",
     "context.intents.reachability",
     "context.projection.rendering",

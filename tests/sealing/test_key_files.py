@@ -19,6 +19,7 @@ from kitchener.errors import SealingError
 from kitchener.sealing import Keyring
 from tests.cli.commands import start_program
 from tests.keyrings import SLOT_BYTES, as_file, change_key, key_at, name_of, slot_of
+from tests.property_examples import examples
 from tests.sealing.crashes import killed_before_call
 
 BEGUN = "2026-11-22T00:00:00.000000+00:00"
@@ -147,7 +148,7 @@ class Keys(RuleBasedStateMachine):
             self.destroyed.append(self.used.pop(subject_id)[1])
 
 
-Keys.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Keys.TestCase.settings = settings(max_examples=examples(few=20, many=500), stateful_step_count=25, deadline=None)
 TestKeys = Keys.TestCase
 
 
@@ -419,7 +420,7 @@ def test_a_batch_that_is_no_file_is_refused_and_nothing_waits_for_it(tmp_path: P
 
 
 @given(content=st.binary(max_size=300))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(few=30, many=1_000))
 def test_any_slot_is_the_key_of_its_subject_or_refused(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as home:
         directory = Path(home) / "keys"

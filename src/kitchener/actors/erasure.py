@@ -1,6 +1,6 @@
 """Stops a subject's turns and evicts its data from memory while the runtime erases the subject.
 
-New calls of the subject are refused, and its running turns are cancelled. Turns of other subjects go on. The runtime handles
+New calls of the subject are refused, and its running turns are cancelled. Turns of other subjects continue. The runtime handles
 the ledgers and the key. Explained in `docs/erasure.md`.
 """
 

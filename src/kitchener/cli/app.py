@@ -95,7 +95,7 @@ _COMMANDS: Final = (
     ("audit", "audit.audit:app", "Look for what should not be on record."),
     ("replay", "replay:replay", "Run recorded turns again and report differences."),
     ("config", "config.config:app", "Check and show settings."),
-    ("doctor", "config.doctor:doctor", "Say whether this machine, the settings and the ledgers are in order."),
+    ("doctor", "config.doctor:doctor", "Check this machine, the settings and the ledgers."),
     ("completion", "completion:completion", "Print a script with which a shell completes commands and options."),
 )
 

@@ -36,6 +36,7 @@ from kitchener.config.shown import (
     described_name,
     described_names,
     is_reference,
+    read_reference,
     shown_address,
     shown_reference,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "dotted_key",
     "is_reference",
     "parse_settings",
+    "read_reference",
     "read_settings_file",
     "replacement_of",
     "shown_address",

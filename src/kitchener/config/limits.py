@@ -12,9 +12,9 @@ class LimitsConfig(Settings):
     """`[limits]`: the bounds of one process. Every queue has a capacity, every wait a deadline."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "gateway_concurrency": "is gone: the gateway makes as many calls at a time as the `max_concurrency` of each provider",
-        "restart_window_s": "is gone: `max_restarts` counts the failures within a minute",
-        "max_client_tools_bytes": "is gone: the size follows from `max_client_tools`",
+        "gateway_concurrency": "was removed: `max_concurrency` of each provider says how many calls are made at a time",
+        "restart_window_s": "was removed: `max_restarts` counts the failures within a minute",
+        "max_client_tools_bytes": "was removed: the size follows from `max_client_tools`",
     }
 
     max_running_turns: Positive = 512

@@ -40,7 +40,7 @@ class McpServerConfig(Settings):
     """Whether to believe what the server says of the effects of its tools. False: each may change and destroy things."""
     start: Literal["runtime", "first_use"] = "runtime"
     """When to connect: with the runtime, or when the first turn begins that has its tools. Turns wait for it at most
-    `connect_timeout_s`, and then go on without its tools until it answers."""
+    `connect_timeout_s`, and then continue without its tools until it answers."""
     connect_timeout_s: Seconds = 20.0
     """Longest start of the server until its tools are listed, seconds."""
     call_timeout_s: Seconds = 60.0

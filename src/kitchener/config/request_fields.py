@@ -26,7 +26,7 @@ _OWN_SETTING: Final = "set it in the provider's table itself"
 _OWNED: Final[Mapping[str, str]] = {
     "messages": "Kitchener writes it; see `instructions` of [agents.<class>] and the prompt packs",
     "model": "set `model` of the provider",
-    "stream": "Kitchener streams where somebody reads along",
+    "stream": "Kitchener streams whenever the caller reads a stream",
     "stream_options": "Kitchener asks for the counts of tokens with it",
     "tools": _TOOLS,
     "tool_choice": _TOOLS,
@@ -48,7 +48,7 @@ _TRANSPORT: Final = "Kitchener's HTTP client writes it"
 _RESERVED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("connection", "content-length", "content-type", "expect", "host", "keep-alive", "te"), _TRANSPORT),
     **dict.fromkeys(("accept-encoding", "proxy-connection", "trailer", "transfer-encoding", "upgrade"), _TRANSPORT),
-    "proxy-authorization": "the password of a proxy stands in HTTPS_PROXY",
+    "proxy-authorization": "set the password of a proxy in HTTPS_PROXY",
     "traceparent": "set `send_traceparent`",
     "tracestate": "set `send_traceparent`",
 }

@@ -190,7 +190,7 @@ class RouterConfig(Settings):
             given: ids of provider objects that the program itself passes in; routes may name them
 
         Raises:
-            ConfigError: the file cannot be read, a key is unknown, a value impossible, or a route names no provider
+            ConfigError: the file cannot be read, a key is unknown, a value is not allowed, or a route names no provider
         """
         router = parse_settings(cls, read_settings_file(path), str(path))
         known = {"offline", *router.providers, *given}

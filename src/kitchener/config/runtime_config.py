@@ -10,6 +10,21 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from kitchener.choices import (
+    AdmissionOrder,
+    ConflictPolicy,
+    ContextMode,
+    ContinueAfterClose,
+    IntentMode,
+    InvalidLifecyclePolicy,
+    LabelKind,
+    OverlapPolicy,
+    PromptLayout,
+    RecallScope,
+    RepeatedFailurePolicy,
+    SharedIntentPolicy,
+    UnclearPolicy,
+)
 from kitchener.config.admin_socket import AdminConfig
 from kitchener.config.approval import ApprovalConfig
 from kitchener.config.embeddings import EmbeddingsConfig
@@ -41,8 +56,8 @@ class LedgerConfig(Settings):
     """`[ledger]`: how entries become durable."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "batch_turns": "is gone: a commit round starts when 128 callers wait for it, or as many as there are running turns",
-        "linger_per_turn_ms": "is gone: the wait grows by a hundredth of `linger_ms` for each running turn",
+        "batch_turns": "was removed: a commit round starts when 128 callers wait for it, or as many as there are running turns",
+        "linger_per_turn_ms": "was removed: the wait grows by a hundredth of `linger_ms` for each running turn",
     }
 
     durability: Literal["fsync", "os", "none"] = "fsync"
@@ -169,7 +184,7 @@ class TurnConfig(Settings):
     `verify_with_model` also statements that a model can judge, such as `names the price`."""
     verify_with_model: bool = False
     """Whether a model judges each reply, besides the fixed checks. It costs one model call for each reply."""
-    labels_vocabulary: dict[Literal["domain", "task"], tuple[Name, ...]] = Field(default_factory=dict)
+    labels_vocabulary: dict[LabelKind, tuple[Name, ...]] = Field(default_factory=dict)
     """Labels that classification may give; any other counts as none. Empty: the model chooses."""
 
     @model_validator(mode="after")
@@ -223,7 +238,7 @@ class ToolsConfig(Settings):
 class SessionConfig(Settings):
     """Session: what happens to messages that arrive, and how long they wait."""
 
-    overlap_policy: Literal["queue", "reject", "replace"] = "queue"
+    overlap_policy: OverlapPolicy = "queue"
     """What happens to a message that arrives while its session is busy. `queue`: it waits. `reject`: it is refused. `replace`:
     it cancels the running turn."""
     session_queue: Positive = 8
@@ -300,52 +315,52 @@ class LearningConfig(Settings):
 class IntentConfig(Settings):
     """Intents: which are live, and what becomes of one."""
 
-    intent_mode: Literal["bridge", "classified"] = "bridge"
+    intent_mode: IntentMode = "bridge"
     """`bridge`: one intent for each session. `classified`: messages continue, switch or close intents, as their
     classification suggests."""
-    intent_conflict_policy: Literal["block", "most_recent_wins"] = "block"
+    intent_conflict_policy: ConflictPolicy = "block"
     """What to do when several intents are live. `block`: ask the user which one. `most_recent_wins`: take the newest one."""
-    unclear_policy: Literal["continue_and_flag", "continue", "declare", "ask"] = "continue_and_flag"
+    unclear_policy: UnclearPolicy = "continue_and_flag"
     """What to do with a message whose relation to the active intent is unclear: continue the intent, with or without a flag,
     declare a new one, or ask the user."""
-    shared_intent_policy: Literal["parent", "active"] = "parent"
+    shared_intent_policy: SharedIntentPolicy = "parent"
     """What a shared intent may be in the session that declared it. `parent`: only the parent of that session's own intents.
     `active`: also the active intent, while the session has no live intent of its own; a message may then close it for all."""
     intent_min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Confidence of the classifier below which a relation counts as unclear."""
     intent_max_failures: Positive = 3
     """Failed turns of one intent in a row from which `repeated_failure_policy` applies."""
-    repeated_failure_policy: Literal["flag", "defer"] = "flag"
+    repeated_failure_policy: RepeatedFailurePolicy = "flag"
     """What to do after repeated failures. `flag`: record a flag for a person. `defer`: also defer the intent, until a message
     continues it; only with `intent_mode = "classified"`."""
-    continue_after_close: Literal["declare", "reopen"] = "declare"
+    continue_after_close: ContinueAfterClose = "declare"
     """What a message that continues does, if the classification of an earlier one closed the last intent. `declare`: begin a
-    new intent. `reopen`: go on with the closed one and its turns. An intent that ended in any other way stays as it is."""
-    invalid_lifecycle_policy: Literal["ignore_event", "block"] = "ignore_event"
-    """What to do with an impossible life-cycle event. `ignore_event`: leave it out and flag it. `block`: show nothing until the
-    event is voided."""
+    new intent. `reopen`: continue the closed one with its turns. An intent that ended in any other way stays as it is."""
+    invalid_lifecycle_policy: InvalidLifecyclePolicy = "ignore_event"
+    """What to do with a life-cycle event that contradicts earlier ones. `ignore_event`: leave it out and flag it.
+    `block`: show nothing until the event is voided."""
 
 
 class ContextConfig(Settings):
     """Context: what of a session's past the model sees."""
 
-    context_mode: Literal["off", "shadow", "enforce"] = "off"
+    context_mode: ContextMode = "off"
     """Who decides what the model sees. `off`: attention alone. `enforce`: the Context Authority, by intents and a token budget.
     `shadow`: attention, while the Authority records what it would have shown."""
     context_budget: TokenCount = 4_000
     """Tokens of context that the Authority shows in one turn. In chat layout, seven tenths of them are for chat messages, most
     of which a provider's cache serves."""
-    recall_scope: Literal["intent", "session", "subject"] | None = None
+    recall_scope: RecallScope | None = None
     """Where recalled turns may come from. `intent`: none are recalled. `session`: other intents of the session. `subject`: also
     other sessions of the subject. None: `subject` with long-term memory (`ho3_enabled`), otherwise `intent`."""
     recalled_turns: Annotated[int, Field(ge=0, le=1_000)] = 100
     """Recalled turns that may compete for the budget, best matches first, up to as many as would fill it."""
-    admission: Literal["lexical", "newest_first"] = "lexical"
+    admission: AdmissionOrder = "lexical"
     """Which turns are shown when not all fit: those that match the message best, or the newest."""
     excerpt_tokens: Annotated[int, Field(ge=32, le=100_000)] = 200
     """Tokens of a message or a reply above which the Authority shows an excerpt: what matches the turn's message, or the
     beginning. If all turns fit `context_budget`, they are shown whole."""
-    prompt_layout: Literal["chat", "block"] = "chat"
+    prompt_layout: PromptLayout = "chat"
     """How a session's past reaches the model. `chat`: as chat messages, which a provider's cache can serve again in the next
     turn. `block`: as one text beside the message."""
     evict_to: Annotated[float, Field(ge=0.1, le=0.95)] = 0.4
@@ -377,10 +392,10 @@ class HO2Config(
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "consolidation_queue": "is gone: `[limits] background_queue` bounds the consolidations that wait",
-        "consolidation_recent_events": "is gone: a consolidation shows the model the 20 newest events",
-        "consolidation_message_chars": "is gone: a consolidation shows the model the first 500 characters of a message",
-        "consolidation_backoff_max_s": "is gone: the longest wait is 60 times `consolidation_backoff_s`",
+        "consolidation_queue": "was removed: `[limits] background_queue` bounds the consolidations that wait",
+        "consolidation_recent_events": "was removed: a consolidation shows the model the 20 newest events",
+        "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
+        "consolidation_backoff_max_s": "was removed: the longest wait is 60 times `consolidation_backoff_s`",
     }
 
 

@@ -67,13 +67,13 @@ class ServeClientConfig(Settings):
     """Largest body of a request with this key, bytes. A larger one is refused with 413. None: that of `[serve]`, which no key
     can go beyond."""
     max_requests: Positive = 64
-    """Requests at the same time. A further one is refused with 429. Turns that go on without their request, in the background
-    or because the client went away, count until they end, for requests that begin a turn."""
+    """Requests at the same time. A further one is refused with 429. Turns that continue without their request, in the
+    background or because the client went away, count until they end, for requests that begin a turn."""
     schema_ms_per_minute: Annotated[int, Field(ge=10, le=60_000)] = 3_000
     """Processor time for schemas of requests, of functions and of formats of replies, milliseconds a minute: to compile those
     that are new to the server, and to check arguments and replies against them. One tenth of it may be used at once. After
     that, requests with new schemas are refused with 429; where checks alone took so long, all with schemas are, and those by
-    which a turn goes on. Turns that run are not stopped."""
+    which a turn continues. Turns that run are not stopped."""
 
     subject_share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """For a key with the right `act_for`: the share of `requests_per_minute`, `max_requests` and `schema_ms_per_minute` that
@@ -96,7 +96,7 @@ class ServeConfig(Settings):
     """`[serve]`: the server of `kitchener serve`. Needs the extra `serve`."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "max_addresses": "is gone: the server remembers 4,096 addresses with wrong keys, those seen last",
+        "max_addresses": "was removed: the server remembers 4,096 addresses with wrong keys, those seen last",
     }
 
     host: Name = "127.0.0.1"
@@ -145,7 +145,7 @@ class ServeConfig(Settings):
     page: bool = True
     """Whether the server has the web chat at `/`."""
     client_gone: Literal["detach", "cancel"] = "detach"
-    """What becomes of a turn whose client goes away. `detach`: it goes on, and its reply is in the session. `cancel`: it is
+    """What becomes of a turn whose client goes away. `detach`: it continues, and its reply is in the session. `cancel`: it is
     aborted."""
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there

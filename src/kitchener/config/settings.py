@@ -295,7 +295,7 @@ def meant_key(key: str, table: type[BaseModel] | None, whole: type[BaseModel]) -
     """What an error says about an unknown key.
 
     Args:
-        key: the key, which stands in the wrong place or does not exist
+        key: the key, which is in the wrong place or does not exist
         table: the settings of its table; None: no table is there
         whole: all settings, of which the table is a part
     """

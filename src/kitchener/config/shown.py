@@ -9,12 +9,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from kitchener.plain_names import counted, is_plain_name, shown_path
 
-_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s\x00][^\x00]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PATH = re.compile(r"[^\s\x00][^\x00]*")
 _HARMLESS = re.compile(r"[a-z_]{1,24}|[A-Z_]{1,16}|[0-9]{1,6}")
 _NOT_IN_ADDRESS = re.compile(r"[\s\x00-\x1f\x7f\\]")
 _PATHS: Final = frozenset(
@@ -38,19 +39,34 @@ REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the k
 """The expectation in errors about settings that refer to a secret."""
 
 
+class SecretReference(NamedTuple):
+    """Where a secret is."""
+
+    kind: Literal["env", "file"]
+    name: str
+    """The name of the environment variable, or the path of the file."""
+
+
+def read_reference(text: str) -> SecretReference | None:
+    """Returns what a text of the form `env:NAME` or `file:/path` refers to; None: the text has another form."""
+    kind, _, name = text.partition(":")
+    if kind == "env":
+        return SecretReference("env", name) if _VARIABLE.fullmatch(name) else None
+    return SecretReference("file", name) if kind == "file" and _PATH.fullmatch(name) else None
+
+
 def is_reference(text: str) -> bool:
     """Whether a text has the form of a reference: `env:` with a variable's name, or `file:` with a path."""
-    return _REFERENCE.fullmatch(text) is not None
+    return read_reference(text) is not None
 
 
 def shown_reference(reference: str) -> str:
     """Returns the reference if it cannot be a secret: an upper-case variable name, or the path of an existing file."""
-    kind, _, name = reference.partition(":")
-    if not is_reference(reference):
+    found = read_reference(reference)
+    if found is None:
         return HIDDEN
-    if kind == "env":
-        return reference if name.isupper() and is_plain_name(name) else f"env:{HIDDEN}"
-    return reference if _is_file(name) else f"file:{HIDDEN}"
+    is_harmless = found.name.isupper() and is_plain_name(found.name) if found.kind == "env" else _is_file(found.name)
+    return reference if is_harmless else f"{found.kind}:{HIDDEN}"
 
 
 def address_problem(url: str) -> str | None:

@@ -6,23 +6,24 @@ values come from (a file, arguments of a command).
 
 import math
 from dataclasses import dataclass, fields
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from kitchener.canonical import canonical_digest, digest
+from kitchener.choices import (
+    AdmissionOrder,
+    ConflictPolicy,
+    ContinueAfterClose,
+    IntentMode,
+    InvalidLifecyclePolicy,
+    PromptLayout,
+    RecallScope,
+    RepeatedFailurePolicy,
+    SharedIntentPolicy,
+    UnclearPolicy,
+)
 from kitchener.errors import ConfigError
 from kitchener.records.entries import Json
 from kitchener.records.events import POLICY_VERSION
-
-IntentMode = Literal["bridge", "classified"]
-ConflictPolicy = Literal["block", "most_recent_wins"]
-SharedIntentPolicy = Literal["parent", "active"]
-UnclearPolicy = Literal["continue_and_flag", "continue", "declare", "ask"]
-InvalidLifecyclePolicy = Literal["ignore_event", "block"]
-RecallScope = Literal["intent", "session", "subject"]
-RepeatedFailurePolicy = Literal["flag", "defer"]
-ContinueAfterClose = Literal["declare", "reopen"]
-AdmissionOrder = Literal["lexical", "newest_first"]
-PromptLayout = Literal["chat", "block"]
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "intent_mode": get_args(IntentMode),

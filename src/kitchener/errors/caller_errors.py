@@ -53,7 +53,7 @@ class SubjectErased(CallerError):
     def __init__(self, subject_id: str, session_id: str | None = None) -> None:
         self.subject_id, self.session_id = subject_id, session_id
         if session_id is None:
-            text = f"subject {subject_id!r} is being erased; nothing of theirs is taken until that is done"
+            text = f"subject {subject_id!r} is being erased; nothing is accepted for this subject until that is done"
         else:
             text = f"session {session_id!r} is over: its subject {subject_id!r} was erased; start a new session"
         super().__init__(text)

@@ -67,7 +67,7 @@ class FailureCounts:
     calls: int = 0
     """Calls that ended without an answer, of which this was the last attempt, or which could not begin one."""
     retries: int = 0
-    """Attempts after which their call went on, at the same provider or at a fallback."""
+    """Attempts after which their call continued, at the same provider or at a fallback."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ since each refusal stops the calls at once."""
 DOUBLING_S: Final = 1.0
 """The pace doubles in this time during the search."""
 START_SHARE: Final = 0.9
-"""Share of the measured pace with which calls go on after a refusal."""
+"""Share of the measured pace with which calls continue after a refusal."""
 FLAT_S: Final = 10.0
 """After about so long without a refusal, calls are faster than the measured pace. A shorter time means more refusals, a longer
 one that a lifted limit is noticed later."""
@@ -33,9 +33,9 @@ _RECOVERS_AT: Final = (1.0 - START_SHARE) ** (1 / 3)
 class LearnedPace:
     """The pace of the calls to one provider since it refused one.
 
-    Between two refusals, the calls that passed, divided by the time, are what the provider lets through. Calls go on at a share
-    of this measure. Then the pace grows, slowly around the measure and ever faster beyond it. Before there is a measure, the
-    pace doubles each second. A refused call that began before the last refusal is no news: the calls in flight are refused
+    Between two refusals, the calls that passed, divided by the time, are what the provider lets through. Calls continue at a
+    share of this measure. Then the pace grows, slowly around the measure and ever faster beyond it. Before there is a measure,
+    the pace doubles each second. A refused call that began before the last refusal is no news: the calls in flight are refused
     together, and that is one event.
 
     Args:
@@ -63,7 +63,7 @@ class LearnedPace:
         self._pause_s, self._longest_pause_s, self._slowest_s = pause_s, longest_pause_s, slowest_s
         self._base = FIRST_PER_S
         self._flat_s: float | None = None
-        """Scale of the growth around the measured pace, seconds; None: nothing was measured, so the search goes on."""
+        """Scale of the growth around the measured pace, seconds; None: nothing was measured, so the search continues."""
         self._cut_at = self._counted_from = self._grows_from = float("-inf")
         self._passed = self._failed_rounds = 0
         self.ready_at = float("-inf")

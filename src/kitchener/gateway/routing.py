@@ -156,7 +156,7 @@ def _check_fallbacks(lists: Mapping[str, tuple[str, ...]], source: str, at: Sett
             if other == provider_id:
                 raise ConfigError(source, key, described_name(other), "a provider cannot be its own fallback")
             if other in others[:number]:
-                raise ConfigError(source, key, described_name(other), "stands in this list twice")
+                raise ConfigError(source, key, described_name(other), "is in this list twice")
 
 
 def _check_provider(provider: ProviderConfig, source: str, at: SettingPath) -> None:

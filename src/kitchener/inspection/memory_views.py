@@ -134,7 +134,7 @@ def _last_reason(key: str, subject: SubjectMemory, cut: Cut) -> str:
     visible = subject.history(key, cut)
     newest = visible[-1] if visible else None
     if newest is None or newest.entry_type != events.HO3_OVERLAY_DEACTIVATED:
-        return "it came in disabled, or its text is sealed and cannot be opened"
+        return "it was recorded as disabled, or its text is sealed and cannot be opened"
     return f"{newest.reason or UNREADABLE}{', its signal is blocked' if newest.blocks else ''}"
 
 
@@ -153,7 +153,7 @@ def gate_text(gate: GateResult, window_hours: int) -> str:
 
 def _bar(gate: GateResult) -> str:
     """Full only where nothing is missing."""
-    if gate.reason in ("excluded", "blocked", "quarantined"):
+    if gate.is_barred:
         return "·" * _BAR
     if gate.reason in ("crossed", "already_consolidated"):
         return "█" * _BAR

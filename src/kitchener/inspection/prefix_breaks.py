@@ -9,7 +9,7 @@ from kitchener.tuning.prompt_prefixes import causes_text
 
 
 async def read_breaks(paths: LedgerPaths, agent_class: str, session_id: str) -> dict[str, tuple[BreakCause, ...]]:
-    """The causes of the breaks by turn; (): the prompt went on as before. Turns with nothing to compare are left out."""
+    """The causes of the breaks by turn; (): the prompt continued as before. Turns with nothing to compare are left out."""
     async with open_readers(paths.config, agent_class, sealer=paths.sealer()) as readers:
         return session_breaks(await read_prefixes(readers, session_id))
 

@@ -51,7 +51,7 @@ WAITING_TURN: ContextVar[WaitingTurn | None] = ContextVar("WAITING_TURN", defaul
 def tell_turn(refusal: Overloaded, now: float) -> None:
     """Leaves the refusal at the turn that this task works for, if there is one and its deadline has passed.
 
-    Before its deadline a turn may go on: it is a tool of the turn, or a caller of its own, that found no room.
+    Before its deadline a turn may continue: it is a tool of the turn, or a caller of its own, that found no room.
     """
     context = ASKERS_CONTEXT.get()
     turn = WAITING_TURN.get() if context is None else context.get(WAITING_TURN)

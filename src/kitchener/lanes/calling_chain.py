@@ -1,8 +1,8 @@
 """Knows which sessions' turns wait for the code that runs now, so that no turn waits for itself.
 
-The chain is a context variable, so tasks that a tool starts inherit it. A tool's call ends, and such a task may go on: nothing
-waits for it any more, and it counts as a caller of its own. Neighbours: the mailbox carries the chain from an asker to a
-worker, the supervisor adds sessions, the tool registry adds calls of tools. Explained in `docs/actors.md`.
+The chain is a context variable, so tasks that a tool starts inherit it. A tool's call ends, and such a task may continue:
+nothing waits for it any more, and it counts as a caller of its own. Neighbours: the mailbox carries the chain from an asker to
+a worker, the supervisor adds sessions, the tool registry adds calls of tools. Explained in `docs/actors.md`.
 """
 
 from collections.abc import Iterator

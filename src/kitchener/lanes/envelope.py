@@ -147,6 +147,6 @@ class Outlet(Generic[ItemT]):
         await self._taken
 
     def resume(self) -> None:
-        """Lets the handler go on after the item that was taken."""
+        """Lets the handler continue after the item that was taken."""
         if self._taken is not None:
             self._taken.set()

@@ -218,7 +218,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         yield _outcome(envelope)
 
     def refuse(self, lane: str, error: Callable[[], Exception], whom: Callable[[MessageT], bool] = lambda _: True) -> None:
-        """Ends the wait of the messages in the lane of which `whom` is True with an error. Messages that have begun go on."""
+        """Ends the wait of a lane's messages for which `whom` is True, with an error. Messages that have begun continue."""
         queue = self._lanes[lane].queue
         for envelope in queue.entries():
             if whom(envelope.message):

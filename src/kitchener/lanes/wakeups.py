@@ -74,7 +74,7 @@ class Parking(FutureLike, Protocol):
 
 
 class _ParkedFuture(asyncio.Future[None]):
-    """A `Parking` on asyncio. It keeps the callback with which the awaiting task goes on."""
+    """A `Parking` on asyncio. It keeps the callback with which the awaiting task continues."""
 
     _waiter: tuple[Callable[[asyncio.Future[None]], object], Context] | None = None
 

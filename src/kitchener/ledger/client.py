@@ -221,7 +221,7 @@ class LedgerClient(LedgerReads):
     async def commit(self) -> None:
         """Returns when all that this caller wrote, or read, in the ledgers of this group is durable.
 
-        Cancelled while waiting: the commit goes on, and the caller does not learn whether it succeeds.
+        Cancelled while waiting: the commit continues, and the caller does not learn whether it succeeds.
 
         Raises:
             LedgerWriteError: the commit failed; the pending entries may or may not be stored

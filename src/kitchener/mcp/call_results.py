@@ -42,7 +42,7 @@ def result_of(answer: Mapping[str, Any], max_bytes: int) -> Json | ToolQuestion:
     texts = [_text(part) for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
     text = "\n".join(texts)
     if answer.get("isError"):
-        raise McpCallFailed(text[:_MAX_QUESTION_CHARS] or "the tool failed without a word")
+        raise McpCallFailed(text[:_MAX_QUESTION_CHARS] or "the tool failed without a message")
     structured = answer.get("structuredContent")
     result: Json = text if structured is None else structured
     try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 _MAX_PAGES: Final = 64
-"""Most pages of a list of tools. A server could go on for ever."""
+"""Most pages of a list of tools. A server could list pages without end."""
 _MAX_LISTED: Final = 10_000
 """Most tools of a list that are read."""
 _MAX_SERVER_CHARS: Final = 100
@@ -243,7 +243,7 @@ class _Wire:
         with anyio.move_on_after(_LAST_WORDS_S):
             await self.is_silent.wait()
         said = " ".join(" ".join(self.last_words).split())[-_LAST_WORDS_CHARS:]
-        return ": ".join(each for each in (self.problem or text, f"its last words: {said}" if said else "") if each)
+        return ": ".join(each for each in (self.problem or text, f"its last output: {said}" if said else "") if each)
 
 
 class _Signal:

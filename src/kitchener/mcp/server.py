@@ -215,7 +215,7 @@ class McpServer:
             await connection.lost.wait()
             tasks.cancel_scope.cancel()
         self._connection = None
-        with anyio.move_on_after(self.settings.call_timeout_s):  # over HTTP, one call may fail and others go on
+        with anyio.move_on_after(self.settings.call_timeout_s):  # over HTTP, one call may fail and others continue
             while self._running:
                 changed = self._changed
                 await changed.wait()
@@ -228,7 +228,7 @@ class McpServer:
                 await anyio.sleep(_RELIST_PAUSE_S)
                 connection.tools_changed.set()
         except (ConnectionLost, ServerRefused) as error:
-            _log.info("MCP server tells no changes of its tools", server=self.label, problem=str(error))
+            _log.info("MCP server does not report changes of its tools", server=self.label, problem=str(error))
 
     async def _list_again(self, connection: Connection, ttl_s: float | None) -> None:
         """Reads the list of tools again when the server says that it changed, or that it is out of date."""
@@ -304,7 +304,7 @@ class McpServer:
             try:  # nothing was done, or it has no further effect, as the server says and its settings believe
                 return await self._call_once(tool, arguments, context)
             except RequestNotTaken as error:
-                raise McpCallFailed(f"server {self.label!r} is not there, and nothing was done: {error}") from error
+                raise McpCallFailed(f"server {self.label!r} is not connected, and nothing was done: {error}") from error
             except ConnectionLost as error:
                 raise self._unknown(error) from error
 
@@ -349,7 +349,7 @@ class McpServer:
         self._wanted.set()
         while (connection := self._connection) is None or connection.lost.is_set():
             if self._state == "failed":
-                raise McpCallFailed(f"server {self.label!r} is not there, and nothing was sent: {self._problem}")
+                raise McpCallFailed(f"server {self.label!r} is not connected, and nothing was sent: {self._problem}")
             changed = self._changed
             await changed.wait()
         return connection

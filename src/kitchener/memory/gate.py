@@ -35,6 +35,11 @@ class GateResult:
     """Number of sessions that open the gate."""
 
     @property
+    def is_barred(self) -> bool:
+        """Whether the gate stays closed however often the signal recurs."""
+        return self.reason in ("excluded", "blocked", "quarantined")
+
+    @property
     def progress(self) -> float:
         """Progress toward the thresholds, 0 to 1: the smaller of the two ratios."""
         return min(1.0, self.count / self.count_threshold, self.session_count / self.session_threshold)

@@ -10,17 +10,18 @@ from bisect import insort_right
 from collections.abc import Mapping
 from datetime import timedelta
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kitchener.choices import LabelKind
 from kitchener.errors import OverlayRefused, ProvenanceError
 from kitchener.memory.bias import line_of, weight_of
 from kitchener.memory.learned_lines import problem_of
 from kitchener.memory.signals import Cut, decay
 from kitchener.memory.timestamps import EPOCH, HOUR_US, us_of
 from kitchener.records import events
-from kitchener.records.entries import ArtifactType
+from kitchener.records.entries import ArtifactType, OverlayScope
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 LineText = Annotated[str, Field(max_length=4_000)]
@@ -59,11 +60,11 @@ class Overlay(BaseModel):
     """The signal from which it was learned."""
     artifact_type: ArtifactType | None = None
     """The kind of fact."""
-    labels: dict[Literal["domain", "task"], LabelList] | None = None
+    labels: dict[LabelKind, LabelList] | None = None
     """The labels to which it applies: a turn needs one of them, in either dimension."""
     weight: Share | None = None
     """Weight before decay, 0 to 1, after the latest update."""
-    scope: Literal["agent", "global"] | None = None
+    scope: OverlayScope | None = None
     """`global`: it applies to turns with any labels, but only of its own subject."""
     context_line: LineText | None = None
     """The line that the model sees."""

@@ -249,6 +249,8 @@ def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[
 
 _OF_SUBJECT: Final = (TURN_COMPLETED, MESSAGE_IMPORTED)
 """Entries with what was said, which the subject's other sessions may recall."""
+SESSION_SCOPE: Final = "SESSION"
+"""The scope of an intent that belongs to one session."""
 SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
 """Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
 SHARED_INTENTS: Final = "shared intents"

@@ -142,6 +142,10 @@ class PromptRequest(NamedTuple):
     """The turn, whose spending may be limited; "": it belongs to none. Not hashed."""
 
 
+NO_TOOL_CHOICE: Final = "none"
+"""A `tool_choice`: no tool may be called."""
+ANY_TOOL_CHOICE: Final = "required"
+"""A `tool_choice`: some tool must be called."""
 RULES_PROVIDER: Final = "rules"
 """The built-in provider that classifies messages by rules (`classify = "rules"`)."""
 RULES_MODEL: Final = "kitchener-rules-1"
@@ -274,7 +278,7 @@ class OnAttempt(Protocol):
     """Records attempts."""
 
     def __call__(self, attempt: Attempt, /) -> Awaitable[object]:
-        """Records an attempt. The call goes on when this returns; the returned value is ignored."""
+        """Records an attempt. The call continues when this returns; the returned value is ignored."""
         ...
 
 

@@ -101,7 +101,7 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
 
 
 async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> tuple[Path, ...]:
-    """Removes the files that no entry names while turns go on, and returns them.
+    """Removes the files that no entry names while turns continue, and returns them.
 
     Args:
         config: the whole configuration

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config import (
     INHERITED,
+    REFERENCE,
     ProviderConfig,
     RouterConfig,
     RuntimeConfig,
@@ -29,6 +30,7 @@ from kitchener.config import (
     dotted_key,
     is_reference,
     parse_settings,
+    read_reference,
     read_settings_file,
     replacement_of,
     shown_reference,
@@ -120,7 +122,7 @@ def load_config(
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        raise ConfigError("the current directory", "", "", "is not there any more; change to another one") from None
+        raise ConfigError("the current directory", "", "", "no longer exists; change to another one") from None
     if path is None and (here / DEFAULT_FILE).exists():
         path = DEFAULT_FILE
     source = str(path) if path is not None else EMBEDDED
@@ -380,16 +382,19 @@ def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str
 def _check_key(reference: str, source: str, key: str, environ: Mapping[str, str]) -> None:
     """Checks that a reference to a secret can be resolved. Errors show only what cannot be a secret (`shown_reference`)."""
     shown = repr(shown_reference(reference))
-    kind, _, name = reference.partition(":")
-    if kind == "env" and not environ.get(name):
-        named = name if name in shown else "of that name"
-        raise ConfigError(source, key, shown, f"environment variable {named} is not set")
-    if kind == "file":
-        try:
-            found = read_regular(Path(name), MAX_KEY_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
-        if not found.strip():
-            raise ConfigError(source, key, shown, "the file is empty")
-        if len(found) > MAX_KEY_BYTES:
-            raise ConfigError(source, key, shown, f"is larger than {MAX_KEY_BYTES:,} bytes, so it is no key")
+    found = read_reference(reference)
+    if found is None:
+        raise ConfigError(source, key, "", REFERENCE)
+    if found.kind == "env":
+        if not environ.get(found.name):
+            named = found.name if found.name in shown else "of that name"
+            raise ConfigError(source, key, shown, f"environment variable {named} is not set")
+        return
+    try:
+        data = read_regular(Path(found.name), MAX_KEY_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
+    if not data.strip():
+        raise ConfigError(source, key, shown, "the file is empty")
+    if len(data) > MAX_KEY_BYTES:
+        raise ConfigError(source, key, shown, f"is larger than {MAX_KEY_BYTES:,} bytes, so it is no key")

@@ -195,11 +195,11 @@ class Runtime:
         return await self._shared.write_failure.wait()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
-        """Erases a subject: destroys the key, ends the sessions, and deactivates what was learned. Other subjects' turns go on.
+        """Erases a subject: destroys the key, ends the sessions, and deactivates what was learned.
 
-        Cancels the subject's running turns, and refuses new calls for the subject until the erasure is complete. Afterwards the
-        subject may start again, under a new key. The next call, or the next opening of a runtime, completes an interrupted
-        erasure; calls for the subject are refused until then.
+        Cancels the subject's running turns, and refuses new calls for the subject until the erasure is complete. Turns of other
+        subjects continue. Afterwards the subject may start again, under a new key. The next call, or the next opening of a
+        runtime, completes an interrupted erasure; calls for the subject are refused until then.
 
         Raises:
             ConfigError: there is no keyring

@@ -74,7 +74,7 @@ async def check_keyring(ho2m: Ledger | LedgerReads, keyring: Keyring) -> None:
     raise SealingError(
         f"{keyring.directory}: these are not the keys of this root: key {recorded[:8]}… of entry {change.entry_id} is not here."
         " Restore the directory from its backup, or set keyring in [ledger] to where the keys are. Without them the ledgers can"
-        " be verified, and everything but the words can be read. To go on without the words, start once with seal = false"
+        " be verified, and everything but the words can be read. To continue without the words, start once with seal = false"
     )
 
 

@@ -280,7 +280,7 @@ class KeyFiles:
         return unused, problem
 
 
-_NO_PLACE: Final = f"is a link to something else than a key{_REMEDY}"
+_NO_PLACE: Final = f"is a link to something other than a key{_REMEDY}"
 _OTHERS: Final = f"leads to the key of another subject{_REMEDY}"
 
 

@@ -138,7 +138,7 @@ class KitchenerServer:
             await self._wait_idle()
         if waiting.cancelled_caught:
             if can_record:
-                _log.warning("turns aborted on record after the grace time", turns=len(self._turns))
+                _log.warning("turns recorded as aborted after the grace time", turns=len(self._turns))
             self._turns.stop_all(can_record=can_record)
             with anyio.move_on_after(self._limits.abort_grace_s):
                 await self._wait_idle()

@@ -2,7 +2,7 @@
 
 What is written within one step of the event loop becomes one write: a call of the system costs more than most of what is
 written. A connection whose request does not arrive in time is closed, and where too many are open, the one that has waited
-longest without a request gives way. A body in tiny chunks is refused: it would take seconds of the processor for each
+longest without a request is closed. A body in tiny chunks is refused: it would take seconds of the processor for each
 megabyte. On asyncio, because uvicorn runs nowhere else. Explained in `docs/server.md`.
 """
 

@@ -190,7 +190,7 @@ def problem_of(error: Exception, asked_for: str = "this") -> Problem:
     status, code = next(((status, code) for kinds, status, code in STATUS_CODES if isinstance(error, kinds)), INTERNAL)
     if status == INTERNAL[0]:
         _log.error("request failed", error=origin_of(error))
-        return Problem(status, code, "the server could not do this; its log says why")
+        return Problem(status, code, "the server failed; its log says why")
     return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
 
 

@@ -285,7 +285,7 @@ class ServedTurns:
 
     def stop_all(self, *, can_record: bool = True) -> None:
         """Cancels every turn, because the server shuts down. `can_record` is whether that is put on record."""
-        told = "it is aborted on record" if can_record else "its ledgers take no more entries"
+        told = "it is recorded as aborted" if can_record else "its ledgers take no more entries"
         for turns in list(self._running.values()):
             for each in turns:
                 each.stop(RuntimeClosed(f"the server shut down before the turn had a reply; {told}"))

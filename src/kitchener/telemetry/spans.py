@@ -58,10 +58,10 @@ class Tracing:
         self._has_failed = False
 
     def failed(self, error: Exception) -> None:
-        """Logs the first failure of a tracer, a meter or an exporter. The operation goes on."""
+        """Logs the first failure of a tracer, a meter or an exporter. The operation continues."""
         if not self._has_failed:
             self._has_failed = True
-            _log.error("telemetry failed, and turns go on without it", error=origin_of(error))
+            _log.error("telemetry failed, and turns continue without it", error=origin_of(error))
 
     def log_fields(self) -> Mapping[str, str]:
         """The ids of the current span, for a log event; empty: there is none."""

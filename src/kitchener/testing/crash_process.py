@@ -29,7 +29,7 @@ def signals_deferred() -> Iterator[None]:
     """Delivers the signals that end a program only afterwards.
 
     Python runs functions of its own around a fork, and drops what a signal's handler raises in one of them. Then the program
-    would go on.
+    would continue.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:

@@ -128,7 +128,7 @@ def _goes_on(before: Sequence[str], now: Sequence[str]) -> bool:
 
 
 def session_breaks(turns: Iterable[TurnPrefix]) -> dict[str, tuple[BreakCause, ...]]:
-    """The causes of each turn's break, by turn id, in the order of the turns; (): the prompt went on as before.
+    """The causes of each turn's break, by turn id, in the order of the turns; (): the prompt continued as before.
 
     The first turn is left out, because no prompt came before it.
     """

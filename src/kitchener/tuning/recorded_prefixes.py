@@ -8,6 +8,7 @@ from typing import Final
 
 from kitchener.actors.sources import SourcesSealed
 from kitchener.context import ProjectionLists, read_chain
+from kitchener.context.fold.items import IN_INTENT, Reasons
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -24,7 +25,6 @@ from kitchener.replaying.recorded.sources import RecordedSources, read_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.tuning.prompt_prefixes import PromptPrefix, TurnPrefix
 
-_OF_INTENT: Final = ("REACHABLE_FROM_INTENT",)
 _PERSONA: Final = ("instructions", "standing_rules")
 _COMPARED: Final = 2
 """A break is between two turns."""
@@ -199,12 +199,12 @@ def _history(lists: ProjectionLists, first: Ref) -> Iterator[str]:
     own = [
         ref
         for ref in lists.visible
-        if ref.ledger_id == first.ledger_id and (_why(lists, ref) == _OF_INTENT or "RECENT" in _why(lists, ref))
+        if ref.ledger_id == first.ledger_id and (_why(lists, ref) == IN_INTENT or "RECENT" in _why(lists, ref))
     ]
     for ref in sorted(own, key=attrgetter("seq")):
         if ref.seq >= first.seq:
             yield ref.entry_id
 
 
-def _why(lists: ProjectionLists, ref: Ref) -> tuple[str, ...]:
-    return lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", _OF_INTENT)
+def _why(lists: ProjectionLists, ref: Ref) -> Reasons:
+    return lists.why(ref) or IN_INTENT

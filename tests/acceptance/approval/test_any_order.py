@@ -14,6 +14,7 @@ from kitchener.errors import ApprovalAnswered, UnknownApproval
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model, open_desk
+from tests.property_examples import examples
 
 Step = tuple[str, int]
 KINDS = st.sampled_from(["ask", "approve", "deny", "grant", "wait", "restart"])
@@ -85,11 +86,12 @@ class Life:
             self.granted.add(effect.split()[1])
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_effect_happens_once_and_only_if_it_was_allowed(tmp_path: Path, backend: str) -> None:
     numbers = count()
 
-    @settings(max_examples=13)
+    @settings(max_examples=examples(few=13, many=200))
     @given(STEPS)
     def lived(steps: list[Step]) -> None:
         life = Life(tmp_path / str(next(numbers)) / "root")

@@ -156,7 +156,7 @@ async def test_no_message_can_have_the_key_of_a_turn_that_goes_on(tmp_path: Path
         supervisor = runtime.supervisor()
         waiting = await supervisor.handle_turn("tidy up", subject_id="ada", idempotency_key="approvals")
         key = f"approval:{waiting.wo_chain_summary[-1]['wo_id']}"
-        with pytest.raises(CallerError, match="'approval:' belong to turns that go on after an approval"):
+        with pytest.raises(CallerError, match="'approval:' belong to turns that continue after an approval"):
             await supervisor.handle_turn("take its place", session_id=waiting.session_id, idempotency_key=key)
         assert await supervisor.approve(waiting.pending_approval[0]) is not None
     assert desk.done == ["delete a"]
@@ -194,5 +194,5 @@ async def test_a_turn_that_goes_on_does_not_show_its_work_order_as_one_that_wait
     view = await read_turn(LedgerPaths(scripted_config(root, **settings)), "ADMIN", resumed.turn_id)
     assert view.is_exact
     told = {each.entity_id: each.text for each in view.explain_all()}
-    assert "not shown: the turn goes on with it" in told[asked.wo_chain_summary[-1]["wo_id"]]
+    assert "not shown: the turn continues it" in told[asked.wo_chain_summary[-1]["wo_id"]]
     assert await replayed(root, desk, asked.session_id, **settings) == 3

@@ -24,6 +24,7 @@ from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.testing.replays import assert_replays
 from tests.acceptance.stack import QUESTION, echo, open_scripted, outcome, read_all, scripted_config
 from tests.actors.waiting import settle
+from tests.property_examples import examples
 
 FAST = "RESIDENT:fast"
 SHORT_S = 2.0
@@ -209,7 +210,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(few=15, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int

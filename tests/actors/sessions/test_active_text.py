@@ -17,6 +17,7 @@ from kitchener.errors import SessionEnded
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import Hold, echo, open_scripted
+from tests.property_examples import examples
 
 
 class Idle:
@@ -106,13 +107,14 @@ def test_a_session_that_was_passivated_is_not_counted_when_its_call_ends() -> No
 MESSAGES = st.lists(st.integers(1, 3_000), min_size=1, max_size=6)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("context", [{}, ENFORCE], ids=["window", "authority"])
 def test_a_session_counts_the_same_running_as_read_back(tmp_path: Path, context: dict[str, Any]) -> None:
     """Its newest turns and, with the Context Authority, its whole thread. Two turns fit the window."""
     numbers = count()
 
     @given(MESSAGES)
-    @settings(max_examples=5, deadline=None)
+    @settings(max_examples=examples(few=5, many=100), deadline=None)
     def check(sizes: list[int]) -> None:
         anyio.run(talk, tmp_path / str(next(numbers)), sizes)
 

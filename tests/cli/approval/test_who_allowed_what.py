@@ -39,8 +39,8 @@ def test_both_turns_say_who_allowed_what_by_which_rule(cli: Cli, waiting: tuple[
         assert f"{mine}, write_note" in told.out
         assert "approved by carol at " in told.out
         assert other not in told.out
-    assert f"it went on in {resumed}" in cli("context", "explain", asked).out
-    assert f"goes on with {asked}" in cli("context", "explain", resumed).out
+    assert f"continued by {resumed}" in cli("context", "explain", asked).out
+    assert f"continues {asked}" in cli("context", "explain", resumed).out
     found = cli("context", "explain", resumed, "--json").json["approvals"]
     assert (found["continues"], found["asked"]) == (asked, [])
     (request,) = found["answered"]
@@ -60,7 +60,7 @@ def test_a_call_that_a_grant_allowed_names_it(cli: Cli, waiting: tuple[str, str]
     mine_turn, other_turn = newest["a"], newest["b"]
     assert notes(tmp_path) == ["milk", "eggs"]
     told = cli("context", "explain", mine_turn).out
-    assert f"write_note could run unasked: {mine} approved by carol" in told
+    assert f"write_note could run without approval: {mine} approved by carol" in told
     assert cli("context", "explain", other_turn, "--json").json["approvals"] is None
     assert "denied by dan" in cli("session", "show", other.rpartition("-")[0].removeprefix("WO-")).out
 

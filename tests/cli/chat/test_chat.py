@@ -30,7 +30,7 @@ class TestPipe:
         )
         assert outcome.code == 0
         _, session, cost = outcome.out.splitlines()
-        assert session == f"{row['session_id']} of RESIDENT:bo; come back with: kitchener chat --session {row['session_id']}"
+        assert session == f"{row['session_id']} of RESIDENT:bo; continue with: kitchener chat --session {row['session_id']}"
         assert cost.startswith("1 turn in this chat: ")
         assert cli("session", "list", "--agent", "RESIDENT:bo", "--json").json[0]["turns"] == 2
 
@@ -126,11 +126,11 @@ class TestTerminal:
         terminal.read_until("Hello! I am")
         terminal.read_until("2 model calls · ")
         terminal.type("/nonsense")
-        terminal.read_until("no such command: /nonsense; /help lists them. Begin a message with // for one /")
+        terminal.read_until("no such command: /nonsense; /help lists them. To begin a message with /, type //")
         terminal.type("/help")
         terminal.read_until("/quit")
         terminal.type("/quit")
-        terminal.read_until("come back with: kitchener chat --session SES-")
+        terminal.read_until("continue with: kitchener chat --session SES-")
         assert terminal.finish() == 0
 
     def test_ctrl_c_at_the_prompt_leaves(self, terminal: Terminal) -> None:
@@ -158,7 +158,7 @@ class TestTerminal:
         terminal.type(ASK)
         gate.wait_until_reached(terminal.process)
         terminal.process.send_signal(signal.SIGINT)
-        terminal.read_until("Ctrl-C again leaves")
+        terminal.read_until("press Ctrl-C again to quit")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.finish() == 130
 

@@ -399,7 +399,7 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
     [
         ("ledger.batch_turns", "when 128 callers wait"),
         ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
-        ("limits.gateway_concurrency", "as many calls at a time as the `max_concurrency` of each provider"),
+        ("limits.gateway_concurrency", "`max_concurrency` of each provider says how many calls are made at a time"),
         ("limits.max_client_tools_bytes", "follows from `max_client_tools`"),
         ("serve.max_addresses", "remembers 4,096 addresses"),
         ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),

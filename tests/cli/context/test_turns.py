@@ -56,7 +56,7 @@ class TestExplain:
         message = cli(*arguments[:-1], f"{turn(session, 4)}.message").out
         assert "   | user: By the way, I also need a hotel in Oslo for the weekend.\n" in message
         assert f"its message, {turn(session, 4)}.message, is " in text
-        assert f"was {found['short_by']} short of the budget of 160 tokens" in text
+        assert f"{found['short_by']} more than were left of the budget of 160 tokens" in text
         assert f"= help: with context_budget = {160 + found['short_by']} it would have been shown in full" in text
 
     def test_what_is_dead_says_since_when_and_how_to_bring_it_back(self, cli: Cli, session: str) -> None:
@@ -77,12 +77,12 @@ class TestExplain:
         view = ("context", "explain", "--turn", turn(session, 6), "--entry")
         text = cli(*view, "T-p").out
         assert "unreachable: T-p (turn)" in text
-        assert "it belongs to INT-P, which is neither the active intent nor above it" in text
+        assert "it belongs to INT-P, which is neither the active intent nor an ancestor of it" in text
         text = cli(*view, impossible).out
         assert "invalid: INT-0" in text
         assert f"kitchener session repair {session} --void {impossible}" in text
         late = cli("context", "explain", "--turn", turn(session, 2), "--entry", turn(session, 4))
-        assert "was not there yet: TURN_STARTED in E-" in late.out
+        assert "did not exist yet: TURN_STARTED in E-" in late.out
         dispatched = next(line for line in read_lines(HO2M) if line["entry"]["entry_type"] == "WO_DISPATCHED")
         assert "is a WO_DISPATCHED, which says nothing about context" in cli(*view, dispatched["entry_id"]).out
 
@@ -146,7 +146,7 @@ class TestExplain:
         text = cli("context", "explain", "--turn", turn(session, 6)).out
         assert "nothing was projected: it was answered without a model: CONFLICT: 2 intents are live" in text
         text = cli("context", "explain", "--turn", turn(session, 7)).out
-        assert "its message settled which thread goes on" in text
+        assert "its message chose the thread that continues" in text
 
     def test_after_the_settings_changed_the_record_still_counts(self, cli: Cli, session: str) -> None:
         before = verdicts(cli("context", "explain", "--turn", turn(session, 3), "--json"))
@@ -187,12 +187,12 @@ class TestDiff:
         assert (found["before"], found["after"]) == (turn(session, 3), turn(session, 5))
         assert [each["entity_id"] for each in found["came_in"]] == [second, *both(turn(session, 4))]
         assert [each["entity_id"] for each in found["went_out"]] == [first, *both(turn(session, 1)), *both(turn(session, 2))]
-        assert all("was not there yet" in each["why"] for each in found["came_in"])
+        assert all("did not exist yet" in each["why"] for each in found["came_in"])
         gone = [each["why"] for each in found["went_out"] if each["entity_id"] != turn(session, 1)]
         assert [why for why in gone if first not in why or "not live" not in why] == []
         assert found["notes"] == [f"intent: {first} before, {second} after"]
         text = cli("context", "diff", turn(session, 3), turn(session, 5)).out
-        assert f"came in: 3\n  + {second} (intent)\n      before: {second} was not there yet" in text
+        assert f"came in: 3\n  + {second} (intent)\n      before: {second} did not exist yet" in text
         assert f"  - {first} (intent)\n      after: {first} is not live: superseded by" in text
 
     def test_a_turn_without_projection_is_said_to_have_none(self, cli: Cli) -> None:
@@ -276,7 +276,7 @@ class TestSharedIntents:
         session = talk(cli, "which lamps are there?", "what do they cost?")
         said = self.explained(cli, session, 2)[shared]
         assert said.startswith(f"unreachable: {shared} (GLOBAL, of {first}) is unreachable from INT-")
-        assert said.endswith("it is neither the active intent nor above it")
+        assert said.endswith("it is neither the active intent nor an ancestor of it")
         own = cli("context", "explain", "--turn", turn(first, 1), "--entry", shared)
         assert f"of {first}" not in own.out, "in its own session there is nothing to say about that"
 

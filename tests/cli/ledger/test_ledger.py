@@ -47,7 +47,7 @@ def test_verify_names_files_that_are_no_ledgers_and_finds_no_damage_in_them(fill
     assert outcome.json["skipped"] == sorted(map(str, strays))
     assert not {str(each) for each in strays} & {each["path"] for each in outcome.json["ledgers"]}
     assert [line for line in text.out.splitlines() if line.startswith("skipped")] == [
-        f"skipped  {each}: no ledger, because it does not begin as one" for each in sorted(strays)
+        f"skipped  {each}: not a ledger, because it does not begin like one" for each in sorted(strays)
     ]
     assert filled("audit", "leaks").code == 0
     alone = tmp_path / "exports"
@@ -213,7 +213,7 @@ class TestDoctor:
         anyio.run(overload)
         outcome = cli("doctor")
         assert outcome.code == 0
-        words = "2 of the newest 5 turns met a full queue: 1 refused, 1 cut off at their deadline"
+        words = "2 of the newest 5 turns found a full queue: 1 refused, 1 cut off at their deadline"
         assert "warn  load ADMIN" in outcome.out
         assert words in outcome.out
         found = {each["what"]: each for each in cli("doctor", "--json").json["findings"]}

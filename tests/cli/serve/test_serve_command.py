@@ -125,7 +125,7 @@ def test_a_server_that_had_to_abort_turns_is_drained_says_so_and_exits_with_0(tm
         server.process.send_signal(signal.SIGTERM)
         _, err = server.process.communicate(timeout=30)
     assert (server.process.returncode, server.refused) == (0, (503, "shutting_down"))
-    assert "aborted on record" in err
+    assert "recorded as aborted" in err
     found = [each["entry"]["entry_type"] for each in read_lines(tmp_path / "root/HO2/ADMIN/ho2m.jsonl")]
     assert found[-1] == "TURN_ABORTED"
 

@@ -49,7 +49,7 @@ def test_what_is_suppressed_says_how_many_tokens_were_missing() -> None:
     found = why(evicted.item.entity_id)
     assert (found.verdict, found.suppressed_by, found.short_by) == ("suppressed", "BUDGET_EVICTION", evicted.short_by)
     assert found.short_by > 0
-    assert f"{found.short_by} short of the budget of 85 tokens" in found.text
+    assert f"{found.short_by} more than were left of the budget of 85 tokens" in found.text
     enough = Ruleset(admission="newest_first", context_budget=85 + found.short_by, max_stubs=0)
     assert why(evicted.item.entity_id, enough).verdict == "visible"
     oldest = why("T-01")
@@ -86,7 +86,7 @@ def test_what_is_unreachable_says_where_it_hangs() -> None:
     history.declare("INT-2", "INT-off")
     found = explain("T-above", history.state(), history.project(TIGHT))
     assert (found.verdict, found.since) == ("unreachable", off.ref)
-    assert "put off" in found.text
+    assert "which is an ancestor of INT-off, which is deferred" in found.text
     history.close("INT-2")
     assert "no intent was active" in explain("T-above", history.state(), history.project(TIGHT)).text
 

@@ -25,7 +25,7 @@ from kitchener.context import (
     resolve_active,
 )
 from kitchener.context.fold.items import Item
-from kitchener.context.projection.record import apply_edits, edit_script, positions_of, runs_of, written_edits
+from kitchener.context.projection.ref_lists import apply_edits, edit_script, positions_of, runs_of, written_edits
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref, refs_in
 from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank

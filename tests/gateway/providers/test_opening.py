@@ -47,7 +47,7 @@ async def test_leaving_the_block_closes_the_connections() -> None:
     [
         ("env:KITCHENER_TEST_UNSET", "env:KITCHENER_TEST_UNSET", "environment variable KITCHENER_TEST_UNSET is not set"),
         ("env:KITCHENER_TEST_EMPTY", "env:KITCHENER_TEST_EMPTY", "leads to an empty value"),
-        ("env:sk-or-v1-00ff", "(not shown)", "environment variable of that name is not set"),
+        ("env:perhaps_a_key", "env:(not shown)", "environment variable of that name is not set"),
         ("file:/nowhere/key", "file:(not shown)", "cannot be read: No such file or directory"),
     ],
 )
@@ -60,8 +60,9 @@ async def test_a_reference_that_leads_nowhere_is_named(
     assert (refused.key, refused.value, refused.expected) == ("router.providers.it.api_key", repr(shown), expected)
 
 
-async def test_a_key_in_place_of_a_reference_is_refused_and_not_shown() -> None:
-    refused = await refusal_of(one(base_url="http://127.0.0.1:1/v1", model="m", api_key="sk-secret"))
+@pytest.mark.parametrize("written", ["sk-secret", "env:sk-secret"])
+async def test_a_key_in_place_of_a_reference_is_refused_and_not_shown(written: str) -> None:
+    refused = await refusal_of(one(base_url="http://127.0.0.1:1/v1", model="m", api_key=written))
     assert "must be a reference" in refused.expected
     assert "sk-secret" not in f"{refused!r}{refused}"
 

@@ -12,6 +12,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.ledger.format.bulk import LinePosition, check_lines
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Mark, chain_hash
+from tests.property_examples import examples
 
 LEDGER = "HO2M:ADMIN"
 PAYLOADS: tuple[dict[str, object], ...] = (
@@ -272,7 +273,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(few=30, many=1_000))
 @given(
     payloads=st.lists(st.dictionaries(words, json_values, max_size=4), min_size=1, max_size=12),
     step_us=st.sampled_from([0, 1, 999_999, 40_000_000_000]),

@@ -23,6 +23,7 @@ from tests.cli.commands import finish, start_program
 from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
 from tests.logs import captured_logs
+from tests.property_examples import examples
 
 COMMITS = (1, 3, 2)
 
@@ -221,7 +222,7 @@ def lose_sectors(synced: int, data: bytes, sector: int, fates: list[int], length
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
-@settings(max_examples=150)
+@settings(max_examples=examples(few=60, many=1_500))
 @given(
     commits=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     index=st.sampled_from(["kept", "lost", "older"]),

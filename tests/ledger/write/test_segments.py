@@ -39,6 +39,7 @@ from tests.ledger.support import (
     segments_of,
 )
 from tests.logs import captured_logs
+from tests.property_examples import examples
 from tests.verifier.kit import needs_node, node, python, refused
 
 SMALL = segments_of(1_000, durability="os")
@@ -649,7 +650,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=30)  # on each event loop
+@settings(max_examples=examples(few=15, many=300))  # on each event loop
 @given(steps=steps, segment_bytes=st.sampled_from([1, 900, 2_500]))
 async def test_a_ledger_in_segments_is_a_list_that_survives(steps: list[tuple[str, int]], segment_bytes: int) -> None:
     """Against a plain list: what was committed is there after every crash, and nothing but what was written."""

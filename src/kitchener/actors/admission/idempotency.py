@@ -7,7 +7,7 @@ was running and its outcome is unknown. Explained in `docs/sessions.md`.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -16,14 +16,14 @@ from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, Re
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import TurnStartedPayload, opened, payload_as
+from kitchener.records.entries import IdempotencyScope, TurnStartedPayload, opened, payload_as
 from kitchener.records.turn import TurnCall, TurnResult
 
 
 class KeyOwner(NamedTuple):
     """The owner of an idempotency key. Equal keys of different owners are different keys."""
 
-    kind: Literal["session", "subject"]
+    kind: IdempotencyScope
     """Recorded as `idempotency_scope`."""
     owner_id: str
     """The session id or the subject id."""

@@ -13,7 +13,6 @@ import anyio
 from kitchener.actors.admission.client_tool_checks import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.work.plan import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
@@ -24,6 +23,7 @@ from kitchener.media.media_types import MEDIA_TYPES
 from kitchener.plain_names import quoted
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, ReadPart, StoredPart
+from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
@@ -294,7 +294,7 @@ def _check_key(key: str) -> None:
     """Raises CallerError unless a caller may use this idempotency key."""
     check_name("idempotency_key", key)
     if key.startswith(APPROVAL_KEY):
-        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that go on after an approval; choose another"
+        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that continue after an approval; choose another"
         raise CallerError(f"idempotency_key = {quoted(key)}: {problem}")
 
 

@@ -81,7 +81,7 @@ class ApprovalInTurn:
 
     @property
     def shows_untrusted(self) -> bool:
-        """Whether the session shows text of an untrusted source: a result, or a question that stands in an earlier reply."""
+        """Whether the session shows text of an untrusted source: a result, or a question in an earlier reply."""
         if self._session.results.has_untrusted:
             return True
         approvals = self._session.state.approvals

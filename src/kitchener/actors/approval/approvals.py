@@ -6,7 +6,7 @@ key, so an answer given again finds the finished turn. Explained in `docs/approv
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from kitchener.actors.admission.admission import Admission
 from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
@@ -31,11 +31,14 @@ from kitchener.ledger import LedgerGroup
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import (
+    CLIENT_DECISIONS,
     AbandonReason,
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
     ApprovalScope,
+    ClientDecision,
     Json,
+    PersonDecision,
     ResumesMapping,
     TurnStartedPayload,
     WorkOrderAbandonedPayload,
@@ -66,7 +69,7 @@ HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 class GivenAnswer:
     """The answer of a person or a client."""
 
-    decision: Literal["approved", "denied", "returned", "failed"]
+    decision: PersonDecision | ClientDecision
     arguments: Mapping[str, object] | None = None
     """The arguments to use in place of the model's; None: those of the model."""
     answer: Json = None
@@ -77,7 +80,7 @@ class GivenAnswer:
 
     def check(self) -> None:
         """Raises CallerError unless the answer can be recorded."""
-        if self.scope not in ("once", "session"):
+        if self.scope not in get_args(ApprovalScope):
             raise CallerError(f"scope = {quoted(self.scope)}: expected 'once' or 'session'")
         if self.answered_by is not None:
             check_name("answered_by", self.answered_by)
@@ -94,7 +97,7 @@ class GivenAnswer:
     @property
     def is_of_client(self) -> bool:
         """Whether it is the output of a client's tool."""
-        return self.decision in ("returned", "failed")
+        return self.decision in CLIENT_DECISIONS
 
     def payload(self, approval_id: str, wo_id: str) -> ApprovalResolvedPayload:
         """The answer to one request, for the ledger."""

@@ -18,6 +18,7 @@ from kitchener.actors.authority.shared_intents import SharedIntents
 from kitchener.actors.authority.subject_turns import SubjectTurns
 from kitchener.actors.authority.turn_comparer import TurnComparer
 from kitchener.canonical import canonical_bytes
+from kitchener.choices import RecallScope
 from kitchener.config import HO2Config
 from kitchener.context import (
     BaseProjection,
@@ -42,7 +43,6 @@ from kitchener.context import (
 )
 from kitchener.context.fold.context_events import Answered, Asked, Brought, Facts, Opened, Said
 from kitchener.context.fold.lifecycle import first_intent_problem
-from kitchener.context.ruleset import RecallScope
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events

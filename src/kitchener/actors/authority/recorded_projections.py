@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kitchener.context import BaseProjection
-from kitchener.context.projection.record import apply_edits, read_refs
+from kitchener.context.projection.ref_lists import apply_edits, read_refs
 from kitchener.ledger import StoredEntry
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kitchener.actors.executor.answers import UnreadableAnswer, read_answer
+from kitchener.choices import LABEL_KINDS
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import StoredEntry
 from kitchener.memory.learned_lines import tidy
@@ -22,7 +23,7 @@ MESSAGE_CHARS: Final = 500
 _MAX_LABELS: Final = 8
 _MAX_LABEL_CHARS: Final = 64
 _UNKNOWN: Final = "unknown"
-_NO_LABELS: Final[Mapping[str, tuple[str, ...]]] = {"domain": (), "task": ()}
+_NO_LABELS: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(LABEL_KINDS, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def overlay_of(case: Case, output: Mapping[str, object], trace: Sequence[StoredE
     """
     call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), {})
     given = output.get("labels")
-    labels = {kind: _tidy_labels(given.get(kind)) for kind in ("domain", "task")} if isinstance(given, Mapping) else _NO_LABELS
+    labels = {kind: _tidy_labels(given.get(kind)) for kind in LABEL_KINDS} if isinstance(given, Mapping) else _NO_LABELS
     evidence = case.evidence
     first = evidence.first_seen.isoformat(timespec="microseconds")
     return {

@@ -26,6 +26,7 @@ from kitchener.config import described, described_key
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
+from kitchener.records.entries import SpokenRole
 from kitchener.records.events import LAST_UNBOUNDED, POLICY_VERSION
 from kitchener.records.prompt import Message
 from kitchener.schemas.compiled_schemas import stranger_schema
@@ -266,7 +267,7 @@ class _System(NamedTuple):
 
 
 _SYSTEM_END: Final = b'","role":"system"}'
-_ROLES: Final[tuple[Literal["user", "assistant"], ...]] = ("user", "assistant")
+_ROLES: Final[tuple[SpokenRole, ...]] = ("user", "assistant")
 
 
 def _joined(messages: Sequence[Message]) -> bytes:

@@ -86,7 +86,7 @@ class CostTally:
         """Whether the budgets leave room for another round of tools: for the next call, and for a last call of the same size.
 
         If a cache served the last call, it is expected to serve the next one, but not the final one, which offers no tools.
-        Without a `reply_reserve`, as under version 1 of the policy, the model may always go on.
+        Without a `reply_reserve`, as under version 1 of the policy, the model may always continue.
         """
         reserve, most = self._limits.reply_reserve, self._limits.results_budget
         if most is not None and self._results_tokens >= most:

@@ -148,7 +148,7 @@ class WorkOrderChain:
     async def dispatch(self, step: TurnStep) -> WorkOrder | Reply:
         """Executes one work order and returns it, completed, failed or deferred. A failure is already recorded.
 
-        Returns a reply if the chain cannot go on: the budget does not cover the work order, its input cannot be recorded, or
+        Returns a reply if the chain cannot continue: the budget does not cover the work order, its input cannot be recorded, or
         HO1 is broken.
         """
         number = self._session.next_wo_number()
@@ -286,7 +286,7 @@ class WorkOrderChain:
         """
         detail = words_of(error)
         if component != "HO1":
-            logger.error("turn goes on without a part", component=component, turn_id=self.turn_id, error=origin_of(error))
+            logger.error("turn continues without a part", component=component, turn_id=self.turn_id, error=origin_of(error))
         fields: DegradationPayload = {
             "component": component,
             "governance_violation": violation_by is not None,

@@ -7,8 +7,9 @@ A turn is a short chain: classify, then at most one tool call that the classific
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
+from kitchener.choices import LABEL_KINDS, LabelKind
 from kitchener.config import HO2Config, ModelChoice
 from kitchener.records.entries import (
     ConstraintsMapping,
@@ -20,7 +21,7 @@ from kitchener.records.entries import (
     WorkOrderType,
 )
 from kitchener.records.events import POLICY_VERSION
-from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE, RULES_PROVIDER
 from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
@@ -28,11 +29,6 @@ UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity
 """The classification of a turn whose classify work order failed."""
 CONTINUES: Final[Mapping[str, object]] = {"intent_relation": "continue", "confidence": 1.0}
 """The classification of every turn with `classify = "off"`."""
-
-NO_TOOL_CHOICE: Final = "none"
-"""A `tool_choice`: no tool may be called."""
-ANY_TOOL_CHOICE: Final = "required"
-"""A `tool_choice`: some tool must be called."""
 
 _DEFAULTS: Final = Constraints()
 _NO_TOOLS: Final = frozenset(("greeting", "farewell", "thanks"))
@@ -309,7 +305,7 @@ ANY_LABEL: Final[Vocabulary] = MappingProxyType({})
 """The vocabulary that allows any label; the default."""
 
 
-def vocabulary_of(labels: Mapping[Literal["domain", "task"], Iterable[str]]) -> Vocabulary:
+def vocabulary_of(labels: Mapping[LabelKind, Iterable[str]]) -> Vocabulary:
     """Builds the look-up form of a configured vocabulary. A kind without labels allows any label."""
     return {kind: {each.casefold(): each for each in own} for kind, own in labels.items() if own}
 
@@ -342,15 +338,15 @@ def signals_of(
         if wo.wo_type == "synthesize" and wo.state != "deferred" and (wo.state != "abandoned" or policy_version == 1):
             outcome = "success" if wo.state == "completed" else "failed"
     labels = labels_of(classification, vocabulary)
-    found += [f"{kind}:{labels[kind]}" for kind in ("domain", "task") if kind in labels]
+    found += [f"{kind}:{labels[kind]}" for kind in LABEL_KINDS if kind in labels]
     return [*found, f"outcome:{outcome}"]
 
 
 def labels_of(classification: Mapping[str, object], vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
     """Returns the turn's labels, at most one of each kind, in the vocabulary's spelling. Labels outside of it are dropped."""
     labels = classification.get("labels")
-    found = {}
-    for kind in ("domain", "task"):
+    found: dict[str, str] = {}
+    for kind in LABEL_KINDS:
         label = labels.get(kind) if isinstance(labels, Mapping) else None
         if isinstance(label, list | tuple) and label:
             label = label[0]

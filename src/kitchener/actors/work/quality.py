@@ -6,17 +6,17 @@ order's own acceptance criteria. Explained in `docs/work-orders.md`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from kitchener.config import HO2Config
 from kitchener.criteria import is_for_model, is_met
+from kitchener.records.entries import GateDecision
 
 
 @dataclass(frozen=True, slots=True)
 class QualityGateResult:
     """The verdict on one output."""
 
-    decision: Literal["accept", "reject"]
+    decision: GateDecision
     reason: str
     """Why it was accepted or rejected; names all criteria that were not met."""
     wo_id: str

@@ -134,10 +134,10 @@ def _answers(request: ApprovalInfo) -> tuple[str, ...]:
 def _question(request: ApprovalInfo) -> str:
     call = _cut(request, f"{request.tool_id} {arguments_text(request)}")
     if not _is_question(request):
-        return f"{call}: [y]es, [n]o, [a]lways in this session, [e]dit; or go on talking"
+        return f"{call}: [y]es, [n]o, [a]lways in this session, [e]dit; or type your next message"
     asked = _cut(request, str(opened(request.request.get("message", "")) or call))
     answers = "[e]nter an answer, [n]o" if _schema(request) is not None else "[y]es, [n]o"
-    return f"{asked} {answers}; or go on talking"
+    return f"{asked} {answers}; or type your next message"
 
 
 def _cut(request: ApprovalInfo, text: str) -> str:

@@ -50,10 +50,10 @@ from kitchener.tuning import OWN_MODELS
 _HELP: Final = """\
 /memory    what recurs, how near it is to being learned, and what was learned
 /cost      what this chat has used, also in cancelled turns, and what that costs
-/session   which session this is, and how to come back to it
+/session   which session this is, and how to continue it
 /why       what the last reply saw, and what was left out
 /prompt    what the models were asked for it, word for word; `/prompt N` only the N-th request
-/intents   the threads of this session; `/intents keep N` settles which of several goes on
+/intents   the threads of this session; `/intents keep N` chooses the one to continue
 /approvals the tool calls that wait for you; asks about each
 /attach    `/attach PATH` sends an image or a file with the next message
 /help      this list
@@ -157,7 +157,7 @@ class _ChatLoop:
                         break
                 tasks.cancel_scope.cancel()
         if self.is_interactive and self.session_id is not None:
-            print_text(f"come back with: {self.resume} {self.session_id}", style="pale")
+            print_text(f"continue with: {self.resume} {self.session_id}", style="pale")
 
     async def _take(self, line: str) -> bool:
         """Handles one line. Returns False if the chat must end."""
@@ -175,7 +175,7 @@ class _ChatLoop:
         elif word == "/quit":
             return False
         elif self.is_interactive and word.startswith("/") and not word.startswith("//"):
-            print_text(f"no such command: {word.split()[0]}; /help lists them. Begin a message with // for one /")
+            print_text(f"no such command: {word.split()[0]}; /help lists them. To begin a message with /, type //")
         elif self.approvals.is_answer(word):
             await self._turned(partial(self._answer, word))
         elif word:
@@ -195,7 +195,7 @@ class _ChatLoop:
             return
         self.attached.append(FilePart(path))
         if self.is_interactive:
-            print_text(f"{counted(len(self.attached), 'file')} will go with the next message", style="pale")
+            print_text(f"{counted(len(self.attached), 'file')} will be sent with the next message", style="pale")
 
     async def _answer(self, word: str) -> TurnResult | None:
         """Records the person's answer about a waiting call, and shows the continued turn."""
@@ -314,7 +314,7 @@ class _ChatLoop:
     def _session(self) -> str:
         if self.session_id is None:
             return "no session yet; it starts with your first message"
-        return f"{self.session_id} of {self.supervisor.agent_class}; come back with: {self.resume} {self.session_id}"
+        return f"{self.session_id} of {self.supervisor.agent_class}; continue with: {self.resume} {self.session_id}"
 
     def _on_signal(self, number: signal.Signals) -> bool:
         """Cancels the running turn after a first Ctrl-C; any other signal ends the chat. True: handles further signals, too."""
@@ -328,7 +328,7 @@ class _ChatLoop:
         if self._turn is not None and self.is_interactive and not self._turn.cancel_called:
             self._turn.cancel()
             self.status.clear()
-            print_text("\n(cancelling; Ctrl-C again leaves)", style="pale")
+            print_text("\n(cancelling; press Ctrl-C again to quit)", style="pale")
             return True
         if self._turn is not None or self._was_cancelled or not self.is_interactive:
             self.exit_code = INTERRUPTED
@@ -349,4 +349,4 @@ def _banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:
     yield f"Ledgers in {shown_path(config.plane_root)}"
     if first.provider_id in OWN_MODELS:
         yield "This model follows fixed rules, without a network. For a real one: kitchener init --provider openai --model NAME"
-    yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt it leaves."
+    yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt, it quits."

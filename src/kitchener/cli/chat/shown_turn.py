@@ -56,7 +56,7 @@ class ShownTurn:
         elif isinstance(update, TextRetracted):
             if self._said:
                 self._end_line()
-                print_text("(taken back, another attempt follows)", style="pale")
+                print_text("(withdrawn, another attempt follows)", style="pale")
             self._said.clear()
         elif isinstance(update, ToolProgress) and self._lines is None:
             self._status.show(_progress(update))

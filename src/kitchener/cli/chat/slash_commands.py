@@ -173,7 +173,7 @@ class ChatMemory:
 def brief(who: str, subject: SubjectMemory, cut: Cut, config: HO3MemoryConfig) -> list[str]:
     """The gates that are nearest to opening and the learned lines of highest weight, as a short summary."""
     signals = [each for each in signal_views(subject, cut, config) if each.gate.reason != "excluded"]
-    signals.sort(key=lambda each: (each.gate.reason in ("blocked", "quarantined"), -each.gate.progress, each.signal_id))
+    signals.sort(key=lambda each: (each.gate.is_barred, -each.gate.progress, each.signal_id))
     learned = [each for each in learned_views(subject, cut, config) if each.state == "speaks"]
     learned.sort(key=lambda each: (-each.weight_now, each.overlay.key))
     if not signals and not learned:

@@ -83,10 +83,10 @@ def doctor(
     ] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Say whether this machine, the settings and the ledgers are in order.
+    """Check this machine, the settings and the ledgers.
 
     Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
-    takes), at each ledger's head and holder, and at how many of the newest turns met a full queue. Where a process has the
+    takes), at each ledger's head and holder, and at how many of the newest turns found a full queue. Where a process has the
     root open and listens, also at its queues. Works while a server runs. Changes nothing but a temporary file, and
     calls providers and MCP servers only with `--probe`. Exits with 1 where something fails.
 
@@ -156,14 +156,14 @@ def _references(loaded: LoadedConfig) -> Finding:
         check_config(loaded.config, source=loaded.source)
     except ConfigError as error:
         return Finding("references", "fail", str(error))
-    return Finding("references", "ok", "routes, agent classes and keys are there")
+    return Finding("references", "ok", "routes, agent classes and keys exist")
 
 
 def _root(root: Path) -> Iterator[Finding]:
     there = root
     while not there.exists():
         there = there.parent
-    note = "" if there == root else f" (will be made under {there})"
+    note = "" if there == root else f" (will be created under {there})"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         yield Finding("root", "fail", f"{there} cannot be written to by this user")
         return
@@ -240,7 +240,7 @@ async def _keys(config: RuntimeConfig) -> list[Finding]:
     except KitchenerError as error:
         return [Finding("keys", "fail", str(error))]
     if not directory.is_dir():
-        return [Finding("keys", "ok", f"will be made in {where}; back them up, apart from the ledgers")]
+        return [Finding("keys", "ok", f"will be created in {where}; back them up, apart from the ledgers")]
     detail = f"{len(list(directory.glob('*.key'))):,} in {where}; back them up, apart from the ledgers"
     if directory.stat().st_mode & 0o077:
         return [Finding("keys", "warn", f"{detail}; others may enter the directory: chmod 700 {where}")]
@@ -261,7 +261,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
     index = [path for path in index_dir(places.config).glob("*.sqlite") if path.is_file()]
     size = sum(path.stat().st_size for path in index)
-    detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, made again where they are missing"
+    detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, rebuilt where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
 
 
@@ -314,7 +314,7 @@ async def _load(places: LedgerPaths, agent_class: str) -> Finding:
     except KitchenerError as error:
         return Finding(what, "fail", str(error))
     overloaded = ends.total() - ends["other"]
-    detail = f"{overloaded:,} of the newest {ends.total():,} turns met a full queue"
+    detail = f"{overloaded:,} of the newest {ends.total():,} turns found a full queue"
     if not overloaded:
         return Finding(what, "ok", detail)
     return Finding(what, "warn", f"{detail}: {ends['refused']:,} refused, {ends['cut off']:,} cut off at their deadline")

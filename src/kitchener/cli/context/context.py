@@ -9,6 +9,7 @@ import anyio.to_thread
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from kitchener.choices import ConflictPolicy
 from kitchener.cli.context.page.page_file import write_page
 from kitchener.cli.context.page.turn_page import read_page
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
@@ -20,7 +21,6 @@ from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
-from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import CallerError, LedgerLocked
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turns.recorded_session import find_past, read_past

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import anyio.to_thread
 
@@ -11,6 +10,7 @@ from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of, si
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
+from kitchener.choices import ConflictPolicy
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.clock import SystemClock, iso
 from kitchener.config import HO2Config
@@ -29,7 +29,6 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.ruleset import ConflictPolicy
 from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -38,7 +37,7 @@ from kitchener.inspection.turns.recorded_session import RecordedSession, state_o
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory.bias import select_biases
 from kitchener.records import events
-from kitchener.records.entries import TurnStartedPayload, payload_as
+from kitchener.records.entries import ProjectionMode, TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.replaying.recorded.ledgers import memory_of
 from kitchener.runtime.root_layout import index_dir
@@ -150,7 +149,7 @@ async def project_session(
         ranking = TurnRanking(ruleset)
         ranking.follow(state)
         projector = Projector(ruleset, rank=ranking.rank, grade=ranking.grade)
-        mode: Literal["enforce", "shadow"] = "shadow" if past.config.context_mode == "shadow" else "enforce"
+        mode: ProjectionMode = "shadow" if past.config.context_mode == "shadow" else "enforce"
         message = chosen.message or ""
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
         started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]

@@ -226,7 +226,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
         turn_id, intent_id = entry.payload["turn_id"], entry.payload["intent_id"]
         if turn_id is None or payload_as(ProjectionPayload, entry.payload)["mode"] != "shadow":
             continue  # a command's projection, or a turn without a shadow
-        visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in _reasons(ref, lists)]
+        visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in lists.why(ref)]
         ours = [await _name(readers, names, ref, lists) for ref in visible]
         attention = shown.get(turn_id)
         refs = [Ref.from_mapping(each) for each in attention["fragment_refs"]] if attention is not None else []
@@ -283,15 +283,11 @@ def _projections(decided: Iterable[StoredEntry]) -> Iterator[tuple[StoredEntry, 
         yield entry, lists
 
 
-def _reasons(ref: Ref, lists: ProjectionLists) -> tuple[str, ...]:
-    return lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
-
-
 async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: ProjectionLists) -> str:
     """The name of an entry's item: a turn, a work order or a learned line; of a standing rule or an erased item, its own id."""
     if ref not in names:
         others = {each.ledger_id: each for each in (readers.ho2m, readers.ho1m) if each is not None}
-        reader = readers.overlays if "HO3_BIAS" in _reasons(ref, lists) else others.get(ref.ledger_id)
+        reader = readers.overlays if "HO3_BIAS" in lists.why(ref) else others.get(ref.ledger_id)
         entry = await reader.find(ref) if reader is not None and ref.ledger_id == reader.ledger_id else None
         payload = entry.payload if entry is not None else {}
         learned = payload.get("artifact_id") or payload.get("overlay_id")

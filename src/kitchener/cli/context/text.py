@@ -81,12 +81,14 @@ def projected_lines(projected: ProjectionPreview) -> Iterator[str]:
 def conflict_lines(state: ContextState, competing: Sequence[str], session_id: str) -> Iterator[str]:
     """The competing intents, numbered, and how to choose one of them."""
     session_id = session_id or "SES-…"
-    yield f"blocked: {len(competing)} intents of {session_id} are live and none gave way to another"
+    yield f"blocked: {len(competing)} intents of {session_id} are live, and none supersedes the others"
     yield "  this blocks projection until it is resolved; nothing is projected"
     yield from thread_lines([state.intents[each] for each in competing], state)
     yield "  = choose: kitchener chat --session " + session_id + ", then /intents keep N, or answer with its number"
     yield f"  = or end the others: kitchener intent close {competing[0]} --session {session_id}"
-    yield "  = or look past it: kitchener context project --intent " + competing[0] + " --conflict-policy most_recent_wins"
+    yield (
+        "  = or preview one of them: kitchener context project --intent " + competing[0] + " --conflict-policy most_recent_wins"
+    )
 
 
 def thread_lines(records: Iterable[IntentRecord], state: ContextState) -> Iterator[str]:
@@ -152,7 +154,7 @@ def _suppressed_row(placed: PlacedItem, projection: Projection) -> dict[str, obj
     if placed.reason == "BUDGET_EVICTION":
         why = f"BUDGET_EVICTION, {placed.short_by:,} tokens short"
     elif placed.reason == "DEFERRED":
-        why = "DEFERRED, it was put off"
+        why = "DEFERRED, its intent or work order is deferred"
     elif placed.reason == "ERASED":
         why = "ERASED, with its subject"
     elif placed.short_by:

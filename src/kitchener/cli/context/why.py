@@ -76,7 +76,7 @@ def turn_lines(view: TurnView) -> Iterator[str]:
     yield from shown_lines(view.projection)
     for flag in view.flags:
         yield f"flag {flag.get('kind')}: {flag.get('detail')!s}"
-    others = [each for each in view.explain_all() if each.verdict not in ("visible", "suppressed")]
+    others = [each for each in view.explain_all() if not each.is_eligible]
     ended = [each for each in others if each.verdict == "not_live" and each.entity_id in view.state.work_orders]
     told = [each for each in others if each not in ended]
     if others:
@@ -86,7 +86,7 @@ def turn_lines(view: TurnView) -> Iterator[str]:
     if len(told) > MOST:
         yield f"  … and {len(told) - MOST:,} more; --json lists them all"
     if ended:
-        yield f"  {counted(len(ended), 'work order')} that ended before; the results stand in the turns"
+        yield f"  {counted(len(ended), 'work order')} that ended before; the results are in the turns"
     yield f"= one of them in full: kitchener context explain {view.turn_id} --entry ID"
 
 

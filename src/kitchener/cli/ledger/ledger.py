@@ -235,7 +235,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         print_json({"ok": is_fine, **told, "content_faults": faults})
         return _exit_code(is_fine=is_fine, has_ledgers=bool(reports), path=path)
     for each in others:
-        print_text(f"skipped  {each}: no ledger, because it does not begin as one")
+        print_text(f"skipped  {each}: not a ledger, because it does not begin like one")
     if not reports:
         print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
     elif content is not None and (content.parts or content.orphans):
@@ -381,7 +381,7 @@ async def _newest(
         if not newest:
             check_type(entry_type)
             others = ", ".join(each for each in get_args(LedgerName) if each != ledger)
-            say(f"kitchener: no entry of this type in {ledger}; --ledger looks into another one: {others}")
+            say(f"kitchener: no entry of this type in {ledger}; --ledger chooses another one: {others}")
         return list(newest)
 
 

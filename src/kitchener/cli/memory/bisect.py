@@ -127,7 +127,7 @@ def _why_not(report: BisectReport) -> Iterator[str]:
     good = report.question.good
     if report.between and not report.question.every:
         both = {None: "it is shown the same", True: "the item is shown", False: "the item is not shown"}[report.is_shown]
-        yield f"{both} at both ends; --all tells what came and went in between"
+        yield f"{both} at both ends; --all shows what changed in between"
     if good is not None:
         yield f"what else differs between the turns: kitchener context diff {good} {report.turn_id}"
 

@@ -105,7 +105,7 @@ def list_(
     elif found.rows:
         _print_rows(found.rows)
     else:
-        print_text(f"no sessions of {options.agent}" if wanted.is_any else "no session is like that")
+        print_text(f"no sessions of {options.agent}" if wanted.is_any else "no session matches")
     return OK if found.rows or wanted.is_any else NEGATIVE
 
 

@@ -10,32 +10,40 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol, cast, get_args
 
-from kitchener.records.entries import IntentCloser, text_of
+from kitchener.records.entries import IntentCloser, TurnErrorKind, text_of
+from kitchener.records.events import (
+    INTENT_ABANDONED,
+    INTENT_CLOSED,
+    INTENT_DECLARED,
+    INTENT_DEFERRED,
+    INTENT_FORKED,
+    INTENT_REOPENED,
+    INTENT_RETIRED,
+    INTENT_SUPERSEDED,
+    LIFECYCLE_VOIDED,
+    MESSAGE_IMPORTED,
+    PART_ATTACHED,
+    SESSION_SCOPE,
+    TURN_ABORTED,
+    TURN_COMPLETED,
+    TURN_STARTED,
+    WO_ABANDONED,
+    WO_COMPLETED,
+    WO_DEFERRED,
+    WO_FAILED,
+    WO_PLANNED,
+    WO_REOPENED,
+    WO_RETIRED,
+    WO_SUPERSEDED,
+)
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import told_reply
 
-INTENT_DECLARED: Final = "INTENT_DECLARED"
-INTENT_SUPERSEDED: Final = "INTENT_SUPERSEDED"
-INTENT_REOPENED: Final = "INTENT_REOPENED"
-INTENT_CLOSED: Final = "INTENT_CLOSED"
-INTENT_ABANDONED: Final = "INTENT_ABANDONED"
-INTENT_RETIRED: Final = "INTENT_RETIRED"
-INTENT_DEFERRED: Final = "INTENT_DEFERRED"
-INTENT_FORKED: Final = "INTENT_FORKED"
 WO_OPENED: Final = "WO_OPENED"
+"""The kind of `WO_PLANNED`, and a type of entry that only other programs write."""
 WO_CLOSED: Final = "WO_CLOSED"
-WO_SUPERSEDED: Final = "WO_SUPERSEDED"
-WO_ABANDONED: Final = "WO_ABANDONED"
-WO_RETIRED: Final = "WO_RETIRED"
-WO_DEFERRED: Final = "WO_DEFERRED"
-WO_REOPENED: Final = "WO_REOPENED"
-TURN_STARTED: Final = "TURN_STARTED"
-PART_ATTACHED: Final = "PART_ATTACHED"
-TURN_COMPLETED: Final = "TURN_COMPLETED"
-TURN_ABORTED: Final = "TURN_ABORTED"
-MESSAGE_IMPORTED: Final = "MESSAGE_IMPORTED"
-LIFECYCLE_VOIDED: Final = "LIFECYCLE_VOIDED"
+"""The kind of `WO_COMPLETED` and `WO_FAILED`, and a type of entry that only other programs write."""
 
 COMPLETED: Final = "completed"
 """The outcome of an intent that a model's reply closed, under version 1 of the policy."""
@@ -74,6 +82,11 @@ class Declared(NamedTuple):
     """None: not recorded; the intent counts as this session's."""
     adopts_turns: bool
     """The session's earlier turns that have no intent belong to this one."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other sessions of the subject work under the intent too."""
+        return self.scope != SESSION_SCOPE
 
 
 class Superseded(NamedTuple):
@@ -181,7 +194,7 @@ class SourceEvent(NamedTuple):
     """One event, the input of the fold."""
 
     kind: str
-    """One of the kinds defined in this module."""
+    """The type of the entry, or `WO_OPENED` or `WO_CLOSED`."""
     entity_id: str
     """The intent, work order or turn of the event."""
     timestamp: str
@@ -245,7 +258,7 @@ def _declared(payload: Mapping[str, object]) -> Declared:
     scope = payload.get("scope")
     return Declared(
         _id(payload.get("parent_intent_id")),
-        scope.upper() if isinstance(scope, str) and scope else "SESSION",
+        scope.upper() if isinstance(scope, str) and scope else SESSION_SCOPE,
         text_of(payload.get("objective")),
         _strings(payload.get("targets")),
         _id(payload.get("session_id")),
@@ -371,7 +384,7 @@ def _is_failed(payload: Mapping[str, object]) -> bool:
     return not passed if isinstance(passed, bool) else payload.get("error") is not None
 
 
-_OWN_ANSWERS: Final = ("UNCLEAR_INTENT", "CONFLICT", "INVALID_LIFECYCLE")
+_OWN_ANSWERS: Final[tuple[TurnErrorKind, ...]] = ("UNCLEAR_INTENT", "CONFLICT", "INVALID_LIFECYCLE")
 """Errors of turns that asked the user, or could show nothing to a model."""
 
 
@@ -384,30 +397,30 @@ def _voided(payload: Mapping[str, object]) -> Voided | None:
 
 _Reader = Callable[[Mapping[str, object]], Facts | None]
 _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
-    "INTENT_DECLARED": (INTENT_DECLARED, "intent_id", _declared),
-    "INTENT_SUPERSEDED": (INTENT_SUPERSEDED, "intent_id", _superseded_intent),
-    "INTENT_REOPENED": (INTENT_REOPENED, "intent_id", _ended),
-    "INTENT_CLOSED": (INTENT_CLOSED, "intent_id", _closed_intent),
-    "INTENT_ABANDONED": (INTENT_ABANDONED, "intent_id", _ended),
-    "INTENT_RETIRED": (INTENT_RETIRED, "intent_id", _ended),
-    "INTENT_DEFERRED": (INTENT_DEFERRED, "intent_id", _deferred),
-    "INTENT_FORKED": (INTENT_FORKED, "parent_intent_id", _forked),
-    "WO_PLANNED": (WO_OPENED, "wo_id", _opened),
-    "WO_OPENED": (WO_OPENED, "wo_id", _opened),
-    "WO_COMPLETED": (WO_CLOSED, "wo_id", _completed),
-    "WO_FAILED": (WO_CLOSED, "wo_id", _failed),
-    "WO_CLOSED": (WO_CLOSED, "wo_id", _closed),
-    "WO_SUPERSEDED": (WO_SUPERSEDED, "wo_id", _superseded_work_order),
-    "WO_ABANDONED": (WO_ABANDONED, "wo_id", _ended),
-    "WO_RETIRED": (WO_RETIRED, "wo_id", _ended),
-    "WO_REOPENED": (WO_REOPENED, "wo_id", _ended),
-    "WO_DEFERRED": (WO_DEFERRED, "wo_id", _deferred),
-    "TURN_STARTED": (TURN_STARTED, "turn_id", _asked),
-    "PART_ATTACHED": (PART_ATTACHED, "", _brought),
-    "TURN_COMPLETED": (TURN_COMPLETED, "turn_id", _answered),
-    "TURN_ABORTED": (TURN_ABORTED, "turn_id", _aborted),
-    "MESSAGE_IMPORTED": (MESSAGE_IMPORTED, "turn_id", _said),
-    "LIFECYCLE_VOIDED": (LIFECYCLE_VOIDED, "entity_id", _voided),
+    INTENT_DECLARED: (INTENT_DECLARED, "intent_id", _declared),
+    INTENT_SUPERSEDED: (INTENT_SUPERSEDED, "intent_id", _superseded_intent),
+    INTENT_REOPENED: (INTENT_REOPENED, "intent_id", _ended),
+    INTENT_CLOSED: (INTENT_CLOSED, "intent_id", _closed_intent),
+    INTENT_ABANDONED: (INTENT_ABANDONED, "intent_id", _ended),
+    INTENT_RETIRED: (INTENT_RETIRED, "intent_id", _ended),
+    INTENT_DEFERRED: (INTENT_DEFERRED, "intent_id", _deferred),
+    INTENT_FORKED: (INTENT_FORKED, "parent_intent_id", _forked),
+    WO_PLANNED: (WO_OPENED, "wo_id", _opened),
+    WO_OPENED: (WO_OPENED, "wo_id", _opened),
+    WO_COMPLETED: (WO_CLOSED, "wo_id", _completed),
+    WO_FAILED: (WO_CLOSED, "wo_id", _failed),
+    WO_CLOSED: (WO_CLOSED, "wo_id", _closed),
+    WO_SUPERSEDED: (WO_SUPERSEDED, "wo_id", _superseded_work_order),
+    WO_ABANDONED: (WO_ABANDONED, "wo_id", _ended),
+    WO_RETIRED: (WO_RETIRED, "wo_id", _ended),
+    WO_REOPENED: (WO_REOPENED, "wo_id", _ended),
+    WO_DEFERRED: (WO_DEFERRED, "wo_id", _deferred),
+    TURN_STARTED: (TURN_STARTED, "turn_id", _asked),
+    PART_ATTACHED: (PART_ATTACHED, "", _brought),
+    TURN_COMPLETED: (TURN_COMPLETED, "turn_id", _answered),
+    TURN_ABORTED: (TURN_ABORTED, "turn_id", _aborted),
+    MESSAGE_IMPORTED: (MESSAGE_IMPORTED, "turn_id", _said),
+    LIFECYCLE_VOIDED: (LIFECYCLE_VOIDED, "entity_id", _voided),
 }
 """Entry type to the kind of event, the payload field with the entity's id, and the function that reads the facts."""
 

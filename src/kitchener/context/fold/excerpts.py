@@ -74,7 +74,7 @@ def _by_worth(passages: Sequence[str], asked: Mapping[str, float]) -> list[int]:
     if not least:
         return [0]
     best = sorted((n for n, score in enumerate(scores) if score >= least), key=lambda n: (-scores[n], n))
-    # What a sentence means often stands in the next one.
+    # The next sentence often says what a sentence means.
     around = [near for near in (best[0] + 1, best[0] - 1) if 0 <= near < len(passages)]
     return [*dict.fromkeys((*best, *around))]
 
@@ -86,7 +86,7 @@ def joined(passages: Sequence[str], chosen: Iterable[int], separator: str, *, is
         passages: all passages of the text
         chosen: indexes of those that are shown
         separator: what stands between two passages
-        is_cut: whether the text goes on after these passages
+        is_cut: whether the text continues after these passages
     """
     parts, expected = list[str](), 0
     for number in sorted(chosen):

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from kitchener.canonical import digest
 from kitchener.context.fold.context_events import Answered, Asked, Brought, Declared, EventKey, Opened, Said, SourceEvent
 from kitchener.errors import ConfigError
-from kitchener.records.entries import ERASED
+from kitchener.records.entries import ERASED, EligibilityReason
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import (
     ASSISTANT_LABEL,
@@ -26,18 +26,7 @@ from kitchener.records.spoken import (
 from kitchener.records.tokens import ESTIMATORS, Estimator
 
 ItemKind = Literal["rule", "intent", "work_order", "failed_work_orders", "bias", "tool_result", "turn", "evidence", "part"]
-Reason = Literal[
-    "DEFINES_INTENT",
-    "OPEN_WO",
-    "FAILED_WO",
-    "GLOBAL_INVARIANT",
-    "REACHABLE_FROM_INTENT",
-    "HO3_BIAS",
-    "TOOL_RESULT",
-    "RECALLED",
-    "RECENT",
-]
-Reasons = tuple[Reason, ...]
+Reasons = tuple[EligibilityReason, ...]
 
 IN_INTENT: Final[Reasons] = ("REACHABLE_FROM_INTENT",)
 RECALLED: Final[Reasons] = ("RECALLED",)
@@ -291,7 +280,7 @@ def _place(timestamp: str, ref: Ref) -> EventKey:
     return (timestamp, ref.entry_id, ref.ledger_id)
 
 
-_PLAIN_FORMS: Final[dict[str, tuple[int, Reason]]] = {
+_PLAIN_FORMS: Final[dict[str, tuple[int, EligibilityReason]]] = {
     "rule": (TIER_HEADER, "GLOBAL_INVARIANT"),
     "bias": (TIER_BIAS, "HO3_BIAS"),
 }

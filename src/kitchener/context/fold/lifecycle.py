@@ -10,9 +10,24 @@ from copy import copy
 from typing import Literal, NamedTuple
 
 from kitchener.context.fold import context_events as ev
-from kitchener.context.fold.context_events import SourceEvent
+from kitchener.context.fold.context_events import WO_CLOSED, WO_OPENED, SourceEvent
 from kitchener.context.fold.items import Item, intent_item, work_order_item
 from kitchener.records.entries import IntentCloser
+from kitchener.records.events import (
+    INTENT_ABANDONED,
+    INTENT_CLOSED,
+    INTENT_DECLARED,
+    INTENT_DEFERRED,
+    INTENT_FORKED,
+    INTENT_REOPENED,
+    INTENT_RETIRED,
+    INTENT_SUPERSEDED,
+    WO_ABANDONED,
+    WO_DEFERRED,
+    WO_REOPENED,
+    WO_RETIRED,
+    WO_SUPERSEDED,
+)
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
 
@@ -66,7 +81,7 @@ class IntentRecord:
 
     def is_own_of(self, session_id: str | None) -> bool:
         """Whether it is a SESSION intent of a session."""
-        return self.facts.scope == "SESSION" and self.is_declared_in(session_id)
+        return not self.facts.is_shared and self.is_declared_in(session_id)
 
     def header(self, estimate: Estimator, *, is_active: bool) -> Item:
         """The intent as a header item. Cached until the next event, because every turn shows the same one."""
@@ -150,47 +165,47 @@ NOTHING = Attached()
 
 OF_INTENTS = frozenset(
     (
-        ev.INTENT_DECLARED,
-        ev.INTENT_SUPERSEDED,
-        ev.INTENT_REOPENED,
-        ev.INTENT_CLOSED,
-        ev.INTENT_ABANDONED,
-        ev.INTENT_RETIRED,
-        ev.INTENT_DEFERRED,
-        ev.INTENT_FORKED,
+        INTENT_DECLARED,
+        INTENT_SUPERSEDED,
+        INTENT_REOPENED,
+        INTENT_CLOSED,
+        INTENT_ABANDONED,
+        INTENT_RETIRED,
+        INTENT_DEFERRED,
+        INTENT_FORKED,
     )
 )
 OF_WORK_ORDERS = frozenset(
     (
-        ev.WO_OPENED,
-        ev.WO_CLOSED,
-        ev.WO_SUPERSEDED,
-        ev.WO_ABANDONED,
-        ev.WO_RETIRED,
-        ev.WO_DEFERRED,
-        ev.WO_REOPENED,
+        WO_OPENED,
+        WO_CLOSED,
+        WO_SUPERSEDED,
+        WO_ABANDONED,
+        WO_RETIRED,
+        WO_DEFERRED,
+        WO_REOPENED,
     )
 )
 INTENT_STATUS: Mapping[str, IntentStatus] = {
-    ev.INTENT_REOPENED: "live",
-    ev.INTENT_DEFERRED: "deferred",
-    ev.INTENT_CLOSED: "closed",
-    ev.INTENT_ABANDONED: "abandoned",
-    ev.INTENT_RETIRED: "retired",
-    ev.INTENT_SUPERSEDED: "superseded",
+    INTENT_REOPENED: "live",
+    INTENT_DEFERRED: "deferred",
+    INTENT_CLOSED: "closed",
+    INTENT_ABANDONED: "abandoned",
+    INTENT_RETIRED: "retired",
+    INTENT_SUPERSEDED: "superseded",
 }
 """Kind of event to the status of the intent after it."""
 WORK_ORDER_STATUS: Mapping[str, WorkOrderStatus] = {
-    ev.WO_REOPENED: "open",
-    ev.WO_DEFERRED: "deferred",
-    ev.WO_CLOSED: "closed",
-    ev.WO_SUPERSEDED: "superseded",
-    ev.WO_ABANDONED: "abandoned",
-    ev.WO_RETIRED: "retired",
+    WO_REOPENED: "open",
+    WO_DEFERRED: "deferred",
+    WO_CLOSED: "closed",
+    WO_SUPERSEDED: "superseded",
+    WO_ABANDONED: "abandoned",
+    WO_RETIRED: "retired",
 }
 """Kind of event to the status of the work order after it; a failure is a `WO_CLOSED` of its own."""
-_REOPENINGS, _REOPENED = (ev.INTENT_REOPENED, ev.WO_REOPENED), ("live", "open")
-_AFTER_FAILURE = frozenset((ev.WO_SUPERSEDED, ev.WO_ABANDONED, ev.WO_RETIRED, ev.WO_REOPENED))
+_REOPENINGS, _REOPENED = (INTENT_REOPENED, WO_REOPENED), ("live", "open")
+_AFTER_FAILURE = frozenset((WO_SUPERSEDED, WO_ABANDONED, WO_RETIRED, WO_REOPENED))
 
 
 def lifecycle_problem(event: SourceEvent, records: Mapping[str, IntentRecord] | Mapping[str, WorkOrderRecord]) -> str | None:

@@ -25,6 +25,7 @@ from kitchener.context.fold.lifecycle import (
     lifecycle_problem,
 )
 from kitchener.records.entries import ERASED
+from kitchener.records.events import LIFECYCLE_VOIDED, MESSAGE_IMPORTED, TURN_COMPLETED
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import with_attached
 from kitchener.records.tokens import Estimator
@@ -185,7 +186,7 @@ class FoldedEvents:
             return lifecycle_problem(event, self.work_orders)
         if event.kind in OF_INTENTS:
             return lifecycle_problem(event, self.intents)
-        if event.kind in (ev.TURN_COMPLETED, ev.MESSAGE_IMPORTED) and event.entity_id in self.turns:
+        if event.kind in (TURN_COMPLETED, MESSAGE_IMPORTED) and event.entity_id in self.turns:
             return f"turn {event.entity_id} was completed before"
         return None
 
@@ -376,7 +377,7 @@ class ContextState:
         return self._settled().snapshot()
 
 
-_ORDERED: Final = OF_INTENTS | {ev.LIFECYCLE_VOIDED}
+_ORDERED: Final = OF_INTENTS | {LIFECYCLE_VOIDED}
 """Kinds of events whose order relative to an intent's event matters."""
 
 

@@ -5,10 +5,10 @@ the caller appends the events to the ledger.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from kitchener.context.flags import Flag
-from kitchener.context.fold import context_events as ev
+from kitchener.context.fold.context_events import CLOSED_BY_MESSAGE, COMPLETED
 from kitchener.context.fold.items import shortened
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
@@ -20,20 +20,29 @@ from kitchener.records.entries import (
     IntentDeclaredPayload,
     IntentDeferredPayload,
     IntentForkedPayload,
+    IntentRelation,
     IntentReopenedPayload,
     IntentSupersededPayload,
     TransitionAction,
 )
-from kitchener.records.events import SHARED_SCOPES
-
-Relation = Literal["continue", "switch", "close", "unclear"]
+from kitchener.records.events import (
+    INTENT_ABANDONED,
+    INTENT_CLOSED,
+    INTENT_DECLARED,
+    INTENT_DEFERRED,
+    INTENT_FORKED,
+    INTENT_REOPENED,
+    INTENT_SUPERSEDED,
+    SESSION_SCOPE,
+    SHARED_SCOPES,
+)
 
 OBJECTIVE_CHARS: Final = 120
 """Characters of the message that become the objective of an intent if the classification suggests none."""
 BRIDGE_OBJECTIVE: Final = "This conversation"
 
-_SCOPES: Final = ("SESSION", *SHARED_SCOPES)
-_RELATIONS: Final[Mapping[str, Relation]] = {
+_SCOPES: Final = (SESSION_SCOPE, *SHARED_SCOPES)
+_RELATIONS: Final[Mapping[str, IntentRelation]] = {
     "continue": "continue",
     "switch": "switch",
     "close": "close",
@@ -94,7 +103,7 @@ _AFTER_TURN: Final = ("CLOSE", "DEFER")
 class Suggestion(NamedTuple):
     """What a classification in either spelling says about intents."""
 
-    relation: Relation
+    relation: IntentRelation
     why_unclear: str = ""
     """Why the relation is unclear; "": it is not."""
     objective: str | None = None
@@ -182,7 +191,7 @@ def resolve_intent_transition(
     if relation == "continue":
         return TransitionDecision("CONTINUE", (), (), "continue", active_intent)
     if relation == "close":
-        closing = _closed_in_turn(active_intent, ev.CLOSED_BY_MESSAGE, "classification", ruleset)
+        closing = _closed_in_turn(active_intent, CLOSED_BY_MESSAGE, "classification", ruleset)
         return TransitionDecision("CLOSE", (closing,), (), "close", active_intent)
     if relation == "switch":
         return _switch(active_intent, suggestion, message, session_intents)
@@ -206,7 +215,7 @@ def _cannot_reopen(prior: str, session: SessionIntents) -> str:
     record = session.intents.get(prior)
     if record is None:
         return "was never declared"
-    if record.facts.scope != "SESSION" or record.facts.session_id not in (None, session.session_id):
+    if not record.is_own_of(session.session_id):
         return "is no intent of this session"
     return "is live" if record.status == "live" else ""
 
@@ -216,9 +225,9 @@ def _resumable(session: SessionIntents, ruleset: Ruleset) -> str | None:
 
     It was deferred, or classification closed it and `continue_after_close` is `reopen`. Nothing else that ended comes back.
     """
-    own = [each for each in session.intents.values() if each.facts.session_id in (None, session.session_id)]
+    own = [each for each in session.intents.values() if each.is_declared_in(session.session_id)]
     newest = max(own, key=lambda each: each.last.key, default=None)
-    if newest is None or newest.facts.scope != "SESSION":
+    if newest is None or newest.facts.is_shared:
         return None
     reopens = ruleset.continue_after_close == "reopen" and newest.closed_by == "classification"
     return newest.intent_id if newest.status == "deferred" or reopens else None
@@ -252,7 +261,7 @@ def _declare(
 def _is_shared(active: str, session: SessionIntents) -> bool:
     """Whether the active intent is shared. A message that leaves it ends nothing: other sessions may work under it."""
     record = session.intents.get(active)
-    return record is not None and record.facts.scope != "SESSION"
+    return record is not None and record.facts.is_shared
 
 
 def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]) -> list[IntentEvent]:
@@ -262,13 +271,13 @@ def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]
 
 def are_shared(events: Iterable[IntentEvent]) -> bool:
     """Whether any of these events, as `with_scopes` gives them, is about a shared intent."""
-    return any(each.payload.get("scope", "SESSION") != "SESSION" for each in events)
+    return any(each.payload.get("scope", SESSION_SCOPE) != SESSION_SCOPE for each in events)
 
 
 def _with_scope(event: IntentEvent, intents: Mapping[str, IntentRecord]) -> IntentEvent:
     known = intents.get(event.entity_id)
-    scope = event.payload.get("scope", known.facts.scope if known is not None else "SESSION")
-    if scope == "SESSION" or event.entry_type == ev.INTENT_FORKED:  # a fork names the active child of its own session only
+    scope = event.payload.get("scope", known.facts.scope if known is not None else SESSION_SCOPE)
+    if scope == SESSION_SCOPE or event.entry_type == INTENT_FORKED:  # a fork names the active child of its own session only
         return event
     return event._replace(payload={**event.payload, "scope": str(scope)})
 
@@ -317,7 +326,7 @@ def resolve_after_turn(
         return TransitionDecision("CONTINUE", (), (flag,), "the turn failed", active_intent)
     completes = ruleset.policy_version == 1 and synthesize_result.get("completes_intent") is True
     if completes and ruleset.intent_mode == "classified":
-        closing = _closed_in_turn(active_intent, ev.COMPLETED, "reply", ruleset)
+        closing = _closed_in_turn(active_intent, COMPLETED, "reply", ruleset)
         return TransitionDecision("CLOSE", (closing,), (), "the reply completes it", active_intent)
     return TransitionDecision("CONTINUE", (), (), "the turn succeeded", active_intent)
 
@@ -390,7 +399,7 @@ def declared(
     intent_id: str,
     objective: str,
     *,
-    scope: str = "SESSION",
+    scope: str = SESSION_SCOPE,
     parent_intent_id: str | None = None,
     targets: Sequence[str] = (),
     created_by: str = "HO2",
@@ -409,19 +418,19 @@ def declared(
         payload["parent_intent_id"] = parent_intent_id
     if adopts_turns:
         payload["adopts_turns"] = True
-    return IntentEvent(ev.INTENT_DECLARED, intent_id, payload)
+    return IntentEvent(INTENT_DECLARED, intent_id, payload)
 
 
 def superseded(intent_id: str, by: str, reason: str) -> IntentEvent:
     """`INTENT_SUPERSEDED`"""
     payload: IntentSupersededPayload = {"intent_id": intent_id, "superseded_by_intent_id": by, "reason": reason}
-    return IntentEvent(ev.INTENT_SUPERSEDED, intent_id, payload)
+    return IntentEvent(INTENT_SUPERSEDED, intent_id, payload)
 
 
 def reopened(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_REOPENED`"""
     payload: IntentReopenedPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(ev.INTENT_REOPENED, intent_id, payload)
+    return IntentEvent(INTENT_REOPENED, intent_id, payload)
 
 
 def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: IntentCloser | None) -> IntentEvent:
@@ -431,19 +440,19 @@ def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: Inten
         payload["reason"] = reason
     if by is not None:
         payload["closed_by"] = by
-    return IntentEvent(ev.INTENT_CLOSED, intent_id, payload)
+    return IntentEvent(INTENT_CLOSED, intent_id, payload)
 
 
 def abandoned(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_ABANDONED`"""
     payload: IntentAbandonedPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(ev.INTENT_ABANDONED, intent_id, payload)
+    return IntentEvent(INTENT_ABANDONED, intent_id, payload)
 
 
 def deferred(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_DEFERRED`"""
     payload: IntentDeferredPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(ev.INTENT_DEFERRED, intent_id, payload)
+    return IntentEvent(INTENT_DEFERRED, intent_id, payload)
 
 
 def forked(intent_id: str, children: Sequence[str], active: str | None, reason: str) -> IntentEvent:
@@ -451,4 +460,4 @@ def forked(intent_id: str, children: Sequence[str], active: str | None, reason: 
     payload: IntentForkedPayload = {"parent_intent_id": intent_id, "child_intent_ids": list(children), "reason": reason}
     if active is not None:
         payload["active_child_intent_id"] = active
-    return IntentEvent(ev.INTENT_FORKED, intent_id, payload)
+    return IntentEvent(INTENT_FORKED, intent_id, payload)

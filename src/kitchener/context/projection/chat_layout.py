@@ -1,6 +1,6 @@
 """Packs the newest turns as chat messages, and other turns and evidence that match the user's message beside it.
 
-`window.py` chooses the newest turns. No provider's cache serves what stands beside the message. For a message that asks for
+`window.py` chooses the newest turns. No provider's cache serves what is beside the message. For a message that asks for
 something, all good matches are shown; for any other message only the best, and more if the past is short. Before version 6 of
 the policy, the history gave up room for good matches.
 """

@@ -19,7 +19,7 @@ from kitchener.records.entries import IntentCloser, SuppressReason
 from kitchener.records.ref import Ref
 
 Place = Literal["", "system", "history", "turn"]
-"""Where an item stands in a prompt in chat layout: in the system message, among the chat messages, or with the last message."""
+"""Where an item is in a prompt in chat layout: in the system message, among the chat messages, or with the last message."""
 Verdict = Literal["visible", "suppressed", "unreachable", "not_live", "invalid", "unknown"]
 
 
@@ -44,7 +44,12 @@ class Explanation(NamedTuple):
     evidence: tuple[Ref, ...] = ()
     """The entries that prove the result of a work order, as its end names them."""
     place: Place = ""
-    """Where it stands in the prompt; "": nowhere, or in the one text of a prompt in block layout."""
+    """Where it is in the prompt; "": nowhere, or in the one text of a prompt in block layout."""
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether it was eligible or recalled, shown or not."""
+        return self.verdict in ("visible", "suppressed")
 
 
 def explain(name: str, state: ContextState, projection: Projection) -> Explanation:
@@ -112,7 +117,7 @@ def find_placed(projection: Projection, name: str) -> PlacedItem | None:
 
 
 def place_in_prompt(placed: PlacedItem, projection: Projection) -> Place:
-    """Where an item stands in a prompt in chat layout; "": nowhere, or the prompt has block layout."""
+    """Where an item is in a prompt in chat layout; "": nowhere, or the prompt has block layout."""
     if projection.history is None or not placed.text:
         return ""
     if any(each.item.ref == placed.item.ref for each in projection.history):
@@ -139,19 +144,19 @@ def _of_placed(placed: PlacedItem, projection: Projection) -> Explanation:
         return Explanation(item.entity_id, "visible", text, "FULL", *facts, since=item.proof, place=place)
     shown = "shown as a stub" if placed.form == "STUB" else "not shown"
     if item.entity_id == projection.resumed_id:
-        why = "the turn goes on with it, and the model is given its calls and their results"
+        why = "the turn continues it, and the model is given its calls and their results"
     elif placed.reason == "DEFERRED":
-        why = "it was put off, and that is only ever shown as a stub"
+        why = "it is deferred, and deferred items are shown as stubs only"
     elif placed.reason == "UNSUPPORTED":
         why = "the model of this turn takes no content of its type"
     elif placed.reason == "ERASED":
         why = "its text was erased with its subject"
     elif placed.reason == "BUDGET_EVICTION":
-        why = f"it takes {item.tokens} tokens and was {placed.short_by} short of {budget} when its turn came"
+        why = f"it takes {item.tokens} tokens, {placed.short_by} more than were left of {budget} when it was considered"
     elif item.tier < TIER_TURN:
         why = "newer failures are shown, and it is counted with the other older ones"
     elif projection.history is not None:
-        why = "it is older than the history, and does not match the message well enough to stand beside it"
+        why = "it is older than the chat messages shown, and does not match the message well enough"
     elif placed.short_by:
         why = f"others ranked before it and used up {budget}; it takes {item.tokens} tokens and is {placed.short_by} short"
     else:
@@ -231,9 +236,9 @@ def _unreachable(name: str, intent_id: str, state: ContextState, projection: Pro
         if above.intent_id == intent_id:
             break
         if above.status == "deferred":
-            text = f"{name} is unreachable from {active}: {of_it} stands above {above.intent_id}, which was put off"
+            text = f"{name} is unreachable from {active}: {of_it} is an ancestor of {above.intent_id}, which is deferred"
             return Explanation(name, "unreachable", text, since=above.last.ref)
-    text = f"{name} is unreachable from {active}: {of_it} is neither the active intent nor above it"
+    text = f"{name} is unreachable from {active}: {of_it} is neither the active intent nor an ancestor of it"
     return Explanation(name, "unreachable", text, since=own)
 
 

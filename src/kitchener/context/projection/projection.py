@@ -192,18 +192,14 @@ class Projector:
             ValueError: the resolution is blocked, so there is no projection
         """
         if resolution.blocked_by is not None:
-            raise ValueError(f"no projection while {resolution.blocked_by} stands in the way")
+            raise ValueError(f"no projection until {resolution.blocked_by} is resolved")
         ruleset, budget = self.ruleset, self._budget(tokens_left)
-        reach = reach_from(state, resolution.active)
         today = turn_ts[:10] if ruleset.is_split else ""
-        own_session = None if ruleset.is_chat else state.session_id
-        days = Days(today, own_session, self.estimate) if today else NoDays()
-        packer = Packer(budget, ruleset.max_stubs, days, stubs_evidence=not ruleset.is_terse)
         resumed_id = resumed_id if ruleset.hides_resumed else None
+        reach = reach_from(state, resolution.active)
+        packer = self._packer(budget, today, state.session_id)
         head, counted = self._pack_head(reach, biases, results, packer, resumed_id)
-        flags = resolution.flags
-        if packer.is_over:
-            flags = (*flags, _over_budget(budget))
+        flags = (*resolution.flags, _over_budget(budget)) if packer.is_over else resolution.flags
         pack = self._chat.pack if ruleset.is_chat else self._pack_text
         shown = pack(state, reach, recalled, message, resolution.active, packer)
         placed = shown.placed
@@ -213,26 +209,32 @@ class Projector:
             placed, head = packer.stub_erased(placed), packer.stub_erased(head)
         turns = reach.turns if reach.turns is not None else []
         return Projection(
-            resolution.active,
-            mode,
-            budget,
-            packer.used,
-            head,
-            counted,
-            turns,
-            len(turns),
-            shown.others,
-            placed,
-            flags,
-            ruleset.ruleset_hash,
-            shown.positions,
-            state.session_id,
-            today,
-            shown.history,
-            shown.cut_by,
-            ruleset.is_steady,
-            resumed_id,
+            intent_id=resolution.active,
+            mode=mode,
+            token_budget=budget,
+            tokens_used=packer.used,
+            head=head,
+            counted=counted,
+            turns=turns,
+            turn_count=len(turns),
+            recalled=shown.others,
+            placed=placed,
+            flags=flags,
+            ruleset_hash=ruleset.ruleset_hash,
+            positions=shown.positions,
+            session_id=state.session_id,
+            today=today,
+            history=shown.history,
+            cut_by=shown.cut_by,
+            goal_moves=ruleset.is_steady,
+            resumed_id=resumed_id,
         )
+
+    def _packer(self, budget: int, today: str, session_id: str | None) -> Packer:
+        """Packs items into the budget, and counts the dates that they are shown under."""
+        own_session = None if self.ruleset.is_chat else session_id
+        days = Days(today, own_session, self.estimate) if today else NoDays()
+        return Packer(budget, self.ruleset.max_stubs, days, stubs_evidence=not self.ruleset.is_terse)
 
     def _budget(self, tokens_left: int | None) -> int:
         """Most tokens of the context, if the turn may still use `tokens_left`."""

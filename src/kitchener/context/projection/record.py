@@ -20,6 +20,15 @@ from kitchener.context.flags import Flag
 from kitchener.context.fold.items import IN_INTENT, RECALLED, Item, Reasons, place_of
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
+from kitchener.context.projection.ref_lists import (
+    apply_edits,
+    edit_script,
+    listed,
+    positions_of,
+    read_refs,
+    runs_of,
+    written_edits,
+)
 from kitchener.context.projection.rendering import Rendering
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -27,13 +36,14 @@ from kitchener.records.entries import (
     AuthorityMapping,
     CommonPayload,
     ConflictFlagPayload,
+    EligibilityReason,
     EligibleEdits,
     HistoryMapping,
     ProjectionPayload,
-    Runs,
     SuppressedGroup,
     SuppressedPositions,
     SuppressedRef,
+    SuppressReason,
     VisiblePositions,
     payload_as,
 )
@@ -69,10 +79,14 @@ class ProjectionLists(NamedTuple):
     """By tier and age."""
     visible: tuple[Ref, ...] = ()
     """Eligible items in the order of `eligible`, then recalled evidence."""
-    suppressed: tuple[tuple[Ref, str], ...] = ()
+    suppressed: tuple[tuple[Ref, SuppressReason], ...] = ()
     """References with reasons, in the order of `visible`."""
-    reasons: Mapping[str, tuple[str, ...]] = {}
+    reasons: Mapping[str, Reasons] = {}
     """Why an item was eligible or recalled, by `{ledger_id}/{entry_id}`."""
+
+    def why(self, ref: Ref) -> Reasons:
+        """Why an item was eligible or recalled; empty: the projection does not name it."""
+        return self.reasons.get(_key(ref), ())
 
 
 def base_of(projection: Projection, ref: Ref) -> BaseProjection:
@@ -101,7 +115,7 @@ class _FullLists(CommonPayload):
     eligible_refs: list[ListedRefMapping]
     visible_refs: list[ListedRefMapping]
     suppressed_refs: list[SuppressedRef]
-    eligibility_reasons: Mapping[str, Sequence[str]]
+    eligibility_reasons: Mapping[str, Sequence[EligibilityReason]]
 
 
 class _ListChanges(CommonPayload):
@@ -110,7 +124,7 @@ class _ListChanges(CommonPayload):
     eligible_refs: EligibleEdits
     visible_refs: VisiblePositions
     suppressed_refs: SuppressedPositions
-    eligibility_reasons: Mapping[str, Sequence[str]]
+    eligibility_reasons: Mapping[str, Sequence[EligibilityReason]]
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------------
@@ -142,7 +156,7 @@ def projection_payload(
     lists = _list_changes(projection, base)
     payload: ProjectionPayload = {
         "v": _VERSION,
-        "overlay_type": "PROJECTION_COMPUTED",
+        "overlay_type": events.PROJECTION_COMPUTED,
         "timestamp": timestamp,
         "intent_id": projection.intent_id,
         "mode": projection.mode,
@@ -160,7 +174,7 @@ def projection_payload(
         "visible_refs": lists["visible_refs"],
         "suppressed_refs": lists["suppressed_refs"],
         "eligibility_reasons": lists["eligibility_reasons"],
-        "proof_refs": [_listed(ref) for ref in _proofs(projection, transition_refs)],
+        "proof_refs": [listed(ref) for ref in _proofs(projection, transition_refs)],
     }
     if turn_id is not None:
         payload["turn_id"] = turn_id
@@ -191,13 +205,13 @@ def conflict_flag_payload(
     own = (flag.details_ref,) if flag.details_ref is not None else ()
     return {
         "v": _FLAG_VERSION,
-        "overlay_type": "CONFLICT_FLAG",
+        "overlay_type": events.CONFLICT_FLAG,
         "timestamp": timestamp,
         "kind": flag.kind,
         "detail": flag.detail,
         "intent_id": intent_id,
-        "involved_refs": [_listed(ref) for ref in flag.involved_refs],
-        "proof_refs": [_listed(ref) for ref in dict.fromkeys((*own, *proof_refs))],
+        "involved_refs": [listed(ref) for ref in flag.involved_refs],
+        "proof_refs": [listed(ref) for ref in dict.fromkeys((*own, *proof_refs))],
         "ruleset_hash": ruleset_hash,
     }
 
@@ -208,16 +222,10 @@ def _json(ref: Ref) -> RefMapping:
     return ref.as_mapping()
 
 
-@lru_cache(4_096)
-def _listed(ref: Ref) -> ListedRefMapping:
-    """A member of a list of references as JSON."""
-    return ref.as_listed()
-
-
 @lru_cache(64)
-def _reasons(reasons: Reasons) -> Sequence[str]:
+def _reasons(reasons: Reasons) -> Sequence[EligibilityReason]:
     """Reasons as JSON. Cached, because there are few, and each item has some."""
-    return cast(Sequence[str], orjson.Fragment(orjson.dumps(reasons)))
+    return cast(Sequence[EligibilityReason], orjson.Fragment(orjson.dumps(reasons)))
 
 
 def _key(ref: Ref) -> str:
@@ -287,9 +295,9 @@ def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListC
     }
 
 
-def _named_reasons(projection: Projection) -> dict[str, Sequence[str]]:
+def _named_reasons(projection: Projection) -> dict[str, Sequence[EligibilityReason]]:
     """Why items were eligible or recalled; the usual reason of either is written once."""
-    reasons: dict[str, Sequence[str]] = {_ALL: IN_INTENT}
+    reasons: dict[str, Sequence[EligibilityReason]] = {_ALL: IN_INTENT}
     if projection.recalled:
         reasons[_OF_RECALLED] = RECALLED
     reasons |= {_key(each.item.ref): _reasons(each.item.reasons) for each in projection.head}
@@ -377,12 +385,10 @@ def read_chain(
 def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> ProjectionLists:
     shown, hidden = payload["visible_refs"], payload["suppressed_refs"]
     visible = positions_of(shown["eligible"], len(eligible))
-    reason_of = {
-        n: reason
-        for reason, runs in hidden.items()
-        if reason not in ("rest", "recalled") and isinstance(runs, list)
-        for n in positions_of(runs, len(eligible))
-    }
+    reason_of: dict[int, SuppressReason] = {}
+    for reason, runs in hidden.items():
+        if reason not in ("rest", "recalled") and isinstance(runs, list):
+            reason_of |= dict.fromkeys(positions_of(runs, len(eligible)), cast(SuppressReason, reason))
     seen = set(visible)
     rest = [(ref, reason_of.get(n, hidden["rest"])) for n, ref in enumerate(eligible) if n not in seen]
     named = _read_reasons(payload["eligibility_reasons"])
@@ -399,101 +405,14 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     )
 
 
-def read_refs(values: Iterable[RefGroup | ListedRefMapping]) -> tuple[Ref, ...]:
-    """References as a payload contains them, one by one or in groups."""
-    found: list[Ref] = []
-    for each in values:
-        found += [Ref.from_listed(each)] if "ref" in each else refs_of(each)
-    return tuple(found)
-
-
-def read_suppressed(values: Iterable[SuppressedGroup | SuppressedRef]) -> tuple[tuple[Ref, str], ...]:
+def read_suppressed(values: Iterable[SuppressedGroup | SuppressedRef]) -> tuple[tuple[Ref, SuppressReason], ...]:
     """Suppressed references and their reasons as a payload contains them, one by one or in groups."""
-    found: list[tuple[Ref, str]] = []
+    found: list[tuple[Ref, SuppressReason]] = []
     for each in values:
         refs = [Ref.from_mapping(each["ref"])] if "ref" in each else refs_of(each)
         found += [(ref, each["reason"] or NOT_ADMITTED) for ref in refs]
     return tuple(found)
 
 
-def _read_reasons(reasons: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def _read_reasons(reasons: Mapping[str, Sequence[EligibilityReason]]) -> dict[str, Reasons]:
     return {key: tuple(each) for key, each in reasons.items()}
-
-
-# --- lists as differences --------------------------------------------------------------------------------------------------
-
-Step = tuple[int, int] | list[Ref]
-"""A run of positions that is kept, or new references."""
-
-
-def edit_script(before: Sequence[Ref], after: Sequence[Ref]) -> list[Step]:
-    """The runs of `before` that are kept and the new references, in the order of `after`."""
-    position = {ref: n for n, ref in enumerate(before)}
-    script: list[Step] = []
-    cursor = 0
-    for ref in after:
-        found = position.get(ref, -1)
-        last = script[-1] if script else None
-        if found < cursor:
-            if isinstance(last, list):
-                last.append(ref)
-            else:
-                script.append([ref])
-            continue
-        cursor = found + 1
-        if isinstance(last, tuple) and last[1] == found:
-            script[-1] = (last[0], cursor)
-        else:
-            script.append((found, cursor))
-    return script
-
-
-def written_edits(script: Iterable[Step]) -> tuple[list[list[int] | AddedRefs], int]:
-    """A script as JSON, and the number of new references in it."""
-    edits: list[list[int] | AddedRefs] = []
-    added = 0
-    for step in script:
-        if isinstance(step, tuple):
-            last = edits[-1] if edits else None
-            if isinstance(last, list) and last[1] == step[0]:
-                last[1] = step[1]
-            else:
-                edits.append(list(step))
-        elif step:
-            added += len(step)
-            edits.append({"add": [_listed(ref) for ref in step]})
-    return edits, added
-
-
-def apply_edits(edits: Iterable[list[int] | AddedRefs], before: Sequence[Ref]) -> tuple[Ref, ...]:
-    """Applies a written script to a list; raises ValueError if the list lacks one of the script's positions."""
-    after: list[Ref] = []
-    for step in edits:
-        if isinstance(step, list):
-            after += [before[n] for n in _range(step, len(before))]
-        else:
-            after += read_refs(step["add"])
-    return tuple(after)
-
-
-def runs_of(indexes: Sequence[int]) -> Runs:
-    """Ascending positions as runs."""
-    runs: Runs = []
-    for index in indexes:
-        if runs and runs[-1][1] == index:
-            runs[-1][1] = index + 1
-        else:
-            runs.append([index, index + 1])
-    return runs
-
-
-def positions_of(runs: Iterable[Sequence[int]], size: int) -> list[int]:
-    """The positions in these runs; raises ValueError if a list of this size lacks one."""
-    return [n for run in runs for n in _range(run, size)]
-
-
-def _range(run: Sequence[int], size: int) -> range:
-    first, end = run
-    if not 0 <= first <= end <= size:
-        raise ValueError(f"positions {first} to {end} are not in a list of {size}: this is not the base it was made from")
-    return range(first, end)

@@ -1,4 +1,4 @@
-"""Chooses which of a session's turns stand in the prompt as chat messages.
+"""Chooses which of a session's turns are in the prompt as chat messages.
 
 They are the newest ones: a window whose start depends on the turns alone, not on the message or on earlier projections. It
 moves in steps. Between two steps the messages are only appended to, so a provider's cache can serve all that came before. This

@@ -17,6 +17,7 @@ from kitchener.config import (
     SettingPath,
     dotted_key,
     is_reference,
+    read_reference,
     shown_reference,
 )
 from kitchener.config.request_fields import value_problem
@@ -106,15 +107,14 @@ def read_secret(reference: str | None, key: str) -> str | None:
     """
     if reference is None:
         return None
-    kind, _, name = reference.partition(":")
-    shown = shown_reference(reference)
-    if kind == "env":
-        secret = os.environ.get(name)
-        problem = f"environment variable {name if reference == shown else 'of that name'} is not set"
-    elif kind == "file":
-        secret, problem = _read(name)
-    else:
+    found, shown = read_reference(reference), shown_reference(reference)
+    if found is None:
         raise ConfigError(CONFIGURATION, key, "", REFERENCE)
+    if found.kind == "env":
+        secret = os.environ.get(found.name)
+        problem = f"environment variable {found.name if reference == shown else 'of that name'} is not set"
+    else:
+        secret, problem = _read(found.name)
     if secret is None or not secret.strip():
         raise ConfigError(CONFIGURATION, key, repr(shown), problem if secret is None else "leads to an empty value")
     return secret.strip()

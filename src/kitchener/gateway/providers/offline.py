@@ -12,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from kitchener.choices import LABEL_KINDS
 from kitchener.gateway.providers.rules import classified
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.filled_object import filled
@@ -191,10 +192,8 @@ def _lesson(request: PromptRequest) -> dict[str, object]:
     line = template.format(value.replace("_", " ") or signal_id)
     events = [each.get("co_signals", ()) for each in given["recent_events"]]
     counts = Counter(signal for signals in events for signal in {*signals})
-    usual = [signal_id] if kind in ("domain", "task") else [each for each in counts if 2 * counts[each] > len(events)]
-    labels = {
-        each: sorted(name[len(each) + 1 :] for name in usual if name.startswith(f"{each}:")) for each in ("domain", "task")
-    }
+    usual = [signal_id] if kind in LABEL_KINDS else [each for each in counts if 2 * counts[each] > len(events)]
+    labels = {each: sorted(name[len(each) + 1 :] for name in usual if name.startswith(f"{each}:")) for each in LABEL_KINDS}
     weight = round(min(1.0, 0.3 + 0.03 * given["count"] + 0.05 * given["session_count"]), 2)
     lesson = {"bias": line, "category": category, "salience_weight": weight, "decay_modifier": 0.5}
     return {**lesson, "labels": labels, "context_line": line}

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from kitchener.gateway.rules import vocabulary as table
-from kitchener.gateway.rules.relation import MAX_READ_CHARS, ObjectiveRelation, RecentTurn, RelationName, relation, requested
+from kitchener.gateway.rules.relation import MAX_READ_CHARS, ObjectiveRelation, RecentTurn, relation, requested
 from kitchener.gateway.rules.tool_choice import ChosenTool, choose_tool
 from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, stem, words_of
+from kitchener.records.entries import IntentRelation
 from kitchener.records.prompt import ToolSpec
 
 MAX_OBJECTIVE_CHARS = 120
@@ -36,7 +37,7 @@ class RuleClassification(TypedDict):
     ambiguity: Literal["low", "high"]
     labels: dict[str, str]
     """At most one label each for `domain` and `task`."""
-    intent_relation: RelationName
+    intent_relation: IntentRelation
     confidence: float
     """How reliable `intent_relation` is, from 0 to 1."""
     candidate_objective: NotRequired[str]

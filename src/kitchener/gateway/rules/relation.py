@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from kitchener.gateway.rules import vocabulary as table
 from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, stem, words_of
+from kitchener.records.entries import IntentRelation
 
 RECENT_TURNS_READ = 3
 MAX_READ_CHARS = 2_000
@@ -38,7 +39,6 @@ _ROLES: dict[str, _Role] = {
     "but": "stop",
 }
 
-RelationName = Literal["continue", "switch", "close", "unclear"]
 Question = Literal["what else", "that is all", "offer", "confirm", "proposal", "detail", "none"]
 """What the assistant last asked: whether anything else is wanted, whether this is all, whether to do something, whether what
 was said is right, whether a proposal suits, a detail, or nothing."""
@@ -54,7 +54,7 @@ class RecentTurn(TypedDict):
 class ObjectiveRelation(NamedTuple):
     """How a message relates to the active objective."""
 
-    name: RelationName
+    name: IntentRelation
     """The relation; `unclear` if no rule decides."""
     confidence: float
     """How reliable the rule is, from 0 to 1."""

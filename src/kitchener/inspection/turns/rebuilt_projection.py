@@ -6,7 +6,7 @@ today's.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords, words_under
@@ -26,10 +26,10 @@ from kitchener.context import (
     lists_of,
 )
 from kitchener.context import recalled as recalled_item
-from kitchener.context.fold.items import TIER_RESULT, TIER_TURN, recent
+from kitchener.context.fold.items import TIER_RESULT, TIER_TURN, Reasons, recent
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import ProjectionPayload, SuppressReason, TurnStartedPayload
+from kitchener.records.entries import ProjectionPayload, TurnStartedPayload
 from kitchener.records.ref import Ref
 
 _HEAD_TIER: Final = 1
@@ -114,14 +114,14 @@ def _as_recorded(
     free = int(payload["token_budget"]) - int(payload["tokens_used"])
 
     def item_of(ref: Ref) -> Item:
-        why = lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())
+        why = lists.why(ref)
         item = known.get(ref) or _lost(ref, why)
         return recalled_item(item) if "RECALLED" in why else recent(item) if "RECENT" in why else item
 
     def place(item: Item) -> PlacedItem:
         if item.ref in visible:
             return PlacedItem(item, "FULL", item.tokens)
-        reason = cast(SuppressReason, reasons.get(item.ref, "LOW_URGENCY"))  # as it was recorded
+        reason = reasons.get(item.ref, "LOW_URGENCY")
         return PlacedItem(item, "STUB" if reason in ("DEFERRED", "ERASED") else "NONE", 0, reason, max(0, item.tokens - free))
 
     eligible = [item_of(ref) for ref in lists.eligible]
@@ -145,14 +145,14 @@ def _as_recorded(
     )
 
 
-def _lost(ref: Ref, why: Iterable[str]) -> Item:
+def _lost(ref: Ref, why: Reasons) -> Item:
     """Something that cannot be made any more: a rule that was changed, an entry that is gone. Its name is all there is."""
     item = evidence_item(ref.entry_id, ref, "", f"({ref.entry_id} as it was then)", lambda _: 0)
     if "RECALLED" in why or "RECENT" in why:
         return item
     if "TOOL_RESULT" in why:
         return item._replace(kind="tool_result", tier=TIER_RESULT, reasons=("TOOL_RESULT", "REACHABLE_FROM_INTENT"))
-    return item._replace(kind="rule", tier=_HEAD_TIER, reasons=tuple(why))  # type: ignore[arg-type]  # as they were recorded
+    return item._replace(kind="rule", tier=_HEAD_TIER, reasons=why)
 
 
 def _flags(payload: ProjectionPayload) -> tuple[Flag, ...]:

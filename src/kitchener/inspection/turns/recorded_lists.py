@@ -7,7 +7,7 @@ more than those of one.
 from collections.abc import Iterable
 
 from kitchener.context import ProjectionLists, base_ref, read_lists
-from kitchener.context.projection.record import apply_edits, read_refs
+from kitchener.context.projection.ref_lists import apply_edits, read_refs
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import StoredEntry
 from kitchener.records import events

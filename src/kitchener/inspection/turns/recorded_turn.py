@@ -7,10 +7,11 @@ then what was visible, and why the rest was not, come from the record, and only 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
+from kitchener.choices import ContextMode
 from kitchener.context import (
     ContextState,
     Explanation,
@@ -63,7 +64,6 @@ from kitchener.records.tokens import Estimator
 from kitchener.sealing import is_sealed
 from kitchener.tuning import BreakCause
 
-ContextMode = Literal["enforce", "shadow", "off"]
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)
 
 
@@ -96,7 +96,7 @@ class TurnView:
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     approvals: TurnApprovals = field(default=TurnApprovals())
-    """What it asked a person, or went on with."""
+    """What it asked a person, or what it continued."""
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
     kept_results: tuple[ToolResult, ...] = ()
@@ -127,9 +127,9 @@ class TurnView:
                 f" {self.past.session_id}; `kitchener context explain {self.turn_id}` lists what there is"
             )
         if name == self.turn_id:
-            text = f"{name} is the turn itself, which is shown only what was there before it"
+            text = f"{name} is the turn itself, which is shown only what existed before it"
         elif known in self.later:
-            text = f"{name} was not there yet: {known.entry_type} in {known.entry_id} came after the context was decided"
+            text = f"{name} did not exist yet: {known.entry_type} in {known.entry_id} was written after the context was decided"
         else:
             text = f"{name} is a {known.entry_type}, which says nothing about context"
         return found._replace(text=text, since=known.ref)
@@ -140,7 +140,7 @@ class TurnView:
         turn = self.state.turns.get(result.turn_id)
         owner = f", which belongs to {turn.intent_id}" if turn is not None and turn.intent_id is not None else ""
         text = f"{name} is a result of {result.tool_id} in {result.turn_id}{owner}: {of_turn.text}"
-        verdict = "unreachable" if of_turn.verdict in ("visible", "suppressed") else of_turn.verdict
+        verdict = "unreachable" if of_turn.is_eligible else of_turn.verdict
         return of_turn._replace(entity_id=name, verdict=verdict, text=text, since=result.ref)
 
     def explain_all(self) -> list[Explanation]:
@@ -281,13 +281,13 @@ def _nothing(past: RecordedSession, turn_id: str, cut: int, state: ContextState)
     if not state.intents and (end is None or end.payload.get("intent_id") is None):
         return "off", "context_mode was off, so attention chose what the model saw"
     if end is None:
-        return "enforce", "it has not come so far that its context was decided"
+        return "enforce", "its context was not decided yet"
     if end.entry_type == events.TURN_ABORTED:
         return "enforce", f"it was aborted ({end.payload.get('reason')}) before its context was decided"
     error = end.payload.get("error")
     if isinstance(error, Mapping) and "kind" in error:
         return "enforce", f"it was answered without a model: {error['kind']}: {error.get('message')}"
-    return "enforce", "it was answered without a model: its message settled which thread goes on"
+    return "enforce", "it was answered without a model: its message chose the thread that continues"
 
 
 def _gathered(past: RecordedSession, turn_id: str, results: Mapping[str, str]) -> list[str]:
@@ -313,9 +313,9 @@ async def _offered(
 ) -> list[Item]:
     """The learned lines and the recalled evidence that a projection names, as items."""
     named = (*lists.eligible, *lists.visible, *[ref for ref, _ in lists.suppressed])
-    wanted = {ref: why for ref in named for why in [lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]}
-    learned = [ref for ref, why in wanted.items() if "HO3_BIAS" in why]
-    evidence = [ref for ref, why in wanted.items() if "RECALLED" in why]
+    wanted = dict.fromkeys(named)
+    learned = [ref for ref in wanted if "HO3_BIAS" in lists.why(ref)]
+    evidence = [ref for ref in wanted if "RECALLED" in lists.why(ref)]
     items = await _learned(paths, past, learned) if learned else []
     turns = {item.ref: item for item in state.turns.values()}
     items += [recalled_item(turns[ref]) for ref in evidence if ref in turns]
@@ -342,7 +342,7 @@ async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Esti
 
 async def _named_results(paths: LedgerPaths, past: RecordedSession, lists: ProjectionLists) -> list[ToolResult]:
     """The results of tools that a projection names, oldest first."""
-    named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.reasons.get(f"{ref.ledger_id}/{ref.entry_id}", ())]
+    named = [ref for ref in lists.eligible if "TOOL_RESULT" in lists.why(ref)]
     return await read_results(paths, past, sorted(named, key=attrgetter("seq")))
 
 

@@ -1,4 +1,4 @@
-"""Lists the approvals of one turn: its requests, their answers, the turn that went on, and the calls that ran unasked.
+"""Lists the approvals of one turn: its requests, their answers, the turn that continued, and the calls that ran unasked.
 
 Made from the entries of a session. `context explain`, the page about a turn and `session show` print it.
 """
@@ -34,7 +34,7 @@ class TurnApprovals:
     asked: tuple[ApprovalInfo, ...] = ()
     """What the turn asked."""
     continued_by: str | None = None
-    """The turn that went on after the answers; None: there is none."""
+    """The turn that continued after the answers; None: there is none."""
     continues: str | None = None
     """The turn that it continues; None: it continues none."""
     answered: tuple[ApprovalInfo, ...] = ()
@@ -61,15 +61,15 @@ class TurnApprovals:
             yield f"{asked} {each.approval_id}, {_call(each)}"
             yield f"  {answer_words(each)}"
         if self.continued_by is not None:
-            yield f"it went on in {self.continued_by}"
+            yield f"continued by {self.continued_by}"
         if self.continues is not None:
-            yield f"goes on with {self.continues}"
+            yield f"continues {self.continues}"
         for each in self.answered:
             asked = "run by the client" if each.is_of_client else f"asked for by rule {each.rule!r}"
             yield f"{each.approval_id}, {_call(each)}, {asked}"
             yield f"  {answer_words(each)}"
         for each in self.granted:
-            yield f"{each.tool_id} could run unasked: {each.approval_id} {answer_words(each)}"
+            yield f"{each.tool_id} could run without approval: {each.approval_id} {answer_words(each)}"
 
 
 def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:

@@ -111,7 +111,7 @@ class CommitGroup:
         self._members.remove(member)
         self._hosts.remove(tasks)
         if self._alarm is not None:
-            self._alarm.cancel()  # its task ends, or goes on in another task group
+            self._alarm.cancel()  # its task ends, or continues in another task group
         if self._running is not None:
             await self._end_of(self._running)
         if not self._members:
@@ -129,7 +129,7 @@ class CommitGroup:
     async def commit(self, *, force: bool = False) -> None:
         """Returns when everything written before is durable; the setting `durability` says what durable means.
 
-        Cancelled while waiting: the round goes on, and the caller does not learn its outcome.
+        Cancelled while waiting: the round continues, and the caller does not learn its outcome.
 
         Args:
             force: start at once, and wait even if `durability` is `none`

@@ -1,7 +1,7 @@
 """Payloads about tool calls that wait for a person, and about the answers."""
 
 from collections.abc import Mapping
-from typing import Literal, NotRequired, TypedDict
+from typing import Final, Literal, NotRequired, TypedDict, get_args
 
 from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostMapping
@@ -9,9 +9,12 @@ from kitchener.records.entries.work_orders import CostMapping
 ApprovalReason = Literal["tool_call", "input_required", "confirmation", "client_tool"]
 """Why a call waits: a policy asks before it runs; a server asks for input; the tool asks for a confirmation; the caller of the
 turn runs the tool."""
-ApprovalDecision = Literal["approved", "denied", "cancelled", "expired", "returned", "failed"]
-"""How a request ended. `cancelled`: the tool's definition had changed, so an approval would be for something else. `returned`
-and `failed`: the client ran its tool, with an output or with an error."""
+PersonDecision = Literal["approved", "denied"]
+ClientDecision = Literal["returned", "failed"]
+"""The client ran its tool, with an output or with an error."""
+CLIENT_DECISIONS: Final[tuple[ClientDecision, ...]] = get_args(ClientDecision)
+ApprovalDecision = Literal[PersonDecision, ClientDecision, "cancelled", "expired"]
+"""How a request ended. `cancelled`: the tool's definition had changed, so an approval would be for something else."""
 ApprovalScope = Literal["once", "session"]
 """What an approval is for: this call, or further calls of the tool in this session."""
 
@@ -79,8 +82,8 @@ class ResumesMapping(TypedDict):
     approval_ids: list[str]
     """All requests of the work order, each of which has an answer."""
     loop: list[str]
-    """The work orders whose tool loop it is, oldest first: those that the deferred one went on with, the deferred one, and
-    those of turns that went on with it before and were cut off."""
+    """The work orders whose tool loop it is, oldest first: those that the deferred one continued, the deferred one, and
+    those of turns that continued it before and were cut off."""
     void: NotRequired[list[str]]
     """Approvals of tools whose definition has changed since the answer; absent: none."""
     after_untrusted: NotRequired[Literal[True]]

@@ -17,6 +17,18 @@ FlagKind = Literal[
     "INVALID_LIFECYCLE",
     "UNSUPPRESSIBLE_OVER_BUDGET",
 ]
+EligibilityReason = Literal[
+    "DEFINES_INTENT",
+    "OPEN_WO",
+    "FAILED_WO",
+    "GLOBAL_INVARIANT",
+    "REACHABLE_FROM_INTENT",
+    "HO3_BIAS",
+    "TOOL_RESULT",
+    "RECALLED",
+    "RECENT",
+]
+"""Why an item was eligible, or was recalled."""
 SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED", "UNSUPPORTED"]
 """Why an eligible item was not shown in full."""
 EmbeddingProblem = Literal["DEADLINE", "FAILED", "PAUSED"]
@@ -139,7 +151,7 @@ class ProjectionPayload(CommonPayload):
     eligible_refs: list[ListedRefMapping] | EligibleEdits
     visible_refs: list[ListedRefMapping] | VisiblePositions
     suppressed_refs: list[SuppressedRef] | SuppressedPositions
-    eligibility_reasons: Mapping[str, Sequence[str]]
+    eligibility_reasons: Mapping[str, Sequence[EligibilityReason]]
     """By `{ledger_id}/{entry_id}`; of those that are not named, `*` stands for the eligible and `recalled` for the recalled."""
     proof_refs: list[ListedRefMapping]
     history: NotRequired[HistoryMapping]

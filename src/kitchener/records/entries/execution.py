@@ -8,6 +8,8 @@ from kitchener.records.entries.common import CommonPayload, Json, Sealed, Sealed
 from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderErrorMapping, WorkOrderType
 from kitchener.records.ref import RefMapping
 
+QuestionReason = Literal["input_required", "confirmation"]
+"""Whether a tool that asks lacks a value, or only permission."""
 FinishReason = Literal["stop", "length", "tool_use", "content_filter", "other"]
 
 
@@ -122,7 +124,7 @@ class QuestionMapping(TypedDict):
     """What a tool asks a person before it gives its result."""
 
     message: str
-    reason: Literal["input_required", "confirmation"]
+    reason: QuestionReason
     response_schema: NotRequired[Mapping[str, object]]
     """JSON schema of the answer; absent: yes or no."""
     state: NotRequired[Json]

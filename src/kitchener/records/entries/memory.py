@@ -5,6 +5,8 @@ from typing import Literal, NotRequired, TypedDict
 
 from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
 
+OverlayScope = Literal["agent", "global"]
+"""The turns that a learned line applies to: those with its labels, or all of its subject."""
 ArtifactType = Literal["topic_affinity", "interaction_style", "task_pattern", "constraint"]
 Words = dict[str, str] | Sealed
 """What the keyed signal ids of an entry stand for."""
@@ -58,7 +60,7 @@ class OverlayPayload(MemoryPayload):
     artifact_type: NotRequired[ArtifactType | None]
     labels: NotRequired[dict[str, list[str]] | Sealed | None]
     weight: NotRequired[float | None]
-    scope: NotRequired[Literal["agent", "global"] | None]
+    scope: NotRequired[OverlayScope | None]
     context_line: NotRequired[SealedText | None]
     enabled: bool
     expires_at_event_ts: NotRequired[str | None]

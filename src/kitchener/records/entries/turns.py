@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
+from kitchener.choices import OverlapPolicy
 from kitchener.records.entries.approvals import ResumesMapping
 from kitchener.records.entries.common import CommonPayload, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderState, WorkOrderType
@@ -13,7 +14,6 @@ AbortReason = Literal["cancelled", "timeout", "overloaded", "crash", "shutdown"]
 RejectReason = Literal["busy", "overloaded", "replaced", "unsupported"]
 """Why a message got no turn: its session was busy, its session's queue was full, a newer message took its place, or the model
 takes no content of the type that it brought."""
-OverlapPolicy = Literal["queue", "reject", "replace"]
 TurnErrorKind = Literal[
     "BUDGET",
     "PROVIDER",
@@ -28,6 +28,8 @@ TurnErrorKind = Literal[
 ]
 """Why a turn could not do what was asked. In the last three the turn asked, or could show nothing to a model."""
 DegradedComponent = Literal["HO1", "HO3"]
+IdempotencyScope = Literal["session", "subject"]
+"""The owner of an idempotency key. Equal keys of different owners are different keys."""
 
 
 class CostSummary(NestedCost):
@@ -80,7 +82,7 @@ class TurnStartedPayload(CommonPayload):
     """The version of the rules that the turn followed, see `kitchener.records.events.POLICY_VERSION`; absent: 1."""
     overlap: OverlapPolicy
     idempotency_key: NotRequired[str]
-    idempotency_scope: NotRequired[Literal["session", "subject"]]
+    idempotency_scope: NotRequired[IdempotencyScope]
     speaker: NotRequired[SealedText]
     """The name of the person who said the message, where several talk; absent: the subject."""
     acceptance: NotRequired[list[str] | Sealed]
@@ -201,7 +203,7 @@ class EscalationPayload(CommonPayload):
 
 
 class DegradationPayload(CommonPayload):
-    """`DEGRADATION`: a component failed and the turn went on without it."""
+    """`DEGRADATION`: a component failed and the turn continued without it."""
 
     component: DegradedComponent
     governance_violation: bool

@@ -16,6 +16,8 @@ AbandonReason = Literal[
     "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "answered", "expired", "unknown"
 ]
 LaneName = Literal["interactive", "background"]
+IntentRelation = Literal["continue", "switch", "close", "unclear"]
+"""What a message does to the active intent."""
 GateDecision = Literal["accept", "reject"]
 CutReason = Literal["tokens", "queries", "time", "error"]
 """The limit that ended the gathering of context."""
@@ -237,7 +239,7 @@ class Classification(TypedDict, total=False):
     ambiguity: str | float | bool | None
     labels: ClassifiedLabels | None
     candidate_objective: str | None
-    intent_relation: Literal["continue", "switch", "close", "unclear"] | None
+    intent_relation: IntentRelation | None
     confidence: float | None
     intent: NamedIntent | None
     prior_intent_id: str | None

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from kitchener.records.entries.common import Json
-from kitchener.records.entries.execution import QuestionMapping
+from kitchener.records.entries.execution import QuestionMapping, QuestionReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +17,7 @@ class ToolQuestion:
     """JSON schema of the answer; None: yes or no."""
     state: Json = None
     """What the tool gets back with the answer, to continue. It never reaches a model."""
-    reason: Literal["input_required", "confirmation"] = "confirmation"
-    """Whether the tool lacks a value, or only permission."""
+    reason: QuestionReason = "confirmation"
 
     @classmethod
     def of(cls, recorded: QuestionMapping) -> "ToolQuestion":
@@ -28,7 +26,7 @@ class ToolQuestion:
 
 
 class ConfirmationRequired(Exception):
-    """A tool raises it to ask a person before it goes on. Its call is made again with the answer as `ToolContext.answer`.
+    """A tool raises it to ask a person before it continues. Its call is made again with the answer as `ToolContext.answer`.
 
     Args:
         message: the question, for a person

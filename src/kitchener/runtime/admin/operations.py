@@ -20,7 +20,7 @@ from kitchener.ledger import LedgerEntry
 from kitchener.memory import Overlay
 from kitchener.memory.timestamps import iso_of
 from kitchener.records import events
-from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload
+from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload, PersonDecision
 from kitchener.records.ref import Ref
 from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
@@ -40,6 +40,8 @@ AbsolutePath = Annotated[Path, AfterValidator(_is_absolute)]
 
 IntentChange = Literal["close", "abandon", "reopen"]
 """The changes of an existing intent."""
+_ChangedStatus = Literal["live", "closed", "abandoned"]
+"""What an intent is after a change."""
 
 
 class IntentOutcome(BaseModel):
@@ -47,7 +49,7 @@ class IntentOutcome(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     intent_id: str
-    status: Literal["live", "closed", "abandoned"]
+    status: _ChangedStatus
     child_intent_ids: tuple[str, ...] | None = None
     """The children of a fork; None: no fork."""
     active_child_intent_id: str | None = None
@@ -121,7 +123,7 @@ class ChangeIntent(IntentOperation):
     """The outcome of a closed intent; for other changes, the reason."""
 
     async def call(self, supervisor: HO2Supervisor) -> IntentOutcome:
-        status: Literal["live", "closed", "abandoned"] = "live"
+        status: _ChangedStatus = "live"
         if self.change == "close":
             await supervisor.close_intent(self.session_id, self.intent_id, self.why)
             status = "closed"
@@ -138,7 +140,7 @@ class ApprovalOutcome(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     approval_id: str
-    decision: Literal["approved", "denied"]
+    decision: PersonDecision
     turn_id: str | None = None
     """The continued turn; None: other calls still wait, so no turn continued."""
     response: str | None = None
@@ -157,7 +159,7 @@ class AnswerApproval(Operation[ApprovalOutcome]):
     is_turn = True
     agent_class: str
     approval_id: str
-    decision: Literal["approved", "denied"]
+    decision: PersonDecision
     arguments: dict[str, object] | None = None
     answer: Any = None  # any JSON value
     scope: ApprovalScope = "once"

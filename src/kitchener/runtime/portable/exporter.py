@@ -111,12 +111,7 @@ async def export_session(
         sources = await _sources(settings, chosen, with_key=with_key)
         content = await anyio.to_thread.run_sync(_content, settings, chosen)
         extra = {name: data for name, data in ((KEY, key_file), (SOURCES, sources)) if data is not None}
-        exported_at = iso((clock or SystemClock()).time_us())
-
-        def manifest(files: Mapping[str, str]) -> Manifest:
-            kid = next(iter(sorted(chosen.kids)), None)
-            return Manifest(session_id, chosen.subject_id, found, exported_at, chosen.turns, kid, files)
-
+        manifest = partial(chosen.manifest, iso((clock or SystemClock()).time_us()))
         folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), extra, on_step, content)
     return SessionExport(
         session_id=session_id,
@@ -207,6 +202,16 @@ class _Selection:
             for name, reader in self._readers.items()
             if (seqs := self._chosen[name])
         }
+
+    def manifest(self, exported_at: str, files: Mapping[str, str]) -> Manifest:
+        """What the folder says about itself.
+
+        Args:
+            exported_at: ISO time
+            files: the hashes of its files, by name
+        """
+        kid = next(iter(sorted(self.kids)), None)
+        return Manifest(self.session_id, self.subject_id, self.agent_class, exported_at, self.turns, kid, files)
 
     async def _add_own(self, name: LedgerName, reader: LedgerReader) -> None:
         async for entry in reader.read(session_id=self.session_id, up_to_seq=self._heads[name][0]):

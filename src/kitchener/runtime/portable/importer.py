@@ -164,7 +164,7 @@ def _check_key(folder: SessionFolder, sealer: Sealer | None) -> None:
     """Raises an error if this root cannot keep the folder's key."""
     kid, subject_id = folder.manifest.key_id, folder.manifest.subject_id
     if sealer is None and folder.key_file is not None:
-        expected = "is off, but the folder has the key of its subject, which belongs into a keyring; nothing was imported"
+        expected = "is off, but the folder has the key of its subject, which belongs in a keyring; nothing was imported"
         raise ConfigError("[ledger]", "seal", "false", expected)
     known = sealer.keyring.kid_of(subject_id) if sealer is not None else None
     if None not in (kid, known) and known != kid:
@@ -192,7 +192,7 @@ def _copy_content(folder: SessionFolder, config: RuntimeConfig, sealer: Sealer |
             store.copy_in(folder.manifest.subject_id, each.content_hash, each.read())
         except PartDamaged as error:
             raise FolderDamaged(
-                str(each.path), "content_hash", each.content_hash, "other content, or none that can be told"
+                str(each.path), "content_hash", each.content_hash, "other content, or content that cannot be read"
             ) from error
 
 

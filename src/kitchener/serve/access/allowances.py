@@ -64,9 +64,9 @@ class Allowance:
             raise self._too_fast("", wait)
 
     def check_turn(self) -> None:
-        """Raises RequestRefused if turns that go on without their request leave no room for another turn."""
+        """Raises RequestRefused if turns that continue without their request leave no room for another turn."""
         if self.running + self.left_behind > self.max_requests:
-            what = f"{self.left_behind} turns of {self._whose} go on without their request"
+            what = f"{self.left_behind} turns of {self._whose} continue without their request"
             raise RequestRefused(429, "too_many_requests", f"{what} ({self._share}max_requests)", retry_after_s=1.0)
 
     def check_more(self, now: float) -> None:
@@ -149,14 +149,14 @@ class RequestPlace:
         return cls(allowances)
 
     def check_turn(self) -> None:
-        """Raises RequestRefused if turns that go on without their request leave no room for another turn."""
+        """Raises RequestRefused if turns that continue without their request leave no room for another turn."""
         for each in self._allowances:
             each.check_turn()
 
     def check_going_on(self) -> None:
-        """Raises RequestRefused if no turn may go on, since its checks against schemas have taken too long.
+        """Raises RequestRefused if no turn may continue, since its checks against schemas have taken too long.
 
-        A turn that goes on checks against the schemas that it began with, which are no part of the request.
+        A turn that continues checks against the schemas that it began with, which are no part of the request.
         """
         self.check_schemas(anyio.current_time(), is_new=False)
 

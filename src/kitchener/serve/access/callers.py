@@ -170,7 +170,7 @@ class Callers:
                 match = caller if hmac.compare_digest(digest, wanted) else match
             self._wrong.note(address, match.name if match is not None else None, anyio.current_time())
         if match is None:
-            what = "this is no key of the server" if key.strip() else "the request has no key"
+            what = "the server does not know this key" if key.strip() else "the request has no key"
             raise RequestRefused(401, "invalid_api_key", f"{what}; send one of `serve.clients` as `Authorization: Bearer …`")
         return match
 

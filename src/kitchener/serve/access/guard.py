@@ -265,7 +265,7 @@ def _check_lengths(scope: Scope) -> None:
     """
     lengths = [name for name, _ in scope["headers"] if name in _LENGTHS]
     if len(lengths) > 1:
-        told = "says twice how long it is" if len(set(lengths)) == 1 else "has a length and comes in chunks"
+        told = "states its length twice" if len(set(lengths)) == 1 else "has a length and comes in chunks"
         raise RequestRefused(400, "two_lengths", f"the request {told}")
 
 

@@ -17,9 +17,11 @@ from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
 RESUMED: Final = "resumed"
-"""Stands in the id of a message that goes on after an answer. Its text is no reply to a message of the user."""
+"""Stands in the id of a message that continues after an answer. Its text is no reply to a message of the user."""
 CONTINUED: Final = "continued"
 """Part of the id of a message that continues with outputs of the front end's tools. Its text belongs to the reply before."""
+ROLES_OF_CLIENT: Final = ("activity", "reasoning")
+"""Roles of messages that the client makes and keeps for itself."""
 _MEDIA: Final = ("image", "audio", "video", "document")
 
 
@@ -140,7 +142,7 @@ def read_run(data: bytes) -> AskedRun:
     answers = _only_answers(body, raw, calls)
     if not body.messages:
         return answers
-    left = [each for each in body.messages[end:] if each.role not in ("activity", "reasoning")]
+    left = [each for each in body.messages[end:] if each.role not in ROLES_OF_CLIENT]
     own = f"{body.run_id}:"
     last_one = next((each for each in reversed(left) if not each.id.startswith(own)), None)
     if last_one is not None and last_one.is_output:
@@ -179,7 +181,7 @@ def _only_answers(body: RunInput, raw: Sequence[Mapping[str, object]], calls: fr
 def _pairs(messages: Sequence[RunMessage], names: Collection[str]) -> Iterator[SaidPair]:
     """The messages of the user that have a reply, each with its reply: the texts of the first run after it, together.
 
-    Texts of runs that went on with outputs of the front end's tools belong to the reply, too.
+    Texts of runs that continued with outputs of the front end's tools belong to the reply, too.
 
     Args:
         messages: the conversation

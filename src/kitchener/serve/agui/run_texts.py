@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kitchener.serve.agui.run_input import message_id
+from kitchener.serve.agui.run_input import ROLES_OF_CLIENT, message_id
 from kitchener.serve.event_stream import event
 from kitchener.serve.sendable import as_json, can_be_sent, plain
 
@@ -27,7 +27,7 @@ class RunTexts:
         run_id: the run
         shown: the messages that the client shows, as it sent them
         made: the messages of this run that are closed; shared with its tool calls
-        goes_on: what the run goes on after, as `message_id` has it
+        goes_on: what the run continues after, as `message_id` has it
     """
 
     def __init__(self, run_id: str, shown: Sequence[Mapping[str, object]], made: list[dict[str, object]], goes_on: str) -> None:
@@ -81,7 +81,7 @@ class RunTexts:
     def snapshot(self) -> bytes:
         """All messages that the client is to show. AG-UI has no other way to withdraw text."""
         # Activities and reasoning are the client's own: a snapshot without any leaves them as they are.
-        shown = [each for each in self._shown if each.get("role") not in ("activity", "reasoning")]
+        shown = [each for each in self._shown if each.get("role") not in ROLES_OF_CLIENT]
         open_one = [self._open.message()] if self._open is not None else []
         messages: list[Mapping[str, object]] = [*shown, *self._made, *open_one]
         try:

@@ -7,6 +7,9 @@ from pydantic import Field
 from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 from kitchener.serve.answers.chat_answers import ServedTurnAnswer
 
+ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
+MessageStatus = Literal["in_progress", "completed", "incomplete"]
+
 
 class OutputTextAnswer(DescribedAnswer):
     """The text of a reply."""
@@ -54,7 +57,7 @@ class MessageItemAnswer(DescribedAnswer):
     id: str
     type: Literal["message"]
     role: Literal["user", "assistant"]
-    status: Literal["in_progress", "completed", "incomplete"]
+    status: MessageStatus
     content: list[MessagePartAnswer]
 
 
@@ -181,7 +184,7 @@ class ResponseAnswer(DescribedAnswer):
     created_at: int
     completed_at: int | None
     """Null: it is not complete."""
-    status: Literal["in_progress", "completed", "cancelled", "failed"]
+    status: ResponseStatus
     background: bool
     error: ResponseErrorAnswer | None
     model: str

@@ -61,7 +61,7 @@ class SpokenTurnAnswer(DescribedAnswer):
     is_resumed: bool
     """Whether the turn continued after a person's answer about a tool, or with the output of a client's function."""
     continues: str | None
-    """The turn whose calls of the client's functions this one went on with; null: it did not."""
+    """The turn that called the functions of the client whose outputs this one continues with; null: there is none."""
 
 
 class SpokenTurnsAnswer(DescribedAnswer):

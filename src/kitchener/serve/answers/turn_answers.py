@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from kitchener.choices import ContextMode
 from kitchener.context.projection.explanation import Place, Verdict
 from kitchener.context.projection.packer import Form
-from kitchener.inspection.turns.recorded_turn import ContextMode
 from kitchener.records.entries.approvals import ApprovalReason
 from kitchener.records.entries.context import SuppressReason
 from kitchener.records.entries.turns import TurnErrorKind
@@ -124,7 +124,7 @@ class ExplanationAnswer(DescribedAnswer):
     text: str
     form: Form
     place: Place
-    """Where it stands in the prompt."""
+    """Where it is in the prompt."""
     reasons: list[str]
     tokens: int
     suppressed_by: SuppressReason | None

@@ -27,7 +27,7 @@ class Heading(NamedTuple):
 
         Args:
             delta: what it adds
-            finish: why the reply ends; None: it goes on
+            finish: why the reply ends; None: it continues
             usage: the tokens that were used, or None; left out: the client did not ask for them
         """
         choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]

@@ -20,6 +20,8 @@ UTILITY: Final = "-utility"
 """Ends the model that stands for an agent's plain model calls: titles, tags, suggestions."""
 CONTINUE: Final = "Go on with your last reply from where it ends."
 """The message of a turn if the client sends no new one, but the last reply to be continued."""
+TEXT_PARTS: Final = ("text", "input_text")
+"""The types of parts of a user's message that hold text."""
 ATTACHED: Final = "(attached)"
 """The message of a turn if the client sends a file without text."""
 WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
@@ -99,8 +101,8 @@ class ChatRequest(NamedTuple):
     output: Mapping[str, object] | None
     """JSON schema of the object that is wanted; None: text."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on. If a message follows, outputs that were given before are ignored. None:
-    none."""
+    """Outputs of functions, after which a turn continues. If a message follows, outputs that were given before are ignored.
+    None: there are none."""
 
 
 def read_body(data: bytes) -> ChatBody:
@@ -225,7 +227,7 @@ def message_text(message: ChatMessage) -> str:
     """The text of a message, without its files."""
     if not isinstance(message.content, list):
         return (message.content or "").strip()
-    texts = (part.get("text") for part in message.content if part.get("type") in ("text", "input_text", "output_text"))
+    texts = (part.get("text") for part in message.content if part.get("type") in (*TEXT_PARTS, "output_text"))
     return "\n".join(each for each in texts if isinstance(each, str)).strip()
 
 
@@ -237,7 +239,7 @@ def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
     for number, each in enumerate(message.content, 1):
         kind = each.get("type")
         inner = each.get(kind) if isinstance(kind, str) else None
-        if kind in ("text", "input_text"):
+        if kind in TEXT_PARTS:
             continue
         if kind == "image_url" and isinstance(inner, dict):
             parts.append(attached_file(inner.get("url"), None, number))

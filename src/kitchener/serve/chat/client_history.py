@@ -63,7 +63,7 @@ class KnownHistory(NamedTuple):
     known: int
     """Its completed turns and imported messages when this was read."""
     messages: tuple[bytes, ...]
-    """Hashes of the user's messages, oldest first, without turns that went on after a person's answer."""
+    """Hashes of the user's messages, oldest first, without turns that continued after a person's answer."""
     digests: tuple[bytes, ...]
     """Hashes of the same messages with their replies."""
     last: SaidPair | None
@@ -136,7 +136,7 @@ class Histories:
         state, kept = session.state, self._kept.get(session.session_id, _UNREAD)
         count = state.completed_turns + state.imported
         new = count - kept.known
-        # The newest turns in memory do not say which of them went on after an answer, and name files beside the message.
+        # The newest turns in memory do not say which of them continued after an answer, and name files beside the message.
         is_partial = state.approvals is not None or state.has_parts
         if not 0 <= new <= (0 if is_partial else len(state.window)):
             kept = _with(_UNREAD._replace(shortened=kept.shortened), count, await _said(session))
@@ -171,7 +171,7 @@ async def read_pairs(session: SessionManager, until: str | None = None) -> list[
 
     Args:
         session: the session
-        until: the turn to end with, then also with turns that went on after a person's answer; none, if it has not completed.
+        until: the turn to end with, then also with turns that continued after a person's answer; none, if it has not completed.
             None: all turns
     """
     found = list[tuple[str, list[str]]]()

@@ -63,12 +63,12 @@ class SessionFinder:
             supervisor: the agent
             subject_id: whose session it is
             name: the client's name of the conversation, or a session id; None: the client has none
-            claimed: what the client says was said before; None: it says nothing, and the newest session of the name goes on
-            key: the idempotency key of the message, whose session goes on whatever is claimed; None: it has none
+            claimed: what the client says was said before; None: it says nothing, and the newest session of the name continues
+            key: the idempotency key of the message, whose session continues whatever is claimed; None: it has none
 
         Raises:
             RequestRefused: the name cannot be one, or further requests come too fast
-            UnknownSession, SessionMismatch, SessionEnded: a session was named that cannot go on
+            UnknownSession, SessionMismatch, SessionEnded: a session was named that cannot continue
         """
         if name is None:
             place.count_more(_count(claimed or ()))
@@ -96,7 +96,7 @@ class SessionFinder:
         name: str | None,
         key: str | None,
     ) -> AsyncIterator[str]:
-        """The id of the session that goes on after a turn: that of the turn, or another one if it has later turns.
+        """The id of the session that continues after a turn: that of the turn, or another one if it has later turns.
 
         Args:
             place: the request, as of `chosen`
@@ -105,7 +105,7 @@ class SessionFinder:
             turn_id: the turn
             name: the client's name of the conversation, or a session id; None: that of the session. In another conversation,
                 what was said until the turn is the claimed history
-            key: the idempotency key of the message, whose session goes on; None: it has none
+            key: the idempotency key of the message, whose session continues; None: it has none
 
         Raises:
             RequestRefused, UnknownSession, SessionMismatch: as `chosen`
@@ -158,7 +158,7 @@ class SessionFinder:
             return keyed
         history = ClaimedHistory.of(claimed) if claimed is not None else None
         for session_id in session_ids:
-            await anyio.lowlevel.checkpoint()  # others go on between two comparisons
+            await anyio.lowlevel.checkpoint()  # others continue between two comparisons
             await self._caught_up(supervisor, session_id)
             try:
                 session = await supervisor.session(session_id)

@@ -64,7 +64,7 @@ class ApprovalCalls:
 
     Args:
         access: finds sessions
-        turns: runs the turns that go on
+        turns: runs the turns that continue
     """
 
     def __init__(self, access: SessionAccess, turns: ServedTurns) -> None:

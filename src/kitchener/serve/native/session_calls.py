@@ -99,7 +99,7 @@ class SessionCalls:
         session_id, open_turn = session.session_id, session.state.open_turn
         turns = self._turns.of_session(session_id)
         for each in turns:
-            each.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is aborted on record"))
+            each.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is recorded as aborted"))
         for each in turns:
             await each.done.wait()
         if turns and open_turn is not None:

@@ -63,7 +63,7 @@ class ErasureCalls:
         self._access, self._forget = access, forget
 
     async def erase(self, request: Request) -> ASGIApp:
-        """Erases the subject, and answers with the report. It goes on if the client goes away."""
+        """Erases the subject, and answers with the report. It continues if the client goes away."""
         body, subject_id = read_model(SubjectErasure, await request.body()), subject_of(request)
         if body.subject_id != subject_id:
             raise RequestRefused(400, "invalid_request", "subject_id: expected the subject of this request, as confirmation")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
+    CLIENT_DECISIONS,
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
     MessageImportedPayload,
@@ -132,7 +133,7 @@ class _Items:
         name = turn_id.removeprefix("T-").replace("-", "_")
         if entry_type == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)
-            # The message of a turn that goes on after an answer is written by the server; the answer itself is an item.
+            # The message of a turn that continues after an answer is written by the server; the answer itself is an item.
             return None if "resumes" in started else input_message(f"msg_{name}_in", text_of(started["user_message"]))
         if entry_type == events.TURN_COMPLETED:
             reply = text_of(payload_as(TurnCompletedPayload, payload)["response"])
@@ -146,7 +147,7 @@ class _Items:
         resolved = payload_as(ApprovalResolvedPayload, payload)
         if resolved["approval_id"] not in self._calls:
             return answer_item(resolved)
-        return output_item(resolved) if resolved["decision"] in ("returned", "failed") else None
+        return output_item(resolved) if resolved["decision"] in CLIENT_DECISIONS else None
 
     def _request(self, request: ApprovalRequestedPayload) -> dict[str, object]:
         """A tool call that waits: for a person, or for the client."""

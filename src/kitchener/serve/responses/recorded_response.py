@@ -11,13 +11,14 @@ from kitchener.errors import UnknownSession
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ApprovalRequestedPayload, payload_as
+from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
+from kitchener.serve.answers.response_answers import ResponseStatus
 from kitchener.serve.chat.chat_chunks import told_of
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.responses.response_objects import (
     CompletedFields,
     ResponseHead,
-    ResponseStatus,
     approval_item,
     call_item,
     function_tool,
@@ -31,7 +32,7 @@ from kitchener.serve.token_usage import TokenUsage
 
 _STATUSES: Final[Mapping[str, ResponseStatus]] = {"cancelled": "cancelled", "shutdown": "cancelled"}
 """The status of a response by why its turn was aborted; any other reason: `failed`."""
-STOPPED: Final = "the turn was stopped before it had a reply; it is aborted on record"
+STOPPED: Final = "the turn was stopped before it had a reply; it is recorded as aborted"
 
 
 class RecordedResponse(NamedTuple):
@@ -148,7 +149,7 @@ def _choice(choice: str | None) -> str | Mapping[str, object]:
     """The required tool call, in the form of the API."""
     if choice is None:
         return "auto"
-    return choice if choice in ("none", "required") else {"type": "function", "name": choice}
+    return choice if choice in (NO_TOOL_CHOICE, ANY_TOOL_CHOICE) else {"type": "function", "name": choice}
 
 
 async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, object]]:

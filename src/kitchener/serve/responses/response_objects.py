@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 import orjson
 
 from kitchener.ids import session_of_turn
 from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, opened, text_of
 from kitchener.records.tools.client_tools import ClientCall, ClientTool
+from kitchener.serve.answers.response_answers import MessageStatus, ResponseStatus
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.sendable import as_json
 from kitchener.serve.token_usage import TokenUsage
-
-ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
 
 _RESPONSE = re.compile(r"resp_([0-9a-f]{8,32})_(\d{6,9})")
 _OWN_TOOLS: Final = "kitchener"
@@ -151,9 +150,7 @@ def input_file(media_type: str, name: str, content_hash: str) -> dict[str, objec
     return {"type": "input_file", "file_id": content_hash, "filename": name}
 
 
-def message_item(
-    item_id: str, text: str | None, status: Literal["in_progress", "completed", "incomplete"] = "completed"
-) -> dict[str, object]:
+def message_item(item_id: str, text: str | None, status: MessageStatus = "completed") -> dict[str, object]:
     """A message of the agent; None: without its text yet."""
     content = [] if text is None else [text_part(text)]
     return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}

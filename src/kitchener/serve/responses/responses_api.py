@@ -53,7 +53,7 @@ def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
         Served(
             "DELETE",
             one,
-            "Is refused: a record keeps its turns",
+            "Is refused: recorded turns are kept",
             door.delete,
             "chat",
             None,

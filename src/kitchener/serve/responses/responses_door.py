@@ -55,7 +55,7 @@ ListenedTurn = Callable[[UpdateListener | None], Awaitable[TurnResult]]
 
 
 class _GoingOn(NamedTuple):
-    """A turn that goes on after answers about tool calls or with outputs of functions."""
+    """A turn that continues after answers about tool calls or with outputs of functions."""
 
     session_id: str
     wo_id: str
@@ -143,7 +143,7 @@ class ResponsesDoor:
         log = self._log(found, response_id)
         turn = log.turn if log is not None else None
         if turn is not None:
-            turn.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is aborted on record"))
+            turn.stop(RequestRefused(409, "turn_stopped", "the turn was stopped by another request; it is recorded as aborted"))
             await turn.done.wait()
             await self._access.wait_ended(found.session, turn_id)
         recorded = await read_response(found, turn_id, self._servers)
@@ -160,7 +160,7 @@ class ResponsesDoor:
         raise RequestRefused(
             405,
             "cannot_delete",
-            "a response is a turn, and a record keeps its turns; POST /v1/subject/erase erases all that the subject said",
+            "a response is a recorded turn, which is kept; POST /v1/subject/erase erases all that the subject said",
         )
 
     @asynccontextmanager

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kitchener.records.parts import FilePart
 from kitchener.serve.chat.chat_request import (
     MAX_MESSAGES,
+    TEXT_PARTS,
     ChatBody,
     ChatMessage,
     SaidPair,
@@ -49,7 +50,7 @@ class ResponsesBody(BaseModel):
     background: bool | None = None
     """Whether the answer comes when the turn begins, and the reply is retrieved later."""
     previous_response_id: str | None = Field(None, max_length=256)
-    """The response that the session goes on after."""
+    """The response that the session continues after."""
     conversation: str | dict[str, object] | None = None  # an id, or an object with `id`
     """A session id, or any name of the conversation."""
     text: dict[str, object] | None = None  # has a JSON schema in it; checked by the agent
@@ -85,8 +86,8 @@ class ResponsesRequest(NamedTuple):
     answers: tuple[SpokenAnswer, ...] = ()
     """Answers about tool calls that wait, in their order."""
     outputs: GivenOutputs | None = None
-    """Outputs of functions, after which a turn goes on. If a message follows, outputs that were given before are ignored. None:
-    none."""
+    """Outputs of functions, after which a turn continues. If a message follows, outputs that were given before are ignored.
+    None: there are none."""
 
 
 def read_responses_body(data: bytes) -> ResponsesBody:
@@ -192,7 +193,7 @@ def _parts(content: object) -> list[FilePart]:
             found.append(attached_file(each.get("image_url"), None, number))
         elif kind == "input_file":
             found.append(attached_file(each.get("file_data"), each.get("filename"), number))
-        elif kind not in ("input_text", "text"):
+        elif kind not in TEXT_PARTS:
             raise RequestRefused(
                 400, "unsupported", f"part {number} of the message: expected input_text, input_image or input_file"
             )

@@ -146,7 +146,7 @@ _INTENT_WORDS: Final[Mapping[str, str]] = {
     events.INTENT_CLOSED: "closed",
     events.INTENT_ABANDONED: "abandoned",
     events.INTENT_RETIRED: "retired",
-    events.INTENT_DEFERRED: "put off",
+    events.INTENT_DEFERRED: "deferred",
     events.INTENT_FORKED: "forked",
 }
 

@@ -9,7 +9,7 @@ import orjson
 
 from kitchener.media.media_types import IMAGES
 from kitchener.records.parts import MessagePart
-from kitchener.records.prompt import Message, PromptRequest, ToolSpec
+from kitchener.records.prompt import ANY_TOOL_CHOICE, Message, PromptRequest, ToolSpec
 
 OptionalField = Literal[
     "response_format",
@@ -29,7 +29,7 @@ _SHORT_ID: Final = 9
 """Characters of an id, letters and digits, that Mistral takes. It refuses those of other providers, after a fallback."""
 THOUGHTS: Final[tuple[OptionalField, ...]] = ("reasoning_content", "reasoning")
 """Fields of a message in which servers send a model's thoughts. Those before tool requests go back with the results, because
-DeepSeek and Moonshot refuse the request otherwise, and models go on better with their thoughts than without."""
+DeepSeek and Moonshot refuse the request otherwise, and models continue better with their thoughts than without."""
 DETAILS: Final[OptionalField] = "reasoning_details"
 """Field of a message in which OpenRouter sends thoughts as a list, with the vendor's signatures and encrypted parts. It goes
 back in place of `THOUGHTS`."""
@@ -148,7 +148,7 @@ def _tool(tool: ToolSpec) -> dict[str, object]:
 
 
 def _tool_choice(choice: str | None) -> str | dict[str, object]:
-    if choice is None or choice == "required":
+    if choice is None or choice == ANY_TOOL_CHOICE:
         return choice or "auto"
     return {"type": "function", "function": {"name": choice}}
 

@@ -46,7 +46,7 @@ from kitchener.gateway.providers.library.vendors import (
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
+from kitchener.records.prompt import ANY_TOOL_CHOICE, PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
 Caching = Literal["marks", "key"]
@@ -154,11 +154,11 @@ class ModelProvider:
     def _settings_for(self, request: PromptRequest) -> ModelSettings:
         asked: ModelSettings = {**self._settings, "max_tokens": request.max_tokens, "temperature": request.temperature}
         if request.tool_choice is not None and request.tools:
-            asked["tool_choice"] = "required" if request.tool_choice == "required" else [request.tool_choice]
+            asked["tool_choice"] = "required" if request.tool_choice == ANY_TOOL_CHOICE else [request.tool_choice]
         if self._caching == "key":
             return cast(ModelSettings, {**asked, "openai_prompt_cache_key": request.session_id})
         if self._caching == "marks":
-            # After the results of tools the next call goes on, so that it begins with all of this one.
+            # After the results of tools the next call continues, so that it begins with all of this one.
             goes_on = request.messages[-1].role == "tool"
             return cast(ModelSettings, {**asked, "anthropic_cache_instructions": True, "anthropic_cache_messages": goes_on})
         return asked

@@ -28,7 +28,7 @@ export class Conversation {
     this.resting = null;
   }
 
-  /** Stops following. What was sent goes on at the server. */
+  /** Stops following. What was sent continues at the server. */
   close() {
     this.closing.abort();
   }
@@ -48,7 +48,7 @@ export class Conversation {
     }
   }
 
-  /** Shows what was said, and goes on with what happens, until it is closed. */
+  /** Shows what was said, and continues with what happens, until it is closed. */
   async follow() {
     const { signal } = this.closing;
     for (let attempt = 0; !signal.aborted; attempt += 1) {

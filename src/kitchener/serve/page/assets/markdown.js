@@ -22,7 +22,7 @@ export function settled(text) {
     if (fence) fence = closes(line, fence) ? "" : fence;
     else if (found) fence = found[1];
     at += line.length + 1;
-    // An indented line, or another item, may go on with a list.
+    // An indented line, or another item, may continue a list.
     if (!fence && line.trim() === "" && at < text.length && !/^[\s\d*+>|-]/.test(text[at])) end = at;
   }
   return Math.min(end, text.length);

@@ -14,7 +14,7 @@ const STEPS = {
 
 export class TurnView {
   /**
-   * message: what the user said, "" where the turn goes on after an answer about a tool
+   * message: what the user said, "" where the turn continues after an answer about a tool
    * onWhy, onAgain: called with this view
    */
   constructor({ message, at, isResumed = false, onWhy = null, onAgain = null }) {
@@ -155,7 +155,7 @@ export class TurnView {
     this.end();
     this.response = result.response || this.wordless();
     if (!result.pending_approval?.length) this.text.replaceChildren(result.response ? markdown(result.response) : el("p", { class: "pale" }, this.response));
-    else this.text.replaceChildren(el("p", {}, "I need your approval before I go on. You can go on talking meanwhile."));
+    else this.text.replaceChildren(el("p", {}, "I need your approval before I continue. You can send other messages in the meantime."));
     if (result.degraded && result.error) this.state.replaceChildren(el("span", { class: "badge warn" }, `Not done as asked: ${result.error.message}`));
     const told = el("button", { type: "button", class: "quiet", "aria-label": "Copy the reply" }, "Copy");
     told.addEventListener("click", () => copy(result.response, this.text, told));

@@ -16,7 +16,7 @@ const REASONS = {
   RECENT: "said recently",
 };
 const CAUSES = {
-  DEFERRED: "put off, so it is only mentioned",
+  DEFERRED: "deferred, so it is only mentioned",
   BUDGET_EVICTION: "no room was left within the budget",
   LOW_URGENCY: "other items mattered more",
   ERASED: "its text was erased",
