@@ -71,7 +71,7 @@ class Crowd:
         """Returns when the lane is so full."""
         with anyio.fail_after(30):
             while self.lane(actor, name) != lane:
-                await anyio.sleep(0.005)  # counting all lanes after each step would cost more than the turns
+                await settle()  # looking after each step would cost more than the turns
         await settle()
         assert self.lane(actor, name) == lane
 

@@ -281,7 +281,7 @@ class TurnRanking:
         return self._among
 
     def answering(self, message: str) -> Iterator[tuple[int, bool]]:
-        """The numbers of the turns that share a word with the message, or have a neighbour that does, see `TurnWords.matched`."""
+        """The numbers of turns that share a word with the message, or have a neighbour that does, see `TurnWords.matched`."""
         return self._words.matched(self._best(message), self.similar)
 
     def _best(self, message: str) -> RankedTurns:
