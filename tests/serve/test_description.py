@@ -1,5 +1,7 @@
 """Valid and invalid requests made from `/openapi.json` get the answers that it describes (docs/server.md)."""
 
+import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from schemathesis.core.parameters import ParameterLocation
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
+from kitchener.config.field_docstrings import DescribedModel, field_docstrings
 from tests.serve.described import described
 from tests.serve.requests import Asked, Client, run_request, serving
 from tests.serve.responses.test_responses import asking, send_card
@@ -131,6 +134,43 @@ def ask_made_up(sender: Sender, operation: Any, mode: GenerationMode, examples: 
         case.validate_response(sender.send(case), checks=CHECKS.get_by_names(list(CHECKED)))
 
     check()
+
+
+async def test_the_description_has_the_docstring_of_each_field(tmp_path: Path) -> None:
+    """And each field of a request's body has one. They are read from the source when the description is asked for."""
+    async with serving(tmp_path / "root", asking("ada"), tools=[send_card]) as client:
+        found = (await client.ask("GET", "/openapi.json")).json
+    schemas = found["components"]["schemas"]
+    models = {each.__name__: each for each in subclasses_of(DescribedModel)}
+    for name, schema in schemas.items():
+        model = models[name]
+        for field, text in field_docstrings(model).items():
+            assert schema["properties"][model.model_fields[field].alias or field]["description"] == text, f"{name}.{field}"
+    bodies = {
+        name: schema
+        for path in found["paths"].values()
+        for operation in path.values()
+        for name, schema in reached_from(operation.get("requestBody"), schemas).items()
+    }
+    fields = {f"{name}.{field}": each for name, schema in bodies.items() for field, each in schema["properties"].items()}
+    assert len(fields) > 50
+    assert [name for name, each in fields.items() if "description" not in each] == []
+
+
+def subclasses_of(model: type[DescribedModel]) -> Iterator[type[DescribedModel]]:
+    """All classes derived from a model."""
+    for each in model.__subclasses__():
+        yield each
+        yield from subclasses_of(each)
+
+
+def reached_from(schema: object, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """The named schemas that a schema refers to, themselves or through others, by name."""
+    names = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(schema)))
+    found = {name: schemas[name] for name in names}
+    for each in list(found.values()):
+        found |= reached_from(each, schemas)
+    return found
 
 
 def test_every_operation_answers_made_up_requests_as_described(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, ValidationError
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, PydanticSerializationError, to_json
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from kitchener.config.field_docstrings import field_docstrings
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.config.shown import described, described_key, shown_settings
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
@@ -26,8 +25,8 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
-class Settings(BaseModel):
-    """Base of all settings: frozen, no unknown keys, no values in errors; a JSON Schema has the fields' docstrings."""
+class Settings(DescribedModel):
+    """Base of all settings: frozen, no unknown keys, no values in errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
     gone_keys: ClassVar[Mapping[str, str]] = {}
@@ -40,16 +39,6 @@ class Settings(BaseModel):
             if key in given:
                 raise ConfigError(cls.__name__, key, "", instead)
         return super().__new__(cls)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The JSON Schema, with the docstring of each field as its description."""
-        schema = handler(core_schema)
-        fields = handler.resolve_ref_schema(schema)["properties"]
-        for name, text in field_docstrings(cls).items():
-            if name in fields:
-                fields[name].setdefault("description", text)
-        return schema
 
 
 def without_secrets(config: Settings) -> dict[str, object]:

@@ -50,7 +50,7 @@ class Overlay(BaseModel):
     """A fact that was learned from a signal. Fields that the older shape lacks are None."""
 
     # A NaN must stay NaN, so that writing refuses it; the default would turn it into null.
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     overlay_id: str
     """`OVL-…`, the id of the record."""

@@ -5,6 +5,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Final, NamedTuple, TypeVar
 
+import anyio
 import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -165,12 +166,12 @@ class _Endpoint:
 
 
 def described_by(operations: Sequence[Served]) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """Answers with the OpenAPI description, which is made when somebody first asks for it."""
+    """Answers with the OpenAPI description, which is made when somebody first asks for it, in a thread of its own."""
     made: list[dict[str, object]] = []
 
     async def answer(_: Request) -> ASGIApp:
         if not made:
-            made.append(open_api(operations))
+            made.append(await anyio.to_thread.run_sync(open_api, operations))
         return json_response(made[0])
 
     return answer

@@ -8,10 +8,11 @@ Explained in `docs/server.md`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field, StrictBool
 
 from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.ledger import ReadableLedger
@@ -26,10 +27,10 @@ CANCELLED: Final = "the person left the question unanswered"
 """The model reads this about an interrupt that was cancelled."""
 
 
-class CallAnswer(BaseModel):
+class CallAnswer(DescribedModel):
     """The payload of an answer about a tool call."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     approved: StrictBool
     """Whether the call is approved."""

@@ -6,9 +6,10 @@ It knows no session and no runtime. `docs/server.md` lists the fields that are u
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from kitchener.actors.admission.requests import MAX_NAME
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.records.tools.client_tools import ClientOutput
 from kitchener.serve.chat.chat_request import ATTACHED, MAX_MESSAGES, AnyParts, SaidPair, attached_file, joined_rounds
@@ -25,10 +26,10 @@ ROLES_OF_CLIENT: Final = ("activity", "reasoning")
 _MEDIA: Final = ("image", "audio", "video", "document")
 
 
-class RunMessage(BaseModel):
+class RunMessage(DescribedModel):
     """One message of the conversation that a client sends along."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     id: str
     """Names the message within the conversation."""
@@ -54,10 +55,10 @@ class RunMessage(BaseModel):
         return any(isinstance(each, dict) and each.get("name") in names for each in functions)
 
 
-class ResumeAnswer(BaseModel):
+class ResumeAnswer(DescribedModel):
     """The answer to one interrupt."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     interrupt_id: str = Field(alias="interruptId", max_length=MAX_NAME)
     """The interrupt: a request for approval."""
@@ -68,10 +69,10 @@ class ResumeAnswer(BaseModel):
     answer."""
 
 
-class RunInput(BaseModel):
+class RunInput(DescribedModel):
     """The fields of the input of an AG-UI run that count."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     thread_id: str = Field(alias="threadId", min_length=1, max_length=MAX_NAME)
     """A session id, or any name of the conversation."""

@@ -3,13 +3,11 @@
 An answer is written where it is made, as plain JSON types. The tests of the server compare every answer with its description.
 """
 
-from pydantic import BaseModel, ConfigDict
+from kitchener.config.field_docstrings import DescribedModel
 
 
-class DescribedAnswer(BaseModel):
+class DescribedAnswer(DescribedModel):
     """A JSON object that the server sends. Clients must accept further fields."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 JsonObject = dict[str, object]

@@ -8,8 +8,9 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Message
 from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
@@ -35,39 +36,53 @@ AnyParts = Annotated[list[dict[str, object]], Field(max_length=2_000)]
 """The parts of one message, of any kind; each is narrowed where it is read."""
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(DescribedModel):
     """One message of the conversation that a client sends along."""
 
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    """The role of the author."""
     content: str | AnyParts | None = None
+    """Text, or parts: text, images and files."""
     tool_calls: list[dict[str, object]] | None = None  # only whether there are any
+    """Tool calls of the assistant."""
     tool_call_id: str | None = None
+    """The call whose output this is."""
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(DescribedModel):
     """How a stream ends."""
 
     model_config = ConfigDict(extra="ignore")
 
     include_usage: bool = False
+    """Whether the stream ends with the tokens that were used."""
 
 
-class ChatBody(BaseModel):
+class ChatBody(DescribedModel):
     """The fields of a request that count."""
 
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     model: str = Field(max_length=256)
+    """The agent class. With `-utility` at its end, the agent's model is asked without the agent."""
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    """The conversation, oldest message first. The last one is answered."""
     stream: bool = False
+    """Whether the answer is a stream of events."""
     stream_options: StreamOptions | None = None
+    """Options of the stream."""
     n: int | None = None
+    """How many replies are wanted; more than one is refused."""
     response_format: dict[str, object] | None = None  # a JSON schema in it; checked by the agent
-    tools: list[dict[str, object]] | None = None  # functions that the client runs, in either form; read by `client_functions`
-    tool_choice: str | dict[str, object] | None = None  # `auto`, `none`, `required`, or names one of the functions
+    """The form of the reply: text, `json_object`, or `json_schema` with a schema."""
+    tools: list[dict[str, object]] | None = None  # in either form; read by `client_functions`
+    """Functions that the client runs."""
+    tool_choice: str | dict[str, object] | None = None  # names one of the functions, if it is an object
+    """`auto`, `none`, `required`, or one of the functions."""
     prompt_cache_key: str | None = None
+    """Names the conversation, if the settings say so."""
 
     @property
     def includes_usage(self) -> bool:

@@ -3,10 +3,11 @@
 from functools import partial
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.records.entries.approvals import ApprovalScope
@@ -35,10 +36,10 @@ _TOLD: Final = (
 )
 
 
-class Approval(BaseModel):
+class Approval(DescribedModel):
     """How a call is allowed."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     arguments: dict[str, object] | None = None
     """Arguments in place of the model's. None: the model's."""
@@ -50,10 +51,10 @@ class Approval(BaseModel):
     """What to tell the model about it."""
 
 
-class Denial(BaseModel):
+class Denial(DescribedModel):
     """Why a call is refused."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     message: str | None = None
     """What to tell the model about it."""

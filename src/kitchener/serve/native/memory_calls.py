@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import CallerError
 from kitchener.ids import memory_namespace
 from kitchener.inspection.memory_views import learned_views, signal_views
@@ -21,10 +22,10 @@ from kitchener.serve.problems import json_response
 ForgettingReason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000)]
 
 
-class ForgottenLine(BaseModel):
+class ForgottenLine(DescribedModel):
     """A learned line that must no longer be used."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     agent: str | None = Field(None, max_length=128)
     """The agent class that learned it. None: ADMIN, or the only one of this key."""
@@ -34,10 +35,10 @@ class ForgottenLine(BaseModel):
     """Whether its signal is also kept from being learned from again."""
 
 
-class ForgottenSignal(BaseModel):
+class ForgottenSignal(DescribedModel):
     """A signal or an event that must no longer count."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     agent: str | None = Field(None, max_length=128)
     """The agent class whose memory it is in. None: ADMIN, or the only one of this key."""

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from kitchener.config import ServeConfig
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import (
     TextDelta,
@@ -47,10 +48,10 @@ UPDATE_NAMES: Final[dict[type[TurnUpdate], str]] = {
 """The names of events, by the type of the update."""
 
 
-class SentFile(BaseModel):
+class SentFile(DescribedModel):
     """An image or a file of a message."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     data: str
     """The content in base64."""
@@ -60,10 +61,10 @@ class SentFile(BaseModel):
     """The name that the model is told."""
 
 
-class NewMessage(BaseModel):
+class NewMessage(DescribedModel):
     """A message to a session."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     message: str
     """The text."""

@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kitchener.actors.sessions.directory import SessionManager
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
@@ -23,10 +24,10 @@ MAX_LISTED: Final = 1_000
 _TITLE_CHARS: Final = 80
 
 
-class NewSession(BaseModel):
+class NewSession(DescribedModel):
     """The fields of a new session."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     agent: str | None = Field(None, max_length=128)
     """The agent class. None: ADMIN, or the only one of this key."""
@@ -34,10 +35,10 @@ class NewSession(BaseModel):
     """The client's own name for the session."""
 
 
-class SessionEnding(BaseModel):
+class SessionEnding(DescribedModel):
     """Why a session ends."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     reason: str = "ended"
     """Recorded as it is, never encrypted."""

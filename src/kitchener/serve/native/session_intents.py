@@ -2,11 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kitchener.actors.authority.authority import ruleset_of
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.context import resolve_active
 from kitchener.records.entries import IntentScope
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
@@ -14,10 +15,10 @@ from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import json_response
 
 
-class NewIntent(BaseModel):
+class NewIntent(DescribedModel):
     """An intent to declare."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     objective: str
     """The goal, in a sentence."""
@@ -29,10 +30,10 @@ class NewIntent(BaseModel):
     """What it works on."""
 
 
-class IntentChangeBody(BaseModel):
+class IntentChangeBody(DescribedModel):
     """A change of an intent."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     change: Literal["close", "abandon", "reopen", "keep"]
     """`keep`: the intent stays live and supersedes those that compete with it."""

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from importlib.metadata import version
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import ConfigError
 from kitchener.serve.access.guard import caller_of, subject_of
 from kitchener.serve.native.session_access import SessionAccess
@@ -42,10 +43,10 @@ class OwnRights:
         )
 
 
-class SubjectErasure(BaseModel):
+class SubjectErasure(DescribedModel):
     """The confirmation of an erasure."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     subject_id: str
     """The subject again, as confirmation, because an erasure cannot be undone."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.serve.chat.chat_request import (
     MAX_MESSAGES,
@@ -36,10 +37,10 @@ _SentItems = Annotated[list[dict[str, object]], Field(max_length=MAX_MESSAGES - 
 """A plain model call is told the instructions and these."""
 
 
-class ResponsesBody(BaseModel):
+class ResponsesBody(DescribedModel):
     """The fields of a request that count."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     model: str | None = Field(None, max_length=256)
     """The agent class. None: ADMIN, or the only one of this key."""
