@@ -151,3 +151,14 @@ async def test_a_reply_in_many_messages_is_one_reply(tmp_path: Path) -> None:
         found = await client.ask("POST", PATH, orjson.dumps(asked))
         session = await client.runtime.supervisor().session(found.headers["x-kitchener-session"])
         assert [len(each.response) async for each in session.read_history()] == [3 * 19_000 - 1, len("echo: hello")]
+
+
+async def test_a_reply_whose_message_has_no_id_is_part_of_the_history(tmp_path: Path) -> None:
+    """Regression: the empty id was taken for that of the run before, of which there is none."""
+    reply = {"id": "", "role": "assistant", "content": "hi"}
+    asked = {"threadId": "t", "runId": "new", "messages": [MESSAGE, reply, {**MESSAGE, "id": "u2"}]}
+    async with serving(tmp_path / "root") as client:
+        found = await client.ask("POST", PATH, orjson.dumps(asked))
+        assert found.status == 200
+        session = await client.runtime.supervisor().session(found.headers["x-kitchener-session"])
+        assert [each.response async for each in session.read_history()] == ["hi", "echo: hello"]

@@ -188,19 +188,20 @@ def _pairs(messages: Sequence[RunMessage], names: Collection[str]) -> Iterator[S
         messages: the conversation
         names: the tools that the front end runs
     """
-    said, run, rounds, calls = "", "", list[list[str]](), False
+    said, rounds, calls = "", list[list[str]](), False
+    run: str | None = None  # of the last text; an id may be empty
     for each in messages:
         if each.role == "user":
             if rounds or calls:
                 yield _pair(said, rounds, has_calls=calls)
-            said, run, rounds, calls = _text(each) or ATTACHED, "", [], False
+            said, run, rounds, calls = _text(each) or ATTACHED, None, [], False
         elif each.is_output or each.calls_one_of(names):
             calls = True
         elif each.role == "assistant" and isinstance(each.content, str) and each.content:
             of = each.id.rpartition(":")[0] or each.id
             if of == run:
                 rounds[-1].append(each.content)
-            elif not of.endswith(f":{RESUMED}") and (not run or of.endswith(f":{CONTINUED}")):
+            elif not of.endswith(f":{RESUMED}") and (run is None or of.endswith(f":{CONTINUED}")):
                 run = of
                 rounds.append([each.content])
     if rounds or calls:
