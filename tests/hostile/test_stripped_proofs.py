@@ -4,7 +4,6 @@ A bundle without the turn's end is refused, what is withheld is named, and refer
 them (docs/proof.md). Both verifiers say the same of every bundle here.
 """
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, echo, open_scripted
 from tests.hostile.kit import BYSTANDER, bystander
 from tests.verifier import conftest as proven_root
-from tests.verifier.kit import NODE, SCRIPT, needs_node, node, refused
+from tests.verifier.kit import needs_node, node, refused, run
 from tests.verifier.proofs import Proven, bundle, shown_rows, strip
 
 pytestmark = needs_node
@@ -63,8 +62,7 @@ def test_what_is_withheld_is_named(form: str, proven: Proven, tmp_path: Path, ca
     assert sum(map(len, hidden.values())) == after.withheld_entries
     assert invoke(["ledger", "verify", str(stripped)]) == 0
     by_python = capsys.readouterr().out
-    assert NODE is not None
-    by_node = subprocess.run([NODE, str(SCRIPT), str(stripped)], capture_output=True, text=True, timeout=60).stdout
+    by_node = run(str(stripped)).stdout
     for ledger_id, runs in after.withheld.items():
         told = ", ".join(first if first == last else f"{first} to {last}" for first, last in runs[:20])
         assert f"withheld: {ledger_id}: {told}" in by_python

@@ -4,10 +4,15 @@ Whatever Kitchener accepts, the script accepts; what only Kitchener looks at is 
 be the same verdict.
 """
 
+import atexit
 import hashlib
+import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +26,68 @@ from kitchener.ledger.audit.bundle_check import verify_bundle
 from kitchener.ledger.format.lines import chain_hash, split_line
 
 SCRIPT = Path(__file__).resolve().parents[2] / "verify" / "verify.mjs"
+MANY_RUNS = Path(__file__).with_name("many_runs.mjs")
 NODE = shutil.which("node")
+TIMEOUT_S = 60
 needs_node = pytest.mark.skipif(NODE is None, reason="Node is not installed, so its verifier cannot be asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of the Node verifier printed, and the status with which it ended."""
+
+    stdout: str
+    stderr: str
+    status: int
+
+
+def run_command(*arguments: str) -> Run:
+    """Runs the Node verifier as users do, in a process of its own."""
+    assert NODE is not None
+    done = subprocess.run([NODE, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return Run(done.stdout, done.stderr, done.returncode)
+
+
+def run(*arguments: str) -> Run:
+    """Runs the Node verifier in a process that all runs share, which saves most of the time.
+
+    That it says the same as the command is tested in `test_many_runs.py`.
+    """
+    process = shared_process()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    limit = threading.Timer(TIMEOUT_S, process.kill)
+    limit.start()
+    try:
+        process.stdin.write(f"{json.dumps(arguments)}\n")
+        process.stdin.flush()
+        return Run(**json.loads(process.stdout.readline()))
+    except (OSError, ValueError) as error:  # it ended; its standard error says why
+        shared_process.cache_clear()
+        raise AssertionError(f"the Node verifier gave no answer for {arguments}") from error
+    finally:
+        limit.cancel()
+
+
+@cache
+def shared_process() -> subprocess.Popen[str]:
+    """A process for the runs of this one. It ends when its input does."""
+    assert NODE is not None
+    process = subprocess.Popen(
+        [NODE, str(MANY_RUNS), str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", cwd=SCRIPT.parent
+    )
+    atexit.register(process.communicate)
+    return process
 
 
 def node(paths: Sequence[Path], public_key: str | None = None) -> list[str]:
     """What the Node verifier says, a line for each file."""
-    assert NODE is not None
     key = ["--public-key", public_key] if public_key is not None else []
-    done = subprocess.run([NODE, str(SCRIPT), *key, *map(str, paths)], capture_output=True, text=True, timeout=60)
+    done = run(*key, *map(str, paths))
     assert done.stderr == ""
     lines = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert len(lines) == len(paths)
-    assert done.returncode == int(any(line.startswith("damaged") for line in lines))
+    assert done.status == int(any(line.startswith("damaged") for line in lines))
     return lines
 
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import random
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from kitchener.ledger.format.lines import NO_HASH
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
 from tests.verifier.kit import (
-    NODE,
-    SCRIPT,
     needs_node,
     node,
     refused,
@@ -25,6 +22,7 @@ from tests.verifier.kit import (
     refused_by_the_script_alone,
     relinked,
     rewritten,
+    run,
 )
 
 pytestmark = needs_node
@@ -358,7 +356,7 @@ def test_wrong_usage_is_told_apart_from_a_verdict(tmp_path: Path) -> None:
     key = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
     wrong = ("xyz", "", key.upper(), key[:-1], f"{key}00", f"{key}\n")
     for arguments in ([], ["--public-key"], ["--public-key", key], *[["--public-key", each, str(SAMPLE)] for each in wrong]):
-        done = subprocess.run([str(NODE), str(SCRIPT), *arguments], capture_output=True, text=True, timeout=30)
-        assert (done.returncode, done.stdout) == (2, "")
+        done = run(*arguments)
+        assert (done.status, done.stdout) == (2, "")
         assert done.stderr.startswith("usage: ")
     assert node([tmp_path / "missing.jsonl"])[0].startswith("damaged  ")
