@@ -65,14 +65,7 @@ def render(projection: Projection, estimate: Estimator, *, elsewhere: Collection
         text = SEPARATOR.join([each for each in blocks if each])
     else:
         text = SEPARATOR.join([text for text, _ in (*stable, *shown, *moving, *left_out)])
-    parts = [*stable, *shown, *moving, *left_out]
-    return Rendering(
-        text,
-        digest(text.encode()),
-        tuple([item.ref for _, item in parts]),
-        estimate(prefix) if prefix else 0,
-        prefix,
-    )
+    return _rendering(text, [*stable, *shown, *moving, *left_out], prefix, estimate)
 
 
 def _as_chat(projection: Projection, estimate: Estimator, elsewhere: Collection[ItemKind]) -> Rendering:
@@ -97,15 +90,17 @@ def _as_chat(projection: Projection, estimate: Estimator, elsewhere: Collection[
     stable_text = SEPARATOR.join([text for text, _ in before])
     prefix = SEPARATOR.join([each.text for each in stable if each.item.kind != "rule"])
     messages = tuple(as_chat(_dated(history)))
-    parts = (*before, *[(each.item.text, each.item) for each in history], *kept, *shown)
+    parts = [*before, *[(each.item.text, each.item) for each in history], *kept, *shown]
+    return _rendering(text, parts, prefix, estimate)._replace(stable_text=stable_text, history=messages)
+
+
+def _rendering(text: str, parts: Iterable[tuple[str, Item]], prefix: str, estimate: Estimator) -> Rendering:
     return Rendering(
-        text,
-        digest(text.encode()),
-        tuple([item.ref for _, item in parts]),
-        estimate(prefix) if prefix else 0,
-        prefix,
-        stable_text,
-        messages,
+        text=text,
+        text_hash=digest(text.encode()),
+        refs=tuple([item.ref for _, item in parts]),
+        stable_prefix_tokens=estimate(prefix) if prefix else 0,
+        stable_prefix=prefix,
     )
 
 
