@@ -47,8 +47,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # what is garbage by now stays as well: finding it took half a second in each worker
         gc.set_threshold(10_000, 20, 20)
         gc.enable()
 

@@ -568,12 +568,14 @@ CHAPTERS: Final = (
 
 
 def main() -> None:
-    """`python -m tests.replay.corpus ROOT` records a root."""
+    """`python -m tests.replay.corpus ROOT [CHAPTER ...]` records a root of some chapters, or of all."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("root", type=Path)
+    parser.add_argument("chapters", nargs="*")
     parser.add_argument("--backend", default="asyncio", choices=("asyncio", "trio"))
     given = parser.parse_args()
-    anyio.run(record, given.root, backend=given.backend)
+    chapters = [chapter for chapter in CHAPTERS if not given.chapters or chapter.__name__ in given.chapters]
+    anyio.run(record, given.root, chapters, backend=given.backend)
 
 
 if __name__ == "__main__":
