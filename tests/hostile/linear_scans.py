@@ -28,6 +28,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, TypeAlias
 
 from cyclopts import UnknownCommandError
+from starlette.requests import Request
 
 import kitchener
 from kitchener import criteria, ids, signing
@@ -41,6 +42,7 @@ from kitchener.actors.executor.tool_rounds.result_pages import page_of
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.tools.results import beginning
+from kitchener.actors.tools.tool_gates import ToolGates
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.app import build_app
 from kitchener.cli.config.init import init
@@ -50,7 +52,17 @@ from kitchener.cli.session.session_search import folded, moment_of
 from kitchener.cli.terminal.output import table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.cli.usage import usage_line
-from kitchener.config import HO2Config, LimitsConfig, McpServerConfig, RouterConfig, RuntimeConfig, condition_terms, shown
+from kitchener.config import (
+    HO2Config,
+    LimitsConfig,
+    McpServerConfig,
+    RouterConfig,
+    RuntimeConfig,
+    ServeConfig,
+    ToolLimits,
+    condition_terms,
+    shown,
+)
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
@@ -89,8 +101,9 @@ from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
 from kitchener.schemas.schema_steps import steps
 from kitchener.serve.agui.run_input import read_run
-from kitchener.serve.chat.chat_request import CONTINUE, SaidPair
+from kitchener.serve.chat.chat_request import CONTINUE, ChatBody, SaidPair
 from kitchener.serve.chat.client_history import ClaimedHistory
+from kitchener.serve.chat.utility_calls import UtilityCalls
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire
@@ -224,6 +237,12 @@ def _served(text: str) -> object:
     """A server's tool, whose name, description and schema say the same."""
     schema = {"type": "object", "properties": {text: {"description": text}}}
     return read_tools("web", McpServerConfig(command="true"), [{"name": text, "description": text, "inputSchema": schema}])
+
+
+def _asks_for_title(text: str) -> bool:
+    """A message that a server compares with the prompts of clients for titles and summaries."""
+    body = ChatBody(model="ADMIN", messages=[{"role": "user", "content": text}])  # type: ignore[list-item]  # as a client sends it
+    return UtilityCalls(None, ServeConfig()).is_asked(Request({"type": "http", "headers": []}), body)  # type: ignore[arg-type]  # calls no model
 
 
 def _as_run(text: str) -> object:
@@ -476,6 +495,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a conversation that a client claims", _claimed, FRAMES[:1], 12_500, CUT_UNITS),
         Scan("a tool of a server", _served),
         Scan("a tool of a client", _of_client),
+        Scan("a tool's name and a pattern", lambda text: ToolGates({"*a*b*": ToolLimits()}).limits_of(ToolLimits(), text)),
+        Scan("a client's prompt for a title", _asks_for_title, (*FRAMES, ("### Task:\n", "<chat_history>\n"))),
         Scan("a run of a client", _as_run, FRAMES[:1], 12_500, CUT_UNITS),
         Scan("lines of a server, in pieces", _lines_in_pieces, FRAMES[:1], 50_000, CUT_UNITS),
         Scan("a reference within a schema", lambda text: steps(_referring(text), {"a": 1}), REFERENCE_FRAMES),

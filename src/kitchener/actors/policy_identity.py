@@ -35,6 +35,7 @@ POLICY_MODULES: Final = (
     "kitchener.actors.sessions.state",
     "kitchener.actors.tools.approval_policy",
     "kitchener.canonical",
+    "kitchener.choices",
     "kitchener.criteria",
     "kitchener.gateway.routing",
     "kitchener.ids",

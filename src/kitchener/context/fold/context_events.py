@@ -10,32 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol, cast, get_args
 
+from kitchener.records import events
 from kitchener.records.entries import IntentCloser, TurnErrorKind, text_of
-from kitchener.records.events import (
-    INTENT_ABANDONED,
-    INTENT_CLOSED,
-    INTENT_DECLARED,
-    INTENT_DEFERRED,
-    INTENT_FORKED,
-    INTENT_REOPENED,
-    INTENT_RETIRED,
-    INTENT_SUPERSEDED,
-    LIFECYCLE_VOIDED,
-    MESSAGE_IMPORTED,
-    PART_ATTACHED,
-    SESSION_SCOPE,
-    TURN_ABORTED,
-    TURN_COMPLETED,
-    TURN_STARTED,
-    WO_ABANDONED,
-    WO_COMPLETED,
-    WO_DEFERRED,
-    WO_FAILED,
-    WO_PLANNED,
-    WO_REOPENED,
-    WO_RETIRED,
-    WO_SUPERSEDED,
-)
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import told_reply
@@ -86,7 +62,7 @@ class Declared(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether other sessions of the subject work under the intent too."""
-        return self.scope != SESSION_SCOPE
+        return self.scope != events.SESSION_SCOPE
 
 
 class Superseded(NamedTuple):
@@ -258,7 +234,7 @@ def _declared(payload: Mapping[str, object]) -> Declared:
     scope = payload.get("scope")
     return Declared(
         _id(payload.get("parent_intent_id")),
-        scope.upper() if isinstance(scope, str) and scope else SESSION_SCOPE,
+        scope.upper() if isinstance(scope, str) and scope else events.SESSION_SCOPE,
         text_of(payload.get("objective")),
         _strings(payload.get("targets")),
         _id(payload.get("session_id")),
@@ -397,30 +373,30 @@ def _voided(payload: Mapping[str, object]) -> Voided | None:
 
 _Reader = Callable[[Mapping[str, object]], Facts | None]
 _READERS: Final[Mapping[str, tuple[str, str, _Reader]]] = {
-    INTENT_DECLARED: (INTENT_DECLARED, "intent_id", _declared),
-    INTENT_SUPERSEDED: (INTENT_SUPERSEDED, "intent_id", _superseded_intent),
-    INTENT_REOPENED: (INTENT_REOPENED, "intent_id", _ended),
-    INTENT_CLOSED: (INTENT_CLOSED, "intent_id", _closed_intent),
-    INTENT_ABANDONED: (INTENT_ABANDONED, "intent_id", _ended),
-    INTENT_RETIRED: (INTENT_RETIRED, "intent_id", _ended),
-    INTENT_DEFERRED: (INTENT_DEFERRED, "intent_id", _deferred),
-    INTENT_FORKED: (INTENT_FORKED, "parent_intent_id", _forked),
-    WO_PLANNED: (WO_OPENED, "wo_id", _opened),
+    events.INTENT_DECLARED: (events.INTENT_DECLARED, "intent_id", _declared),
+    events.INTENT_SUPERSEDED: (events.INTENT_SUPERSEDED, "intent_id", _superseded_intent),
+    events.INTENT_REOPENED: (events.INTENT_REOPENED, "intent_id", _ended),
+    events.INTENT_CLOSED: (events.INTENT_CLOSED, "intent_id", _closed_intent),
+    events.INTENT_ABANDONED: (events.INTENT_ABANDONED, "intent_id", _ended),
+    events.INTENT_RETIRED: (events.INTENT_RETIRED, "intent_id", _ended),
+    events.INTENT_DEFERRED: (events.INTENT_DEFERRED, "intent_id", _deferred),
+    events.INTENT_FORKED: (events.INTENT_FORKED, "parent_intent_id", _forked),
+    events.WO_PLANNED: (WO_OPENED, "wo_id", _opened),
     WO_OPENED: (WO_OPENED, "wo_id", _opened),
-    WO_COMPLETED: (WO_CLOSED, "wo_id", _completed),
-    WO_FAILED: (WO_CLOSED, "wo_id", _failed),
+    events.WO_COMPLETED: (WO_CLOSED, "wo_id", _completed),
+    events.WO_FAILED: (WO_CLOSED, "wo_id", _failed),
     WO_CLOSED: (WO_CLOSED, "wo_id", _closed),
-    WO_SUPERSEDED: (WO_SUPERSEDED, "wo_id", _superseded_work_order),
-    WO_ABANDONED: (WO_ABANDONED, "wo_id", _ended),
-    WO_RETIRED: (WO_RETIRED, "wo_id", _ended),
-    WO_REOPENED: (WO_REOPENED, "wo_id", _ended),
-    WO_DEFERRED: (WO_DEFERRED, "wo_id", _deferred),
-    TURN_STARTED: (TURN_STARTED, "turn_id", _asked),
-    PART_ATTACHED: (PART_ATTACHED, "", _brought),
-    TURN_COMPLETED: (TURN_COMPLETED, "turn_id", _answered),
-    TURN_ABORTED: (TURN_ABORTED, "turn_id", _aborted),
-    MESSAGE_IMPORTED: (MESSAGE_IMPORTED, "turn_id", _said),
-    LIFECYCLE_VOIDED: (LIFECYCLE_VOIDED, "entity_id", _voided),
+    events.WO_SUPERSEDED: (events.WO_SUPERSEDED, "wo_id", _superseded_work_order),
+    events.WO_ABANDONED: (events.WO_ABANDONED, "wo_id", _ended),
+    events.WO_RETIRED: (events.WO_RETIRED, "wo_id", _ended),
+    events.WO_REOPENED: (events.WO_REOPENED, "wo_id", _ended),
+    events.WO_DEFERRED: (events.WO_DEFERRED, "wo_id", _deferred),
+    events.TURN_STARTED: (events.TURN_STARTED, "turn_id", _asked),
+    events.PART_ATTACHED: (events.PART_ATTACHED, "", _brought),
+    events.TURN_COMPLETED: (events.TURN_COMPLETED, "turn_id", _answered),
+    events.TURN_ABORTED: (events.TURN_ABORTED, "turn_id", _aborted),
+    events.MESSAGE_IMPORTED: (events.MESSAGE_IMPORTED, "turn_id", _said),
+    events.LIFECYCLE_VOIDED: (events.LIFECYCLE_VOIDED, "entity_id", _voided),
 }
 """Entry type to the kind of event, the payload field with the entity's id, and the function that reads the facts."""
 

@@ -12,22 +12,8 @@ from typing import Literal, NamedTuple
 from kitchener.context.fold import context_events as ev
 from kitchener.context.fold.context_events import WO_CLOSED, WO_OPENED, SourceEvent
 from kitchener.context.fold.items import Item, intent_item, work_order_item
+from kitchener.records import events
 from kitchener.records.entries import IntentCloser
-from kitchener.records.events import (
-    INTENT_ABANDONED,
-    INTENT_CLOSED,
-    INTENT_DECLARED,
-    INTENT_DEFERRED,
-    INTENT_FORKED,
-    INTENT_REOPENED,
-    INTENT_RETIRED,
-    INTENT_SUPERSEDED,
-    WO_ABANDONED,
-    WO_DEFERRED,
-    WO_REOPENED,
-    WO_RETIRED,
-    WO_SUPERSEDED,
-)
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
 
@@ -165,47 +151,47 @@ NOTHING = Attached()
 
 OF_INTENTS = frozenset(
     (
-        INTENT_DECLARED,
-        INTENT_SUPERSEDED,
-        INTENT_REOPENED,
-        INTENT_CLOSED,
-        INTENT_ABANDONED,
-        INTENT_RETIRED,
-        INTENT_DEFERRED,
-        INTENT_FORKED,
+        events.INTENT_DECLARED,
+        events.INTENT_SUPERSEDED,
+        events.INTENT_REOPENED,
+        events.INTENT_CLOSED,
+        events.INTENT_ABANDONED,
+        events.INTENT_RETIRED,
+        events.INTENT_DEFERRED,
+        events.INTENT_FORKED,
     )
 )
 OF_WORK_ORDERS = frozenset(
     (
         WO_OPENED,
         WO_CLOSED,
-        WO_SUPERSEDED,
-        WO_ABANDONED,
-        WO_RETIRED,
-        WO_DEFERRED,
-        WO_REOPENED,
+        events.WO_SUPERSEDED,
+        events.WO_ABANDONED,
+        events.WO_RETIRED,
+        events.WO_DEFERRED,
+        events.WO_REOPENED,
     )
 )
 INTENT_STATUS: Mapping[str, IntentStatus] = {
-    INTENT_REOPENED: "live",
-    INTENT_DEFERRED: "deferred",
-    INTENT_CLOSED: "closed",
-    INTENT_ABANDONED: "abandoned",
-    INTENT_RETIRED: "retired",
-    INTENT_SUPERSEDED: "superseded",
+    events.INTENT_REOPENED: "live",
+    events.INTENT_DEFERRED: "deferred",
+    events.INTENT_CLOSED: "closed",
+    events.INTENT_ABANDONED: "abandoned",
+    events.INTENT_RETIRED: "retired",
+    events.INTENT_SUPERSEDED: "superseded",
 }
 """Kind of event to the status of the intent after it."""
 WORK_ORDER_STATUS: Mapping[str, WorkOrderStatus] = {
-    WO_REOPENED: "open",
-    WO_DEFERRED: "deferred",
+    events.WO_REOPENED: "open",
+    events.WO_DEFERRED: "deferred",
     WO_CLOSED: "closed",
-    WO_SUPERSEDED: "superseded",
-    WO_ABANDONED: "abandoned",
-    WO_RETIRED: "retired",
+    events.WO_SUPERSEDED: "superseded",
+    events.WO_ABANDONED: "abandoned",
+    events.WO_RETIRED: "retired",
 }
 """Kind of event to the status of the work order after it; a failure is a `WO_CLOSED` of its own."""
-_REOPENINGS, _REOPENED = (INTENT_REOPENED, WO_REOPENED), ("live", "open")
-_AFTER_FAILURE = frozenset((WO_SUPERSEDED, WO_ABANDONED, WO_RETIRED, WO_REOPENED))
+_REOPENINGS, _REOPENED = (events.INTENT_REOPENED, events.WO_REOPENED), ("live", "open")
+_AFTER_FAILURE = frozenset((events.WO_SUPERSEDED, events.WO_ABANDONED, events.WO_RETIRED, events.WO_REOPENED))
 
 
 def lifecycle_problem(event: SourceEvent, records: Mapping[str, IntentRecord] | Mapping[str, WorkOrderRecord]) -> str | None:
@@ -236,10 +222,10 @@ def lifecycle_problem(event: SourceEvent, records: Mapping[str, IntentRecord] | 
     return None
 
 
-def first_intent_problem(events: Iterable[SourceEvent], intents: Mapping[str, IntentRecord]) -> tuple[str, str] | None:
+def first_intent_problem(found: Iterable[SourceEvent], intents: Mapping[str, IntentRecord]) -> tuple[str, str] | None:
     """The intent and the problem of the first invalid event in a sequence of events of intents; None: all are valid."""
     after = dict(intents)
-    for event in events:
+    for event in found:
         intent_id = event.entity_id
         problem = lifecycle_problem(event, after)
         if problem is not None:

@@ -13,6 +13,7 @@ from kitchener.context.fold.items import shortened
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id as intent_id_of
+from kitchener.records import events
 from kitchener.records.entries import (
     IntentAbandonedPayload,
     IntentClosedPayload,
@@ -25,23 +26,12 @@ from kitchener.records.entries import (
     IntentSupersededPayload,
     TransitionAction,
 )
-from kitchener.records.events import (
-    INTENT_ABANDONED,
-    INTENT_CLOSED,
-    INTENT_DECLARED,
-    INTENT_DEFERRED,
-    INTENT_FORKED,
-    INTENT_REOPENED,
-    INTENT_SUPERSEDED,
-    SESSION_SCOPE,
-    SHARED_SCOPES,
-)
 
 OBJECTIVE_CHARS: Final = 120
 """Characters of the message that become the objective of an intent if the classification suggests none."""
 BRIDGE_OBJECTIVE: Final = "This conversation"
 
-_SCOPES: Final = (SESSION_SCOPE, *SHARED_SCOPES)
+_SCOPES: Final = (events.SESSION_SCOPE, *events.SHARED_SCOPES)
 _RELATIONS: Final[Mapping[str, IntentRelation]] = {
     "continue": "continue",
     "switch": "switch",
@@ -252,10 +242,10 @@ def _declare(
 ) -> TransitionDecision:
     new = next_intent_id(session)
     objective = suggestion.objective or message.strip()[:OBJECTIVE_CHARS]
-    events = (declared(session, new, objective),)
+    made = (declared(session, new, objective),)
     if active is None or _is_shared(active, session):
-        return TransitionDecision("DECLARE", events, (), reason, new)
-    return TransitionDecision("SUPERSEDE", (*events, superseded(active, new, "switch")), (), reason, new)
+        return TransitionDecision("DECLARE", made, (), reason, new)
+    return TransitionDecision("SUPERSEDE", (*made, superseded(active, new, "switch")), (), reason, new)
 
 
 def _is_shared(active: str, session: SessionIntents) -> bool:
@@ -269,15 +259,16 @@ def with_scopes(made: Sequence[IntentEvent], intents: Mapping[str, IntentRecord]
     return [_with_scope(each, intents) for each in made]
 
 
-def are_shared(events: Iterable[IntentEvent]) -> bool:
+def are_shared(made: Iterable[IntentEvent]) -> bool:
     """Whether any of these events, as `with_scopes` gives them, is about a shared intent."""
-    return any(each.payload.get("scope", SESSION_SCOPE) != SESSION_SCOPE for each in events)
+    return any(each.payload.get("scope", events.SESSION_SCOPE) != events.SESSION_SCOPE for each in made)
 
 
 def _with_scope(event: IntentEvent, intents: Mapping[str, IntentRecord]) -> IntentEvent:
     known = intents.get(event.entity_id)
-    scope = event.payload.get("scope", known.facts.scope if known is not None else SESSION_SCOPE)
-    if scope == SESSION_SCOPE or event.entry_type == INTENT_FORKED:  # a fork names the active child of its own session only
+    scope = event.payload.get("scope", known.facts.scope if known is not None else events.SESSION_SCOPE)
+    # A fork names the active child of its own session only.
+    if scope == events.SESSION_SCOPE or event.entry_type == events.INTENT_FORKED:
         return event
     return event._replace(payload={**event.payload, "scope": str(scope)})
 
@@ -399,7 +390,7 @@ def declared(
     intent_id: str,
     objective: str,
     *,
-    scope: str = SESSION_SCOPE,
+    scope: str = events.SESSION_SCOPE,
     parent_intent_id: str | None = None,
     targets: Sequence[str] = (),
     created_by: str = "HO2",
@@ -418,19 +409,19 @@ def declared(
         payload["parent_intent_id"] = parent_intent_id
     if adopts_turns:
         payload["adopts_turns"] = True
-    return IntentEvent(INTENT_DECLARED, intent_id, payload)
+    return IntentEvent(events.INTENT_DECLARED, intent_id, payload)
 
 
 def superseded(intent_id: str, by: str, reason: str) -> IntentEvent:
     """`INTENT_SUPERSEDED`"""
     payload: IntentSupersededPayload = {"intent_id": intent_id, "superseded_by_intent_id": by, "reason": reason}
-    return IntentEvent(INTENT_SUPERSEDED, intent_id, payload)
+    return IntentEvent(events.INTENT_SUPERSEDED, intent_id, payload)
 
 
 def reopened(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_REOPENED`"""
     payload: IntentReopenedPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(INTENT_REOPENED, intent_id, payload)
+    return IntentEvent(events.INTENT_REOPENED, intent_id, payload)
 
 
 def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: IntentCloser | None) -> IntentEvent:
@@ -440,19 +431,19 @@ def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: Inten
         payload["reason"] = reason
     if by is not None:
         payload["closed_by"] = by
-    return IntentEvent(INTENT_CLOSED, intent_id, payload)
+    return IntentEvent(events.INTENT_CLOSED, intent_id, payload)
 
 
 def abandoned(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_ABANDONED`"""
     payload: IntentAbandonedPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(INTENT_ABANDONED, intent_id, payload)
+    return IntentEvent(events.INTENT_ABANDONED, intent_id, payload)
 
 
 def deferred(intent_id: str, reason: str) -> IntentEvent:
     """`INTENT_DEFERRED`"""
     payload: IntentDeferredPayload = {"intent_id": intent_id, "reason": reason}
-    return IntentEvent(INTENT_DEFERRED, intent_id, payload)
+    return IntentEvent(events.INTENT_DEFERRED, intent_id, payload)
 
 
 def forked(intent_id: str, children: Sequence[str], active: str | None, reason: str) -> IntentEvent:
@@ -460,4 +451,4 @@ def forked(intent_id: str, children: Sequence[str], active: str | None, reason: 
     payload: IntentForkedPayload = {"parent_intent_id": intent_id, "child_intent_ids": list(children), "reason": reason}
     if active is not None:
         payload["active_child_intent_id"] = active
-    return IntentEvent(INTENT_FORKED, intent_id, payload)
+    return IntentEvent(events.INTENT_FORKED, intent_id, payload)
