@@ -96,6 +96,7 @@ POLICY: Final = (
 )
 """The modules that decide, below `kitchener`."""
 NO_POLICY: Final[Mapping[str, str]] = {
+    "choices": "names sets of words, and has nothing that a mutant could change",
     "context": "names what others may use",
     "context.projection.explanation": "answers questions about recorded decisions, and takes none",
     "mcp.definitions": "turns the list of a server into definitions of tools, which are on record",
