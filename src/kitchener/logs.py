@@ -7,9 +7,10 @@ the code, never what was said. Explained in `docs/runtime.md`.
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 ROOT: Final = "kitchener"
 """The logger above all loggers of this package."""
@@ -33,27 +34,46 @@ class _RecordFilters(logging.Filter):
 _FILTER: Final = _RecordFilters()
 
 
-def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+def get_logger(name: str) -> "FilteringBoundLogger":
     """Returns the logger of a module.
 
     Args:
         name: the module's `__name__`
     """
     logging.getLogger(name).addFilter(_FILTER)
-    wrapped: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+    return cast("FilteringBoundLogger", _LoggerOnFirstUse(name))
+
+
+class _LoggerOnFirstUse:
+    """Makes the logger when something is logged, because structlog, with rich, is a tenth of what importing Kitchener costs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(_structured_logger(self._name), method)
+        setattr(self, method, found)  # so that this is asked once
+        return found
+
+
+def _structured_logger(name: str) -> "FilteringBoundLogger":
+    import structlog
+
+    wrapped: FilteringBoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[_only_if_read, _with_fields, structlog.stdlib.render_to_log_kwargs],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         context_class=dict,
-        cache_logger_on_first_use=True,
     )
-    return wrapped
+    return wrapped.bind()
 
 
 def _only_if_read(logger: logging.Logger, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Drops an event that no handler would take, before a record is made of it."""
     if not logger.isEnabledFor(logging.getLevelNamesMapping()[method.upper()]) or not _has_reader(logger):
-        raise structlog.DropEvent
+        from structlog import DropEvent
+
+        raise DropEvent
     return event
 
 
