@@ -111,7 +111,7 @@ FORBIDDEN = {
             ]
         )
     ),
-    "a path of somebody's machine": re.compile(r"(?<![\w.})])/" + r"(?:work|opt/pypi)" + r"/"),
+    "a path of somebody's machine": re.compile(r"/(?<![\w.})]/)" + r"(?:work|opt/pypi)" + r"/"),
     "a path out of the repository": re.compile(re.escape("../") + r"(?:shared|work)\b"),
 }
 
