@@ -98,7 +98,7 @@ async def test_floods_wrong_answers_and_begging_change_nothing(tmp_path: Path) -
     folder = tmp_path / "fs"
     tools = ["flood", "twice", "begs", "echo"]
     async with open_desk(tmp_path, {"fs": faulty(folder, tools)}) as (runtime, provider):
-        assert await say(runtime, 'fs__flood {"times": 1000}') == "flooded"
+        assert await say(runtime, 'fs__flood {"times": 250}') == "flooded"
         assert await say(runtime, "fs__twice") == "first"
         assert await say(runtime, "fs__begs") == "begged"
         assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
