@@ -47,7 +47,7 @@ def test_the_changelog_says_each_thing_once() -> None:
 
 
 def blocks() -> Iterator[Any]:
-    """Every block of Python in the pages, named by page and line."""
+    """Every block of Python in the pages, named by page and line, with each event loop on which it runs something."""
     for page in PAGES:
         lines = page.read_text(encoding="utf-8").splitlines()
         begin = None
@@ -55,12 +55,13 @@ def blocks() -> Iterator[Any]:
             if line.strip() == "```python":
                 begin = number
             elif line.strip() == "```" and begin is not None:
-                yield pytest.param("\n" * begin + "\n".join(lines[begin : number - 1]), id=f"{relative(page)}:{begin}")
+                code = "\n" * begin + "\n".join(lines[begin : number - 1])
+                for backend in ("asyncio", "trio") if "anyio.run(" in code else ("asyncio",):
+                    yield pytest.param(code, backend, id=f"{relative(page)}:{begin}-{backend}")
                 begin = None
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("code", list(blocks()))
+@pytest.mark.parametrize(("code", "backend"), list(blocks()))
 def test_a_block_of_code_is_a_whole_program_that_runs(
     code: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

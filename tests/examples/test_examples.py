@@ -1,8 +1,5 @@
 """Every example runs as its docstring says, in a process of its own, and asserts its own outcome."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +8,6 @@ from starlette.testclient import TestClient
 
 from tests.cli.commands import finish, start_program
 
-ROOT = Path(__file__).parents[2]
-PATH = os.pathsep.join((str(ROOT), str(ROOT / "src")))
 SCRIPTS = (
     "examples.hello_bot.main",
     "examples.admin_bot.main",
@@ -21,41 +16,38 @@ SCRIPTS = (
     "examples.file_assistant.main",
     "examples.git_historian.main",
     "examples.support_desk.main",
-    "examples.demo",
 )
-
 
 RUN = """
 import runpy, sys, warnings
 
 warnings.simplefilter("error")
+sys.stdout.reconfigure(encoding=sys.argv.pop(1))
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-"""An example as `python -W error -m` runs it."""
+"""An example as `python -W error -m` runs it, where standard output has the encoding of its first argument."""
+
+
+def run(module: str, cwd: Path, encoding: str = "utf-8") -> str:
+    """What an example prints; one that no longer holds exits non-zero."""
+    done = finish(start_program(RUN, encoding, module, cwd=cwd))
+    assert (done.code, done.err) == (0, "")
+    return done.out
 
 
 @pytest.mark.parametrize("module", SCRIPTS)
 def test_example_runs_and_asserts_its_outcome(module: str, tmp_path: Path) -> None:
-    """An example that no longer holds exits non-zero."""
-    run = finish(start_program(RUN, module, cwd=tmp_path))
-    assert run.code == 0, run.err
-    assert run.out.strip()
-    assert run.err == ""
+    assert run(module, tmp_path).strip()
 
 
-def test_demo_is_readable_when_piped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("encoding", "full"), [("utf-8", "█" * 20), ("ascii", "#" * 20)])
+def test_demo_holds_and_is_readable_when_piped(tmp_path: Path, encoding: str, full: str) -> None:
     """Without a terminal no escape codes; without an encoding for blocks the bars are drawn with what there is."""
-    for encoding, full in (("utf-8", "█" * 20), ("ascii", "#" * 20)):
-        environment = {**os.environ, "PYTHONPATH": PATH, "PYTHONIOENCODING": encoding}
-        run = subprocess.run(
-            [sys.executable, "-m", "examples.demo"], cwd=tmp_path, env=environment, capture_output=True, timeout=50, check=False
-        )
-        shown = run.stdout.decode(encoding)
-        assert run.returncode == 0, run.stderr
-        assert "\x1b" not in shown
-        assert f"tool:garden_calendar  {full}  3/3 events" in shown
-        assert "refused" in shown
-        assert max(map(len, shown.splitlines())) <= 120
+    shown = run("examples.demo", tmp_path, encoding)
+    assert "\x1b" not in shown
+    assert f"tool:garden_calendar  {full}  3/3 events" in shown
+    assert "refused" in shown
+    assert max(map(len, shown.splitlines())) <= 120
 
 
 def test_web_app_answers_502_where_the_model_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

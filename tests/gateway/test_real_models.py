@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -28,8 +29,25 @@ def url() -> Iterator[str]:
         process.terminate()
 
 
-def test_dialogues_are_held_replayed_and_verified(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both ways in, `kitchener chat` and streams, and both subjects."""
+async def in_a_fork(
+    plan: drive.Plan, *arguments: str, typed: Sequence[str] = (), cwd: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """`drive.kitchener`, where a process that has loaded the command line runs it, which takes a twentieth of the work."""
+    process = start(*arguments, cwd=cwd or Path.cwd(), env=drive.environment(plan))
+    done = await anyio.to_thread.run_sync(finish, process, "".join(f"{line}\n" for line in typed))
+    return subprocess.CompletedProcess(arguments, done.code, done.out.encode(), done.err.encode())
+
+
+def test_dialogues_are_held_replayed_and_verified(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways in, `kitchener chat` and streams, and both subjects. Of the commands, `chat` runs as `make real` starts it."""
+    in_a_process = drive.kitchener
+
+    async def kitchener(plan: drive.Plan, name: str, *rest: str, **given: Any) -> subprocess.CompletedProcess[bytes]:
+        return await (in_a_process if name == "chat" else in_a_fork)(plan, name, *rest, **given)
+
+    monkeypatch.setattr(drive, "kitchener", kitchener)
     data = tmp_path / "dialogues.jsonl"
     said = (["My flute broke.", "Can it be mended?"], ["My drum broke."])
     data.write_text(
@@ -46,15 +64,6 @@ def test_dialogues_are_held_replayed_and_verified(url: str, tmp_path: Path, caps
     requests = (tmp_path / "real" / "last" / "requests.txt").read_text()
     assert all(text in requests for texts in said for text in texts)
     assert instant_server.REPLY in requests
-
-
-async def in_a_fork(
-    plan: drive.Plan, *arguments: str, typed: Sequence[str] = (), cwd: Path | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    """`drive.kitchener`, where a process that has loaded the command line runs it, which takes a twentieth of the work."""
-    process = start(*arguments, cwd=cwd or Path.cwd(), env=drive.environment(plan))
-    done = await anyio.to_thread.run_sync(finish, process, "".join(f"{line}\n" for line in typed))
-    return subprocess.CompletedProcess(arguments, done.code, done.out.encode(), done.err.encode())
 
 
 def test_a_model_that_never_answers_is_reported_and_not_hidden(

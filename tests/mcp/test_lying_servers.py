@@ -74,7 +74,7 @@ async def test_of_a_thousand_tools_only_the_allowed_and_first_are_offered(tmp_pa
 async def test_a_list_of_more_values_than_a_message_may_have_offers_nothing_and_ends_no_turn(tmp_path: Path) -> None:
     """Regression: the library validated eight mebibytes of small tools for seconds, while no other task ran."""
     many = [f"tool_{number}" for number in range(60_000)]
-    server = faulty(tmp_path / "fs", many, max_restarts=2)
+    server = faulty(tmp_path / "fs", many, max_restarts=1)
     async with open_desk(tmp_path, {"fs": server}) as (runtime, provider):
         await until(lambda: "200,000 values" in runtime.statistics()["mcp_servers"]["fs"]["problem"])
         await say(runtime, "hello")
@@ -98,7 +98,7 @@ async def test_floods_wrong_answers_and_begging_change_nothing(tmp_path: Path) -
     folder = tmp_path / "fs"
     tools = ["flood", "twice", "begs", "echo"]
     async with open_desk(tmp_path, {"fs": faulty(folder, tools)}) as (runtime, provider):
-        assert await say(runtime, 'fs__flood {"times": 1000}') == "flooded"
+        assert await say(runtime, 'fs__flood {"times": 250}') == "flooded"
         assert await say(runtime, "fs__twice") == "first"
         assert await say(runtime, "fs__begs") == "begged"
         assert await say(runtime, 'fs__echo {"text": "on"}') == "on"

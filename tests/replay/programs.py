@@ -1,14 +1,15 @@
 """Runs the examples, `make demo` and `kitchener run`, and keeps the ledgers that they write, each with its settings as a file.
 
-    python -m tests.replay.programs ROOT --backend trio
+    python -m tests.replay.programs ROOT [NAME …] --backend trio
 
-Makes `ROOT/<name>/` for each. The programs themselves know nothing of it: their directories are given to them, and the settings
-with which they open their runtime are written down beside the ledgers, as `kitchener replay` wants them.
+Makes `ROOT/<name>/` for each, or for those that are named. The programs themselves know nothing of it: their directories are
+given to them, and the settings with which they open their runtime are written down beside the ledgers, as `kitchener replay`
+wants them.
 """
 
 import argparse
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -58,8 +59,8 @@ def noting(root: Path) -> Callable[..., Any]:
     return opened
 
 
-def run_all(root: Path, backend: Any) -> None:
-    """All programs, one after the other."""
+def run_all(root: Path, names: Collection[str], backend: Any) -> None:
+    """The programs of these names, one after the other."""
     home = root / "home"
     home.mkdir(parents=True)
     (home / "notes.txt").write_text("The backup runs at 02:00.\n", encoding="utf-8")
@@ -72,8 +73,16 @@ def run_all(root: Path, backend: Any) -> None:
         "demo": (examples.demo, lambda place: examples.demo.main(place)),
     }
     for name, (module, main) in scripts.items():
+        if name not in names:
+            continue
         vars(module)["open_runtime"] = noting(root / name)
         anyio.run(partial(main, str(root / name)), backend=backend)
+    if "web_app" in names:
+        serve(root, backend)
+
+
+def serve(root: Path, backend: Any) -> None:
+    """A conversation with the web app."""
     vars(examples.web_app.app)["open_runtime"] = noting(root / "web_app")
     os.environ["BOT_ROOT"] = str(root / "web_app")
     with TestClient(examples.web_app.app.app, backend=backend) as client:
@@ -89,10 +98,11 @@ def main() -> None:
     """Runs them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path)
+    parser.add_argument("names", nargs="*", default=list(TOOLS))
     parser.add_argument("--backend", default="asyncio", choices=("asyncio", "trio"))
     given = parser.parse_args()
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        run_all(given.root.absolute(), given.backend)
+        run_all(given.root.absolute(), given.names, given.backend)
 
 
 if __name__ == "__main__":

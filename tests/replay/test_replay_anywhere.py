@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from kitchener.replaying import ReplayReport, open_replays
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.root_layout import agent_classes, settings_of
 from kitchener.signing import make_key
+from tests.cli.commands import finish, start, start_program
 from tests.replay import corpus, golden_roots, programs
 from tests.shared_folders import made_once
 
@@ -36,8 +37,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 ROOT: Final = Path(__file__).parents[2]
 BACKENDS: Final = ("asyncio", "trio")
-OTHER_LOOP: Final = pytest.mark.parametrize(("ran_on", "anyio_backend"), [BACKENDS, BACKENDS[::-1]])
-"""What ran on one event loop is replayed on the other. The other tests of this folder record and replay on the same one."""
 GOLDEN: Final = sorted(golden_roots.FOLDER.glob("*.tar.xz"))
 OTHERS: Final = [each for each in os.environ.get("REPLAY_PYTHONS", "").split(os.pathsep) if each]
 DIALOGUES: Final = os.environ.get("REPLAY_DIALOGUES", "")
@@ -85,22 +84,30 @@ def count(reports: Sequence[ReplayReport]) -> tuple[int, int]:
     return sum(len(report.turns) for report in reports), sum(len(report.consolidations) for report in reports)
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """The ledgers of every program, by the event loop on which it ran."""
+RAN_ON: Final = {name: BACKENDS[at % 2] for at, name in enumerate(programs.TOOLS)}
+"""The event loops of the programs, which take turns; `make soak` runs each on the other one too."""
+PROGRAM: Final = """
+import warnings
+
+warnings.simplefilter("error")
+from tests.replay.programs import main
+main()
+"""
+
+
+def recorded(factory: pytest.TempPathFactory, name: str, ran_on: str) -> Path:
+    """The settings of a program that ran on an event loop, beside its ledgers."""
+    names = [each for each in programs.TOOLS if (RAN_ON[each] == ran_on) is (RAN_ON[name] == ran_on)]
 
     def record(folder: Path) -> None:
-        for seed, backend in enumerate(BACKENDS, 1):
-            code, _, err = process("tests.replay.programs", folder / backend, "--backend", backend, seed=seed)
-            assert code == 0, err
-        demo = folder / BACKENDS[0] / "demo" / programs.SETTINGS
-        code, _, err = process("kitchener", "replay", "--all", "--config", demo)
-        assert (code, "ho2m.jsonl: line " in err) == (6, True)
-        for backend in BACKENDS:
-            untamper(folder / backend / "demo")
+        done = finish(start_program(PROGRAM, folder, *names, "--backend", ran_on))
+        assert done.code == 0, done.err
+        if (demo := folder / "demo").exists():
+            refused = finish(start("replay", "--all", "--config", demo / programs.SETTINGS, cwd=ROOT))
+            assert (refused.code, "ho2m.jsonl: line " in refused.err) == (6, True)
+            untamper(demo)
 
-    folder = made_once(tmp_path_factory, "programs", record)
-    return {backend: folder / backend for backend in BACKENDS}
+    return made_once(factory, "-".join(("programs", ran_on, *names)), record) / name / programs.SETTINGS
 
 
 def untamper(demo: Path) -> None:
@@ -121,22 +128,27 @@ TURNS: Final = {
 
 
 @pytest.mark.timeout(300)
-@OTHER_LOOP
-@pytest.mark.parametrize("name", programs.TOOLS)
-async def test_programs_replay_on_both_loops(recorded: Mapping[str, Path], name: str, ran_on: str) -> None:
-    """Each example and the demonstration: recorded on either loop, replayed on the other, its providers and tools not run."""
-    reports = await replayed_here(recorded[ran_on] / name / programs.SETTINGS, programs.TOOLS[name])
-    assert count(reports) == TURNS[name]
+@pytest.mark.parametrize(
+    ("name", "ran_on", "anyio_backend"),
+    [
+        pytest.param(name, ran_on, other, marks=[] if RAN_ON[name] == ran_on else pytest.mark.soak)
+        for name in programs.TOOLS
+        for ran_on, other in (BACKENDS, BACKENDS[::-1])
+    ],
+)
+async def test_programs_replay_on_the_other_loop(tmp_path_factory: pytest.TempPathFactory, name: str, ran_on: str) -> None:
+    """Each example and the demonstration, whose providers and tools are not run. Other tests of this folder use one loop."""
+    assert count(await replayed_here(recorded(tmp_path_factory, name, ran_on), programs.TOOLS[name])) == TURNS[name]
 
 
 @pytest.mark.timeout(300)
-def test_programs_replay_in_another_process(recorded: Mapping[str, Path]) -> None:
-    """By the command line, with another hash seed than the one they were recorded with: the two longest."""
-    for ran_on, name in zip(BACKENDS, ("companion_bot", "demo"), strict=True):
-        turns, learned = TURNS[name]
-        last = replayed(recorded[ran_on] / name / programs.SETTINGS, *programs.TOOLS[name], seed=99)
-        assert f"{turns} turn" in last
-        assert f" and {learned} consolidations identical" in last
+def test_a_program_replays_in_another_process(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By the command line, with another hash seed than the one it was recorded with: the longest."""
+    name = "companion_bot"
+    last = replayed(recorded(tmp_path_factory, name, RAN_ON[name]), *programs.TOOLS[name], seed=99)
+    turns, learned = TURNS[name]
+    assert f"{turns} turn" in last
+    assert f" and {learned} consolidations identical" in last
 
 
 @pytest.mark.timeout(300)

@@ -1,5 +1,6 @@
 """What was recorded comes out again: in every mode, with memory, tools, failures, retries, aborted turns and restarts."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,9 +16,10 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, HO3MemoryConfig, RouterConfig, RuntimeConfig
 from kitchener.gateway import LLMGateway
-from kitchener.ledger import open_ledgers
+from kitchener.ledger import LedgerReader, open_ledgers
 from kitchener.memory import HO3Memory
-from kitchener.replaying import replay_session
+from kitchener.records import events
+from kitchener.replaying import open_replays, replay_session
 from kitchener.runtime import open_runtime
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
@@ -248,3 +250,23 @@ async def test_failing_memory_fails_again(tmp_path: Path, fails_in: str) -> None
     assert len(degraded) == 3
     report = await replay_session(session_id, config=config)
     assert report.is_identical, report.text()
+
+
+async def test_what_a_subjects_sessions_may_show_is_read_once_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: each session of a subject read the turns of all its sessions."""
+    settings: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "recall_scope": "subject"}
+    config, sessions = await record(tmp_path, MESSAGES[:1], sessions=3, **settings)
+    reads, read = Counter[str](), LedgerReader.read
+
+    def counted(reader: LedgerReader, **conditions: Any) -> Any:
+        if conditions.get("entry_type") == events.TURN_STARTED:
+            reads[conditions["session_id"]] += 1
+        return read(reader, **conditions)
+
+    monkeypatch.setattr(LedgerReader, "read", counted)
+    async with open_replays(config, "ADMIN", tools=TOOLS) as replays:
+        reports = [await replays.replay(each) for each in await replays.sessions()]
+    assert [report.is_identical for report in reports] == [True] * 3
+    assert reads == dict.fromkeys(sessions, 1)

@@ -24,7 +24,7 @@ from kitchener.config import HO2Config, HO3MemoryConfig, described
 from kitchener.criteria import criterion_problem
 from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR
-from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader, ReadableLedger
+from kitchener.ledger import Ledger, LedgerEntry, LedgerGroup, LedgerReader, ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     ConfigurationSource,
@@ -209,8 +209,9 @@ async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
     whole = await read_source(ho2m, "configuration", config_hash)
     if whole is None:
         return []
-    named = list(named_sources(json.loads(whole.text)))
-    found = [await read_source(ho2m, kind, each["hash"]) for each, kind in named]
+    named = [(kind, each["hash"]) for each, kind in named_sources(json.loads(whole.text))]
+    entries = await ho2m.of_keys(events.source_index_key(source_hash) for _, source_hash in named)
+    found = [_source_of(entries[events.source_index_key(source_hash)], kind, source_hash) for kind, source_hash in named]
     return [whole, *known] if len(known := [each for each in found if each is not None]) == len(named) else []
 
 
@@ -228,9 +229,14 @@ async def read_source(ho2m: ReadableLedger, kind: SourceKind, source_hash: str) 
         SourcesSealed: it is sealed, and the key is gone or not configured
         LedgerError: the text is not whole, or has another hash
     """
+    return _source_of([each async for each in ho2m.read(key=events.source_index_key(source_hash))], kind, source_hash)
+
+
+def _source_of(entries: Iterable[StoredEntry], kind: SourceKind, source_hash: str) -> Source | None:
+    """The source that was recorded in these entries; None: there are none. Raises as `read_source`."""
     pieces: dict[int, str] = {}
     name, parts = "", 0
-    async for entry in ho2m.read(key=events.source_index_key(source_hash)):
+    for entry in entries:
         payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
         if not isinstance(payload["text"], str):
             raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")

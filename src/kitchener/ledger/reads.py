@@ -6,7 +6,7 @@ module adds the entries that are still in memory, and hands the results to the e
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -69,6 +69,14 @@ class Snapshot:
         wanted = {each.key for each in queries.values()}
         found |= wanted.intersection(key for entry in self._pending for key in entry.keys)
         return {each for each in found if each is not None}
+
+    def of_keys(self, keys: Collection[str]) -> dict[str, list[StoredEntry]]:
+        """The entries of each key, ascending, by key; one index query for all."""
+        found = self._files.of_keys(keys, self._end)
+        for entry in self._pending:
+            for key in found.keys() & entry.keys:
+                found[key].append(entry)
+        return found
 
     def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
         """The newest entry of each key, by key; keys without entries are left out."""
@@ -204,6 +212,17 @@ class LedgerReads(ABC):
         """The keys among these that have entries in this ledger; one index query for all."""
         wanted = tuple(keys)
         return await self._seen(set(), lambda seen: seen.known_keys(wanted))
+
+    async def of_keys(self, keys: Iterable[str]) -> dict[str, list[StoredEntry]]:
+        """All entries of each key, ascending, by key; found in one thread call, so their number must be small.
+
+        Raises:
+            LedgerDamaged: a line differs from what was written
+        """
+        wanted = list(dict.fromkeys(keys))
+        for each in wanted:
+            self._check_key(each)
+        return await self._in_thread(self._question({each: [] for each in wanted}, lambda seen: seen.of_keys(wanted)))
 
     async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
         """The newest entry of each key, by key, found in one thread call. Keys without entries are left out."""

@@ -240,7 +240,9 @@ class _Rebuild:
     async def _as_recorded(self, config_hash: str) -> Replays | None:
         """Runs turns under a recorded configuration; None: it is not on record."""
         recorded = self._recorded
-        sources = await read_sources(recorded.sources, config_hash) if config_hash else None
+        sources = self._tape.configurations.get(config_hash)
+        if sources is None and config_hash:
+            sources = await read_sources(recorded.sources, config_hash)
         self._has_sources = sources is not None
         if sources is None:
             return None

@@ -98,6 +98,7 @@ class Replays:
         self.supervisors = ReplaySupervisors(recorded.agent, settings, prompts, tools, unnamed_tools, self.sources)
         self._signers: RecordedSigners | None = None
         self._configurations = RecordedConfigurations(recorded.sources)
+        self._known_names: dict[str, dict[tuple[str, str], str]] = {}
 
     async def sessions(self) -> list[str]:
         """The sessions on record, oldest first."""
@@ -218,7 +219,15 @@ class Replays:
         return [] if reader is None else [entry async for entry in reader.read(key=key)]
 
     async def _names(self, subject_id: str) -> dict[tuple[str, str], str]:
-        """Names for entries outside the session that it may show: learned lines, shared intents, turns of other sessions."""
+        """Names for entries outside the session that it may show: learned lines, shared intents, turns of other sessions.
+
+        Read once for each subject, because all its sessions may show all its turns.
+        """
+        if subject_id not in self._known_names:
+            self._known_names[subject_id] = await self._read_names(subject_id)
+        return self._known_names[subject_id]
+
+    async def _read_names(self, subject_id: str) -> dict[tuple[str, str], str]:
         recorded, found = self.recorded, dict[tuple[str, str], str]()
         for entry in await self._overlays_of(subject_id):
             found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)

@@ -375,11 +375,12 @@ def test_schema_lists_every_setting_with_its_meaning(cli: Cli) -> None:
     assert "\n[agents.<class>]\n" in text
     own = [type(each) for each in (RuntimeConfig().ledger, RuntimeConfig().limits, RuntimeConfig().memory)]
     for model in (*own, HO2Config, ProviderConfig):
+        properties = model.model_json_schema()["properties"]
         for name in model.model_fields:
             headings = (f".{name}.<", f".{name}]\n")  # a table, and a table of tables, have headings of their own
             assert f"\n{name}: " in text or any(each in text for each in headings)
             assert meaning(model, name), f"{name} has no docstring"
-            assert model.model_json_schema()["properties"][name]["description"]
+            assert properties[name]["description"]
     assert "\n[memory.gate_overrides.<kind>]\n" in text
     assert 'durability: "fsync" | "os" | "none" = "fsync"\n' in text
     assert "budget_ceiling: whole number = unset\n" in text

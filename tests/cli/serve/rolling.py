@@ -3,8 +3,6 @@
 import http.client
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,12 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cli.commands import environment
+from tests.cli.command_server import Started
+from tests.cli.commands import start_program
 
 _LAUNCH: Final = """
-import os, sys
-os.dup2(int(sys.argv.pop(1)), 3)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
+import json, os, sys
+os.dup2(0, 3)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.environ.update(json.loads(sys.argv.pop(1)), LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
 from kitchener.cli.main import main
 main()
 """
@@ -26,17 +26,9 @@ LIMIT_S: Final = 60.0
 """Longest wait for anything, seconds."""
 
 
-def serve_on(listener: socket.socket, cwd: Path, **env: str) -> "subprocess.Popen[str]":
+def serve_on(listener: socket.socket, cwd: Path, **env: str) -> Started:
     """`kitchener serve` in a process that is handed this socket, as systemd does it."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, str(listener.fileno()), "serve"],
-        cwd=cwd,
-        env=environment(**env),
-        pass_fds=[listener.fileno()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_program(_LAUNCH, json.dumps(env), "serve", cwd=cwd, stdin=listener.fileno())
 
 
 class Retried(BaseHTTPRequestHandler):

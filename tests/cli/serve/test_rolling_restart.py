@@ -6,7 +6,6 @@ One event loop: the command has its own. The clients are threads, because the se
 import os
 import signal
 import socket
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
+from tests.cli.command_server import Started
 from tests.cli.serve.rolling import LIMIT_S, Clients, proxy, serve_on
 
 KEYS = ("a-key-of-ada-0123456789", "a-key-of-bo-0123456789")
@@ -39,11 +39,11 @@ requests_per_minute = 1000000
 """
 
 
-def started(listener: socket.socket, cwd: Path) -> "subprocess.Popen[str]":
+def started(listener: socket.socket, cwd: Path) -> Started:
     return serve_on(listener, cwd, ADA_KEY=KEYS[0], BO_KEY=KEYS[1])
 
 
-def restart(first: "subprocess.Popen[str]", listener: socket.socket, cwd: Path) -> "subprocess.Popen[str]":
+def restart(first: Started, listener: socket.socket, cwd: Path) -> Started:
     """The next server, which waits for the root while the first one drains and ends."""
     second = started(listener, cwd)
     assert second.stderr is not None

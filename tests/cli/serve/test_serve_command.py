@@ -8,8 +8,6 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,11 +16,19 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli.commands import read_lines, start
+from tests.cli.commands import finish, read_lines, start, start_program
 from tests.cli.conftest import Cli
 
 ROOT = Path(__file__).parents[3]
 _CURL = r"^```\n(curl .*?)^```$"
+ONE_BY_ONE = """
+import sys
+
+exec(sys.argv[1], {"__name__": "__main__"})
+print("\\0")
+exec(sys.argv[2], {"__name__": "__main__"})
+"""
+"""Runs two programs in one process, because loading the client of OpenAI takes most of their time."""
 _WITH_FUNCTIONS = r"^```\n(import json\n\nfrom openai import .*?)^```$"
 
 
@@ -53,10 +59,11 @@ def test_the_five_minutes_of_the_readme_lead_to_a_reply_and_a_session(tmp_path: 
     assert kind == "content-type: application/json"
     answer = asked(url.replace("http://127.0.0.1:8321/v1", found[0]), json.loads(body))
     assert answer["choices"][0]["message"]["content"].startswith("Hello!")
-    for program, told in zip(programs, ("Hello!", "get_weather: "), strict=True):
-        script = program.replace("http://127.0.0.1:8321/v1", found[0])
-        ran = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=60)
-        assert (ran.returncode, ran.stdout[: len(told)]) == (0, told), ran.stderr
+    scripts = [program.replace("http://127.0.0.1:8321/v1", found[0]) for program in programs]
+    ran = finish(start_program(ONE_BY_ONE, *scripts, cwd=folder))
+    assert ran.code == 0, ran.err
+    hello, weather = ran.out.split("\0\n")
+    assert (hello[:6], weather[:13]) == ("Hello!", "get_weather: ")
     listed, shown = start("session", "list", cwd=folder), start("session", "show", "last", cwd=folder)
     assert "local" in listed.communicate(timeout=30)[0]
     assert "returned by the client" in shown.communicate(timeout=30)[0]

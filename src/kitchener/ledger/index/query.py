@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -136,6 +136,19 @@ class EntrySearch:
             return
         yield from self._plain_scan(query._replace(after_seq=last), end)
 
+    def of_keys(self, keys: Iterable[str], end: Mark) -> dict[str, list[StoredEntry]]:
+        """The entries of each key before `end`, ascending; one index query for all. Raises as `search`."""
+        queries = {key: Query(key=key, up_to_seq=end.seq) for key in keys}
+        try:
+            places, start = self._look_up(queries.values())
+            return {
+                key: [*self._entries_at(query, locations), *self._scan(query, start, end)]
+                for (key, query), locations in zip(queries.items(), places, strict=True)
+            }
+        except _IndexMismatch as misfit:
+            self._settle(misfit, end)
+        return {key: list(self._plain_scan(query, end)) for key, query in queries.items()}
+
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
         """The last `limit` entries before `end` that match, ascending. Raises as `search`."""
         if query.session_id is not None and query.key is not None:
@@ -177,7 +190,10 @@ class EntrySearch:
         Raises:
             _Misfit: index and file disagree
         """
-        locations, start = self._look_up(query, newest)
+        if query.index_key is None:
+            yield from self._scan(query, self.find_stop(query.after_seq), end)
+            return
+        (locations,), start = self._look_up([query], newest)
         yield from self._entries_at(query, locations)
         yield from self._scan(query, start, end)
 
@@ -198,31 +214,27 @@ class EntrySearch:
         except _IndexMismatch as misfit:
             raise self.volume.damage(misfit.seq, misfit.offset, misfit.fault) from misfit.fault
 
-    def _look_up(self, query: Query, newest: int | None) -> tuple[Iterable[Location], Mark]:
-        """Positions of entries that may match, and the position from which a scan must find the rest.
+    def _look_up(self, queries: Collection[Query], newest: int | None = None) -> tuple[list[Iterable[Location]], Mark]:
+        """Positions of entries that may match each query, and the position from which a scan must find the rest.
 
         Args:
-            query: the conditions
-            newest: only the last so many; None: all
+            queries: the conditions; each has an `index_key`
+            newest: only the last so many of each query; None: all
         """
-        key, after, up_to = query.index_key, query.after_seq, query.up_to_seq
-        if key is None:
-            return (), self.find_stop(after)
         # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
         tail = self._index.tail
-        late = tail.find(key, after, up_to) if tail is not None else []
+        late = [tail.find(each.index_key or "", each.after_seq, each.up_to_seq) if tail is not None else [] for each in queries]
 
-        def locations(index: sqlite3.Connection, known: IndexedState) -> tuple[Iterable[Location], Mark]:
-            to = min(up_to, known.mark.seq)
-            if newest is not None:
-                return find_newest(index, key, to, newest), known.mark
-            return find_locations(index, key, after, to), known.mark
+        def locations(index: sqlite3.Connection, known: IndexedState) -> tuple[list[Iterable[Location]], Mark]:
+            return [_indexed(index, each, min(each.up_to_seq, known.mark.seq), newest) for each in queries], known.mark
 
-        early, mark = self._index.ask(locations) or ((), START)
+        early, mark = self._index.ask(locations) or ([()] * len(queries), START)
         if tail is None or not tail.start.seq <= mark.seq <= tail.end.seq:
             return early, mark
-        late = [location for location in late if location[0] > mark.seq]
-        return chain(early, late[-newest:] if newest is not None else late), tail.end
+        after = [[location for location in each if location[0] > mark.seq] for each in late]
+        if newest is not None:
+            after = [each[-newest:] for each in after]
+        return [*map(chain, early, after)], tail.end
 
     def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
         """The matching entries between two positions; raises _Misfit if the chain does not lead from one to the other."""
@@ -311,6 +323,14 @@ class EntrySearch:
         if self._opener is not None:
             _ = entry.payload  # decrypted here, where loading a key may block
         return entry
+
+
+def _indexed(index: sqlite3.Connection, query: Query, up_to_seq: int, newest: int | None) -> Iterable[Location]:
+    """Positions that the index has for a query, ascending; `newest`: only the last so many; None: all."""
+    key = query.index_key or ""
+    if newest is not None:
+        return find_newest(index, key, up_to_seq, newest)
+    return find_locations(index, key, query.after_seq, up_to_seq)
 
 
 def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:

@@ -245,7 +245,7 @@ async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iter
     """
     keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
     keys |= {events.source_index_key(each) for each in brought}
-    return {entry.seq for key in sorted(keys) async for entry in ho2m.read(key=key)}
+    return {entry.seq for entries in (await ho2m.of_keys(keys)).values() for entry in entries}
 
 
 class PresentSources:

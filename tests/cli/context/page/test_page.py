@@ -148,13 +148,13 @@ class TestContents:
         self, cli: Cli, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert sections.MOST_ROWS == 500
-        monkeypatch.setattr(sections, "MOST_ROWS", 50)
+        monkeypatch.setattr(sections, "MOST_ROWS", 20)
         configure(context_budget="60", intent_mode='"bridge"', admission='"newest_first"')
-        session = talk(cli, *[f"message {n}" for n in range(70)])
-        page = page_of(cli, turn(session, 70))
+        session = talk(cli, *[f"message {n}" for n in range(30)])
+        page = page_of(cli, turn(session, 30))
         left_out = page.text.split("Left out (")[1].split("Requests to models")[0]
         assert "older ones; kitchener context explain" in left_out
-        assert f"{turn(session, 60)} is suppressed" in left_out
+        assert f"{turn(session, 20)} is suppressed" in left_out
         assert f"{turn(session, 1)} is suppressed" not in left_out
         assert "not_live" not in left_out
         assert len(page.source) < 100_000
@@ -223,14 +223,13 @@ class TestFile:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         read_page(path)
 
-    def test_a_link_at_its_place_is_replaced(self, cli: Cli, session: str) -> None:
+    def test_a_link_at_its_place_is_replaced_and_the_same_turn_gives_the_same_bytes(self, cli: Cli, session: str) -> None:
+        """With --json it says where the page is."""
         Path("other").write_text("mine", encoding="utf-8")
         Path("page.html").symlink_to("other")
-        page_of(cli, turn(session, 5))
+        page = page_of(cli, turn(session, 5))
         assert not Path("page.html").is_symlink()
         assert Path("other").read_text(encoding="utf-8") == "mine"
-
-    def test_json_says_where_it_is(self, cli: Cli, session: str) -> None:
         told = cli("context", "explain", turn(session, 5), "--html", "-o", "page.html", "--json").json
         assert told == {
             "turn_id": turn(session, 5),
@@ -238,9 +237,7 @@ class TestFile:
             "bytes": Path("page.html").stat().st_size,
             "problem": None,
         }
-
-    def test_the_same_turn_gives_the_same_bytes(self, cli: Cli, session: str) -> None:
-        assert page_of(cli, turn(session, 5)).source == page_of(cli, turn(session, 5)).source
+        assert read_page(Path("page.html")).source == page.source
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
