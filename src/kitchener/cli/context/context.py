@@ -187,9 +187,9 @@ async def _view(options: Options, turn: str) -> TurnView:
 
 async def _html(options: Options, turn: str, output: Path | None, is_opened: bool, is_json: bool) -> int:
     paths = options.paths()
-    page = await read_page(paths, options.first_agent, turn)
     path = output if output is not None else Path(f"{turn}.html")
     check_output(path, paths.root)
+    page = await read_page(paths, options.first_agent, turn)
     size = await anyio.to_thread.run_sync(write_page, page, path)
     if is_json:
         print_json({"turn_id": turn, "path": str(path), "bytes": size, "problem": page.prompts.problem})
