@@ -99,6 +99,7 @@ async def look():
 # before the forks, which would each do it
 for each in {backend, "asyncio"}:
     importlib.import_module(f"anyio._backends._{each}")
+importlib.import_module("structlog")
 importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
 PromptLibrary.load()
 policy_code()

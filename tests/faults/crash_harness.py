@@ -57,6 +57,7 @@ class Harness:
         self._roots = 0
         # before the forks, which would each do it
         importlib.import_module(f"anyio._backends._{backend}")
+        importlib.import_module("structlog")
         importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
         PromptLibrary.load()
         policy_code()

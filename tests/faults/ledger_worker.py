@@ -263,8 +263,9 @@ def run(job: Job) -> int:
 
 def main() -> None:
     """Jobs until standard input ends."""
-    for backend in ("asyncio", "trio"):  # once, and before a child may no longer read where they are installed
-        importlib.import_module(f"anyio._backends._{backend}")
+    # once, and before a child may no longer read where they are installed
+    for needed in ("anyio._backends._asyncio", "anyio._backends._trio", "kitchener.cli.ledger.ledger", "structlog"):
+        importlib.import_module(needed)
     while line := _line():
         if line == b"\n":  # for a job that is over
             continue

@@ -129,8 +129,7 @@ SUSPECT_RATIO: Final = 12.0
 """What takes `MAX_RATIO` times the time, a part of it linear and a part quadratic, takes 15.8 times on texts `SHORTER`. The
 rest is for what disturbs a measurement."""
 MANY_CASES: Final = 200
-"""A scan of more cases than this meets each unit in `SAMPLED_FRAMES` of its frames in turn, unless all are asked for."""
-SAMPLED_FRAMES: Final = 2
+"""A scan of more cases than this meets each unit in one of its frames, which take turns, unless all are asked for."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
 
@@ -633,11 +632,11 @@ Case: TypeAlias = tuple[tuple[str, str], str]
 
 
 def cases_of(scan: Scan, *, is_sample: bool) -> list[Case]:
-    """Frames and units that are measured together: each with each, or of a sample each frame with some units."""
+    """Frames and units that are measured together: each with each, or of a sample each frame with some of the units."""
     frames, units = scan.frames, scan.units
     if not is_sample or len(frames) * len(units) <= MANY_CASES:
         return [*product(frames, units)]
-    return [(frames[(at + more) % len(frames)], unit) for at, unit in enumerate(units) for more in range(SAMPLED_FRAMES)]
+    return [(frames[at % len(frames)], unit) for at, unit in enumerate(units)]
 
 
 def offenders(scan: Scan, *, is_sample: bool) -> Iterator[tuple[str, float]]:

@@ -147,10 +147,11 @@ async def test_a_fork_into_thousands_is_refused(tmp_path: Path) -> None:
 
 async def test_agent_classes_that_callers_name_are_bounded(tmp_path: Path) -> None:
     """Regression: 71 of them used up the 1,024 files that a process may have open, and with them everybody's ledgers."""
-    config = scripted_config(tmp_path, has_classes=False)
+    assert LimitsConfig().max_agent_classes == 16
+    config = scripted_config(tmp_path, limits={"max_agent_classes": 3}, has_classes=False)
     opened: list[str] = []
     async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime, bystander(runtime):
-        for number in range(80):
+        for number in range(8):
             name = f"RESIDENT:mallory-{number}"
             try:
                 await runtime.supervisor(name).handle_turn("hello", subject_id="mallory")
@@ -160,9 +161,9 @@ async def test_agent_classes_that_callers_name_are_bounded(tmp_path: Path) -> No
                     runtime.ledgers(name)
             else:
                 opened.append(name)
-        assert len(opened) == 16
-        assert "limits.max_agent_classes = 16" in refusal
-        assert '[agents."RESIDENT:mallory-79"]' in refusal
+        assert len(opened) == 3
+        assert "limits.max_agent_classes = 3" in refusal
+        assert '[agents."RESIDENT:mallory-7"]' in refusal
         for name in ["ADMIN", *opened]:
             assert (await runtime.supervisor(name).handle_turn("hello", subject_id="ada")).response == "echo: hello"
 

@@ -30,7 +30,8 @@ from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted
 from tests.hostile.kit import bystander, unless_bystander
 from tests.logs import captured_logs
 
-FEW = {"max_restarts": 3}
+FEW = {"max_restarts": 1}
+"""Limits under which the first unexpected error stops the runtime."""
 SUBJECTS = ("ada", "mallory", "eve")
 USER: ContextVar[str] = ContextVar("USER", default="nobody")
 """Such as a web framework keeps the user of a request in."""
@@ -127,11 +128,11 @@ async def test_what_a_tool_never_leaves_ends_with_its_task(tmp_path: Path, leave
     """Regression: one such call stopped the executor, and with it everybody."""
     given = Tool(leaves, name="leaves", read_only=True)
     async with open_scripted(tmp_path, asks("leaves"), tools=[given], limits=FEW) as runtime, bystander(runtime):
-        for number in range(6):
+        for number in range(3):
             with anyio.fail_after(10):
                 result = await runtime.supervisor().handle_turn(f"attack {number}", subject_id=f"mallory-{number}")
             assert result.response == f"echo: attack {number}"
-        assert len(await told(runtime)) == 6
+        assert len(await told(runtime)) == 3
 
 
 def shared(levels: int = 60) -> list[Any]:
@@ -167,7 +168,7 @@ async def test_a_result_without_end_is_an_error_for_the_model(tmp_path: Path, wh
 
     given = Tool(gives if is_async else gives_too, name="gives", read_only=True)
     async with open_scripted(tmp_path, asks("gives"), tools=[given], limits=FEW) as runtime, bystander(runtime):
-        for number in range(4):
+        for number in range(2):
             result = await runtime.supervisor().handle_turn(f"attack {number}", subject_id=f"mallory-{number}")
             assert result.response == f"echo: attack {number}"
         calls = await told(runtime)

@@ -129,18 +129,19 @@ LOOKS: Final = (
 
 
 def look_everywhere(cli: Cli) -> int:  # noqa: F811
-    """Runs every command that shows what is on record; how many found something to show."""
-    found = 0
+    """Runs every command that shows what is on record of each session and its first turn; how many found something to show."""
+    places = []
     for row in cli("session", "list", "--json").json:
-        session = row["session_id"]
-        turns = cli("session", "show", session, "--json").json["turns"]
-        for look in LOOKS:
-            given = [{"SESSION": session, "TURN": turns[0]["turn_id"]}.get(each, each) for each in look]
-            for json_too in ((), ("--json",)):
-                outcome = cli(*given, *json_too)
-                check_harmless(outcome, (*given, *json_too))
-                assert outcome.code != 2 or "json" in outcome.err.lower(), (given, outcome.err)
-                found += outcome.code == 0
+        turns = cli("session", "show", row["session_id"], "--json").json["turns"]
+        places.append({"SESSION": row["session_id"], "TURN": turns[0]["turn_id"]})
+    commands = dict.fromkeys(tuple(place.get(each, each) for each in look) for look in LOOKS for place in places)
+    found = 0
+    for command in commands:
+        for json_too in ((), ("--json",)):
+            outcome = cli(*command, *json_too)
+            check_harmless(outcome, (*command, *json_too))
+            assert outcome.code != 2 or "json" in outcome.err.lower(), (command, outcome.err)
+            found += outcome.code == 0
     return found
 
 

@@ -193,6 +193,7 @@ def _in_fresh_process(plan: _CrashPlan, kills: int) -> CrashReport:
 def _main(plan: _CrashPlan, kills: int, writer: Connection) -> None:
     # Before the forks, which would each do it: most of what a short life takes.
     importlib.import_module(f"anyio._backends._{plan.backend}")
+    importlib.import_module("structlog")
     with suppress(ImportError):  # a life says so that needs it
         importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
     PromptLibrary.load()

@@ -240,7 +240,7 @@ async def test_what_is_shown_is_the_recorded_projection(tmp_path: Path) -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what a model is shown
 async def test_recorded_lists_equal_a_recomputation(tmp_path: Path) -> None:
     """A projection on record can be rebuilt from it and from the ledger alone, and sizes do not grow with the session."""
-    count, marker = 300, "zanzibar"
+    count, marker = 120, "zanzibar"
     ledger = LedgerConfig(durability="os", linger_ms=0)
     async with talking(tmp_path, ledger=ledger, admission="newest_first", context_budget=400, **ENFORCE) as ada:
         await ada.turns(count, marker)
@@ -248,7 +248,7 @@ async def test_recorded_lists_equal_a_recomputation(tmp_path: Path) -> None:
         lists = await rebuilt(entries)
         state = await ada.state()
         said = list(state.turns.values())  # a message and a reply of each turn
-        for n in (0, 15, 40, 150, count - 1):
+        for n in (0, 15, 40, 80, count - 1):
             intent = next(iter(state.intents.values()))
             assert lists[n].eligible == (intent.declared.ref, *[item.ref for item in said[: 2 * n]])
             assert set(lists[n].visible) | {ref for ref, _ in lists[n].suppressed} == set(lists[n].eligible)
@@ -328,9 +328,9 @@ async def test_reopened_intent_brings_its_turns_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what a model is shown
 async def test_old_failures_do_not_pile_up(tmp_path: Path) -> None:
-    async with talking(tmp_path, intent_max_failures=199, **ENFORCE) as ada:
+    async with talking(tmp_path, intent_max_failures=59, **ENFORCE) as ada:
         await ada.say("the port is 8080")
-        for n in range(200):
+        for n in range(60):
             result = await ada.say(f"[fail] {n}")
             assert result.error is not None
         projected = [entry.payload for entry in await ada.decisions(events.PROJECTION_COMPUTED)]
