@@ -30,7 +30,6 @@ from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystan
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime, so that a few attacks tell as much as many."""
-"""An actor that stops at its third failure, so that a story can be short."""
 QUICK = ProviderConfig(kind="offline", max_retries=0)
 OBJECT: Final[dict[str, Any]] = {"synthesize_contract_id": "PRC-SYNTHESIZE-001"}
 """Replies as objects, which are parsed; text is not."""
