@@ -3,6 +3,7 @@
 Users often paste a key where a name or a path belongs. This module knows nothing of settings; `kitchener.config.shown` does.
 """
 
+import errno
 import os
 import re
 import traceback
@@ -50,18 +51,26 @@ def quoted(value: object, chars: int = 80) -> str:
 def origin_of(error: BaseException) -> str:
     """Returns the class of an error and where it was raised, and the same of its causes, for logs.
 
-    Omits the error's text, which may quote a message, an argument or an answer. The text is recorded or goes to the caller.
+    Omits the error's text, which may quote a message, an argument or an answer. The text is recorded or goes to the caller. Of
+    an error of the operating system, it says what the system's number means: `OSError (No space left on device)`.
     """
     found, each = list[str](), error
     while len(found) < _CAUSES:
         code, line = next(((frame.f_code, n) for frame, n in reversed([*traceback.walk_tb(each.__traceback__)])), (None, 0))
         place = f" at {code.co_filename.rpartition('/')[2]}:{line} in {code.co_qualname}" if code is not None else ""
-        found.append(f"{type(each).__name__}{place}")
+        found.append(f"{type(each).__name__}{_meaning(each)}{place}")
         cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
         if cause is None:
             break
         each = cause
     return ", from ".join(found)
+
+
+def _meaning(error: BaseException) -> str:
+    """What the number of an error of the operating system means, in brackets; "": it has none."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        return f" ({os.strerror(error.errno)})"
+    return ""
 
 
 def words_of(error: BaseException) -> str:

@@ -4,6 +4,7 @@ A marker stands in the message, in a tool's arguments, in what the model answers
 on the way. Lines above DEBUG say what failed and where in the code, and name ids.
 """
 
+import errno
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,6 +116,9 @@ def test_the_origin_of_an_error_has_no_words_of_it() -> None:
     assert told.startswith("KitchenerError at test_logs.py:")
     assert ", from KeyError at test_logs.py:" in told
     assert origin_of(ValueError(SECRET)) == "ValueError"
+    assert origin_of(OSError(errno.ENOSPC, SECRET, SECRET)) == "OSError (No space left on device)"
+    assert origin_of(OSError(10**30, SECRET)) == "OSError", "a number that the system does not know"
+    assert origin_of(OSError(SECRET)) == "OSError"
     loop = ValueError(SECRET)
     loop.__cause__ = loop
     assert origin_of(loop).count("ValueError") == 8

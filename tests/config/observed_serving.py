@@ -312,7 +312,7 @@ async def warned(root: Path, value: int) -> Hashable:
     """How many of several warnings are logged."""
     logger, journal = logging.Logger("clients"), io.StringIO()
     logger.addHandler(logging.StreamHandler(journal))
-    async with limited(logger, ServeConfig(warnings_per_minute=value).warnings_per_minute):
+    async with limited([logger], ServeConfig(warnings_per_minute=value).warnings_per_minute):
         for _ in range(4):
             logger.warning("no request")
         found = journal.getvalue()

@@ -53,7 +53,7 @@ def warn(logger: logging.Logger, at: float, text: str = "bad", level: int = logg
 
 def test_of_many_warnings_few_are_logged_and_the_next_minute_says_how_many_were_not() -> None:
     with logged() as (logger, lines):
-        limit = LogLimit(logger, LINES)
+        limit = LogLimit([logger], LINES)
         logger.addFilter(limit)
         for number in range(1_000):
             warn(logger, number / 100)
@@ -73,7 +73,7 @@ def test_of_many_warnings_few_are_logged_and_the_next_minute_says_how_many_were_
 @given(st.lists(st.tuples(st.floats(0, 1_000), st.sampled_from(["one", "two"])), max_size=200), st.integers(1, 20))
 def test_every_warning_is_logged_or_counted(records: list[tuple[float, str]], most: int) -> None:
     with logged() as (logger, lines):
-        limit = LogLimit(logger, most)
+        limit = LogLimit([logger], most)
         logger.addFilter(limit)
         for at, text in sorted(records):
             warn(logger, at, text)
@@ -87,7 +87,7 @@ def test_every_warning_is_logged_or_counted(records: list[tuple[float, str]], mo
 def test_the_first_error_of_each_kind_is_logged_however_many_others_there_are() -> None:
     """By its text, and by the class of its exception."""
     with logged() as (logger, lines):
-        limit = LogLimit(logger, LINES)
+        limit = LogLimit([logger], LINES)
         logger.addFilter(limit)
         for number in range(1_000):
             warn(logger, 1.0, "bad", logging.ERROR)
@@ -102,7 +102,7 @@ def test_the_first_error_of_each_kind_is_logged_however_many_others_there_are() 
 
 def test_a_flood_of_kinds_takes_bounded_memory_and_is_bounded_too() -> None:
     with logged() as (logger, lines):
-        limit = LogLimit(logger, 1)
+        limit = LogLimit([logger], 1)
         logger.addFilter(limit)
         for number in range(3 * MAX_KINDS):
             logger.error("bad", extra={"error": f"E{number}"})
@@ -146,7 +146,7 @@ async def test_a_client_that_provokes_an_error_with_each_request_writes_few_line
 
     with records_of("kitchener") as found, logged() as (logger, _):
         async with serving(tmp_path, ScriptedProvider(answer)) as client:
-            async with limited(logger, 3):
+            async with limited([logger], 3):
                 for number in range(12):
                     await client.chat("other" if number == 10 else "hello")
                 failed = [each for each in found if each.msg == "provider failed"]
@@ -176,7 +176,7 @@ class LoopTime:
 @pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])
 async def test_what_was_left_out_is_told_when_the_minute_ends_though_no_line_follows() -> None:
     with logged() as (logger, lines):
-        async with limited(logger, LINES, clock=LoopTime()):
+        async with limited([logger], LINES, clock=LoopTime()):
             await anyio.sleep(45)
             began = anyio.current_time()
             for _ in range(LINES + 5):
@@ -191,7 +191,7 @@ async def test_what_was_left_out_is_told_when_the_minute_ends_though_no_line_fol
 
 async def test_what_was_left_out_is_told_when_the_server_stops() -> None:
     with logged() as (logger, lines):
-        async with limited(logger, LINES):
+        async with limited([logger], LINES):
             for _ in range(LINES + 5):
                 logger.warning("bad %s", "request")
             assert lines == ["bad request"] * LINES
@@ -216,4 +216,17 @@ async def test_a_client_that_sends_no_requests_writes_few_lines(
     said = {id(each): each.getMessage() for each in caplog.records if each.name == "uvicorn.error" and each.levelno == 30}
     assert len(said) in (4, 8)  # a minute may have ended meanwhile
     told = [int(matched[1]) for each in said.values() if (matched := re.search(r"and (\d+) more like it", each))]
+    assert len(said) - len(told) + sum(told) == 30
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs nowhere else
+async def test_connections_that_cannot_be_accepted_write_few_lines(tmp_path: Path) -> None:
+    """Regression: asyncio wrote thousands of lines a second while the process could open no more files."""
+    with records_of("asyncio") as found:
+        async with listening(tmp_path, serve={"warnings_per_minute": 3}):
+            for _ in range(30):
+                logging.getLogger("asyncio").error("socket.accept() out of system resource")
+    said = [each.getMessage() for each in found]
+    told = [int(matched[1]) for each in said if (matched := re.search(r"and (\d+) more like it", each))]
+    assert len(said) <= 8  # a minute may have ended meanwhile
     assert len(said) - len(told) + sum(told) == 30

@@ -9,7 +9,14 @@ import pytest
 from kitchener import errors
 from kitchener.config import RuntimeConfig
 from kitchener.config.settings import parse_settings, read_settings_file
-from kitchener.errors import KitchenerError, LedgerWriteError, SessionMismatch, UnknownSession
+from kitchener.errors import (
+    KitchenerError,
+    LedgerClockError,
+    LedgerWriteError,
+    SealingError,
+    SessionMismatch,
+    UnknownSession,
+)
 from kitchener.serve.problems import INTERNAL, STATUS_CODES, ProblemCode, problem_of
 from tests.logs import captured_logs
 
@@ -54,6 +61,15 @@ def test_a_failure_of_the_server_is_neither_repeated_to_the_client_nor_logged_wo
     (logged,) = events
     assert logged["error"].startswith(type(error).__name__)
     assert str(error) not in str(logged), "the text of an error may have what somebody said"
+
+
+@pytest.mark.parametrize("error", [LedgerClockError("HO2M:ADMIN: the clock jumped"), SealingError("/keys/batches: disk full")])
+def test_a_failure_that_an_operator_can_mend_is_logged_with_its_reason(error: Exception) -> None:
+    """Regression: the log named the class alone, and the answer refers to it."""
+    with captured_logs() as events:
+        problem = problem_of(error)
+    assert (problem.status, str(error) in problem.message) == (500, False)
+    assert [each["problem"] for each in events] == [str(error)]
 
 
 def test_a_session_of_somebody_else_looks_as_one_that_is_not_there() -> None:

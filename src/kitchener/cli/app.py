@@ -21,7 +21,7 @@ from cyclopts import App, CycloptsError, Parameter
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
 from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.log_lines import show_logs
-from kitchener.cli.terminal.output import StandardError, say, say_traceback
+from kitchener.cli.terminal.output import StandardError, discard_output, say, say_traceback
 from kitchener.cli.usage import usage_line
 from kitchener.errors import (
     AdminRefused,
@@ -142,8 +142,7 @@ def invoke(tokens: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
-        # The reader of the output has gone. Buffered text would raise again when the interpreter flushes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()  # its reader has gone
         return NEGATIVE
     except (KitchenerError, OSError, ExceptionGroup) as error:
         return _told(error)

@@ -54,7 +54,7 @@ class LedgerPathError(LedgerError):
 
 
 class LedgerDiskError(LedgerPathError):
-    """The disk cannot take the ledger or its index now, because it is full or fails. The path is right: try again later."""
+    """The disk cannot take the ledger or its index now: it is full, failing or read-only. The path is right: try later."""
 
 
 class LedgerWriteError(LedgerError):

@@ -1,20 +1,25 @@
 """Handles HTTP connections with few writes, so that no client can hold one open or keep it busy without sending requests.
 
-What is written within one step of the event loop becomes one write: a call of the system costs more than most of what is
-written. A connection whose request does not arrive in time is closed, and where too many are open, the one that has waited
-longest without a request is closed. A body in tiny chunks is refused: it would take seconds of the processor for each
-megabyte. On asyncio, because uvicorn runs nowhere else. Explained in `docs/server.md`.
+Few are accepted in one step of the event loop, so that those beyond the limit are closed before there are many more. What is
+written within one step becomes one write: a call of the system costs more than most of what is written. A connection whose
+request does not arrive in time is closed, and where too many are open, the one that has waited longest without a request is
+closed. A body in tiny chunks is refused: it would take seconds of the processor for each megabyte. On asyncio, because uvicorn
+runs nowhere else. Explained in `docs/server.md`.
 """
 
 import asyncio  # noqa: TID251  see above
 import importlib
 import select
+import socket
 from itertools import islice
 from typing import Final, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kitchener.logs import get_logger
+
+_log = get_logger(__name__)
 _MOST_BYTES: Final = 65_536
 """Bytes that may wait; more is written at once, so that the transport can pause the writer."""
 _FEW_BYTES: Final = 16_384
@@ -26,6 +31,8 @@ _BYTES_A_LINE: Final = 64
 _OTHER_FILES: Final = 512
 """Open files that are kept for ledgers, providers and MCP servers."""
 _FEWEST: Final = 16
+_ACCEPTED_AT_ONCE: Final = 16
+"""Connections that are accepted in one step of the event loop."""
 _LOOKED_AT: Final = 16
 """Most connections to look at before one of them is closed for a new one."""
 _TINY_CHUNKS: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -94,7 +101,7 @@ class JoinedWrites:
 def connections_within(wanted: int) -> int:
     """How many connections may be open at once so that files are left for the ledgers.
 
-    Raises the number of open files that the system lets this process have, as far as the process may.
+    Raises the number of open files that the system lets this process have, as far as the process may. Warns if that is too few.
 
     Args:
         wanted: connections
@@ -110,7 +117,45 @@ def connections_within(wanted: int) -> int:
     if soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return min(wanted, max(_FEWEST, int(soft) - _OTHER_FILES))
+    found = min(wanted, max(_FEWEST, int(soft) - _OTHER_FILES))
+    if found < wanted:
+        _log.warning(
+            "fewer connections than serve.max_requests needs; raise the limit of open files (LimitNOFILE, ulimit -n)",
+            open_files=soft,
+            needed=needed,
+            connections=found,
+        )
+    return found
+
+
+class _FewAtOnce:
+    """A listening socket from which asyncio accepts few connections in one step. All else goes to the socket itself."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener, self._left = listener, _ACCEPTED_AT_ONCE
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """The next connection.
+
+        Raises:
+            BlockingIOError: no more connections are accepted in this step, or none waits
+        """
+        if self._left == 0:
+            self._left = _ACCEPTED_AT_ONCE
+            raise BlockingIOError
+        self._left -= 1
+        return self._listener.accept()
+
+
+def few_at_once(listener: socket.socket) -> socket.socket:
+    """The listener for an event loop that would accept all connections that wait before it closes one for another.
+
+    A burst of connections would then take all files that the process may open.
+    """
+    return cast(socket.socket, _FewAtOnce(listener))
 
 
 def connection_class(most: int, head_timeout_s: float, write_timeout_s: float) -> type[asyncio.Protocol]:

@@ -6,7 +6,7 @@ first lines of each kind are logged whole. It knows loggers and records, not req
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -50,13 +50,14 @@ class LogLimit(logging.Filter):
     Safe to use from several threads.
 
     Args:
-        logger: writes the lines
+        loggers: write the lines, besides those of this library
         lines_per_minute: lines of one kind that it passes; texts are those of the source, so there are few
     """
 
-    def __init__(self, logger: logging.Logger, lines_per_minute: int) -> None:
+    def __init__(self, loggers: Iterable[logging.Logger], lines_per_minute: int) -> None:
         super().__init__()
-        self._logger, self._lines_per_minute, self._lock = logger, lines_per_minute, RLock()
+        self._loggers = {each.name: each for each in loggers}
+        self._lines_per_minute, self._lock = lines_per_minute, RLock()
         self._said: dict[tuple[object, ...], _KindInMinute] = {}
         self._is_telling = False
 
@@ -99,7 +100,7 @@ class LogLimit(logging.Filter):
         told.exc_info, told.exc_text, told.stack_info = None, None, None
         self._is_telling = True
         try:
-            (self._logger if last.name == self._logger.name else logging.getLogger(last.name)).handle(told)
+            (self._loggers.get(last.name) or logging.getLogger(last.name)).handle(told)
         finally:
             self._is_telling = False
 
@@ -118,22 +119,25 @@ class LogLimit(logging.Filter):
 
 
 @asynccontextmanager
-async def limited(logger: logging.Logger, lines_per_minute: int, *, clock: Clock | None = None) -> AsyncIterator[None]:
-    """Bounds what a logger and the loggers of this library pass on until the block ends.
+async def limited(
+    loggers: Sequence[logging.Logger], lines_per_minute: int, *, clock: Clock | None = None
+) -> AsyncIterator[None]:
+    """Bounds what these loggers and those of this library pass on until the block ends.
 
     Args:
-        logger: which one besides, that of the HTTP server
+        loggers: which ones besides, those of the HTTP server and of its event loop
         lines_per_minute: lines of one kind that pass
         clock: the clock of log records; None: the system's
     """
-    limit, clock = LogLimit(logger, lines_per_minute), clock or SystemClock()
+    limit, clock = LogLimit(loggers, lines_per_minute), clock or SystemClock()
 
     async def tell() -> None:
         while True:
             await anyio.sleep(limit.wait_s(clock.time_us() / 1_000_000))
             limit.tell_left_out(clock.time_us() / 1_000_000)
 
-    logger.addFilter(limit)
+    for logger in loggers:
+        logger.addFilter(limit)
     RECORD_FILTERS.append(limit.filter_event)
     try:
         async with anyio.create_task_group() as tasks:
@@ -142,5 +146,6 @@ async def limited(logger: logging.Logger, lines_per_minute: int, *, clock: Clock
             tasks.cancel_scope.cancel()
     finally:
         RECORD_FILTERS.remove(limit.filter_event)
-        logger.removeFilter(limit)
+        for logger in loggers:
+            logger.removeFilter(limit)
         limit.tell_left_out()

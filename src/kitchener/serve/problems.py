@@ -17,10 +17,12 @@ from kitchener.errors import (
     IdempotencyConflict,
     InvalidLifecycle,
     KitchenerError,
+    LedgerClockError,
     NotOnRecord,
     OutcomeUnknown,
     Overloaded,
     RuntimeClosed,
+    SealingError,
     SessionBusy,
     SessionEnded,
     SessionMismatch,
@@ -174,7 +176,10 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, ProblemCo
 
 
 def problem_of(error: Exception, asked_for: str = "this") -> Problem:
-    """The answer of the server to an error. A failure of the server is logged by its class and its place, without its text.
+    """The answer of the server to an error.
+
+    A failure of the server is logged by its class and its place, and by its text only if that can say nothing but where the
+    machine is at fault.
 
     Args:
         error: what ended the request
@@ -189,13 +194,16 @@ def problem_of(error: Exception, asked_for: str = "this") -> Problem:
         return Problem(error.status_code, "no_such_route", text, allowed=(error.headers or {}).get("Allow"))
     status, code = next(((status, code) for kinds, status, code in STATUS_CODES if isinstance(error, kinds)), INTERNAL)
     if status == INTERNAL[0]:
-        _log.error("request failed", error=origin_of(error))
+        told = {"problem": str(error)} if isinstance(error, _OF_THE_MACHINE) else {}
+        _log.error("request failed", error=origin_of(error), **told)
         return Problem(status, code, "the server failed; its log says why")
     return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
 
 
 _SAME_TEXTS: Final[Mapping[ProblemCode, str]] = {"session_not_found": "there is no session of this id for this key"}
 """Texts in place of those of errors whose difference would say whether something exists."""
+_OF_THE_MACHINE: Final = (LedgerClockError, SealingError)
+"""Errors whose texts name ledgers, files, subjects and times, never what was said. An operator can mend their cause."""
 INTERNAL: Final[tuple[int, ProblemCode]] = (500, "internal_error")
 
 

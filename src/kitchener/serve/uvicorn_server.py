@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from kitchener.config import RuntimeConfig
 from kitchener.logs import get_logger
 from kitchener.serve.application import KitchenerServer
-from kitchener.serve.connections import connection_class, connections_within
+from kitchener.serve.connections import connection_class, connections_within, few_at_once
 from kitchener.serve.log_limit import limited
 
 _log = get_logger(__name__)
@@ -24,6 +24,8 @@ SPARE_CONNECTIONS: Final = 256
 _HEADER_BYTES: Final = 65_536
 """Longest head of a request, bytes."""
 _IDLE_S: Final = 75
+_LOGGERS: Final = ("uvicorn.error", "asyncio")
+"""Loggers of other libraries, to which clients can cause lines: asyncio logs that it cannot accept a connection."""
 _LAST_REQUESTS_S: Final = 0.5
 """How long connected clients may still send a request, seconds: a client that is just sending cannot know of the shutdown."""
 
@@ -114,7 +116,7 @@ async def listen(
         tasks.start_soon(end)
         tasks.start_soon(end_unwritable)
         ready()
-        async with limited(logging.getLogger("uvicorn.error"), config.serve.warnings_per_minute):
-            await running.serve(sockets=[listener])
+        async with limited([logging.getLogger(each) for each in _LOGGERS], config.serve.warnings_per_minute):
+            await running.serve(sockets=[few_at_once(listener)])
         tasks.cancel_scope.cancel()
     return drained[0]

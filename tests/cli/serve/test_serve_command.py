@@ -137,6 +137,24 @@ def test_a_server_that_had_to_abort_turns_is_drained_says_so_and_exits_with_0(tm
     assert found[-1] == "TURN_ABORTED"
 
 
+def test_a_server_whose_standard_output_is_on_a_full_disk_serves(tmp_path: Path) -> None:
+    """Regression: it ended with a traceback, and the unit started it again and again."""
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no file that is always full")
+    with full.open("wb") as output:
+        process = start("serve", "--port", "0", cwd=tmp_path, stdout=output.fileno())
+    assert process.stderr is not None
+    warning = process.stderr.readline()
+    found = re.search(r"No space left on device.* (http://127\.0\.0\.1:\d+)/;", warning)
+    assert found is not None, warning
+    with urllib.request.urlopen(f"{found[1]}/healthz", timeout=20) as answer:
+        assert answer.read() == b"ok\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with Hanging(tmp_path, grace_s=1_000) as server:
         server.process.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener.errors import LedgerLocked, LedgerPathError, LedgerWriteError
+from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.ledger.disk.file_ops import FileOps
 from tests.cli.commands import finish, start_program
@@ -114,6 +114,14 @@ async def test_a_device_is_no_ledger(tmp_path: Path) -> None:
 async def test_the_systems_refusals_are_told_in_words(tmp_path: Path, error: int, problem: str) -> None:
     """Injected, because tests may run as a user whom nothing is denied."""
     assert problem in await refusal(tmp_path / "l.jsonl", FaultFS(1, error, only=["open"]))
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.ENOSPC, errno.EIO])
+async def test_a_disk_that_may_take_the_ledger_later_is_no_wrong_path(tmp_path: Path, error: int) -> None:
+    """Regression: a service manager gave up on a server whose disk was read-only for a while."""
+    with pytest.raises(LedgerDiskError):
+        async with open_ledger(tmp_path / "l.jsonl", file_ops=FaultFS(1, error, only=["open"])):
+            pytest.fail("it was opened")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "smb3", "fuse.sshfs"])

@@ -17,7 +17,7 @@ from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, Options, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
-from kitchener.cli.terminal.output import print_text
+from kitchener.cli.terminal.output import discard_output, print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.ledger.disk.file_ops import is_locked
@@ -75,7 +75,7 @@ async def _serve(config: RuntimeConfig) -> int:
 
                 def tell_ready() -> None:
                     notify("READY=1", os.environ)
-                    print_text(_where(listener))
+                    _announce(_where(listener))
 
                 await listen(
                     server,
@@ -113,6 +113,15 @@ def _in_use(config: RuntimeConfig) -> Path | None:
 def _ledgers(config: RuntimeConfig) -> Iterator[Path]:
     for agent_class in sorted({"ADMIN", *agent_classes(config)}):
         yield from ledger_paths(config, agent_class).values()
+
+
+def _announce(text: str) -> None:
+    """Prints the text. A server whose standard output takes none, because its reader or its disk fails, serves without it."""
+    try:
+        print_text(text)
+    except OSError as error:
+        discard_output()
+        _log.warning("nothing can be printed on standard output", problem=error.strerror, text=text)
 
 
 def _where(listener: socket.socket) -> str:

@@ -33,6 +33,14 @@ def print_text(text: str = "", *, end: str = "\n", style: Style = "plain") -> No
     _write(sys.stdout, (f"\x1b[{_STYLES[style]}m{plain}\x1b[0m" if style != "plain" and has_colour() else plain) + end)
 
 
+def discard_output() -> None:
+    """Discards what is and will be printed on standard output, after a write failed.
+
+    Buffered text would raise again when the interpreter flushes it.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def can_rewrite() -> bool:
     """Whether standard output is a terminal whose lines can be rewritten."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -16,8 +16,8 @@ from kitchener.clock import to_datetime
 from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError
 from kitchener.small_files import sync_directory
 
-DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a full or failing disk. A later write of the same bytes may succeed."""
+DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Errors of a full, failing or read-only disk. A later write of the same bytes may succeed."""
 _NETWORK = ("nfs", "cifs", "smb", "ncp", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone")
 """Prefixes of the types of network file systems, where other hosts do not see locks or syncs. Such a type is refused."""
 
@@ -198,7 +198,7 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
     problem = {
         errno.EACCES: "permission denied; give this user the right to read and write it",
         errno.EPERM: "permission denied; give this user the right to read and write it",
-        errno.EROFS: "the file system is read-only; choose another place for the ledger",
+        errno.EROFS: "the file system is read-only; make it writable, or choose another place for the ledger",
         errno.EISDIR: "is a directory; name a file inside it",
         errno.ENOTDIR: "a part of the path is not a directory",
         errno.ELOOP: "is a symbolic link, whose target could change while the ledger is open; name the file itself",

@@ -35,7 +35,7 @@ class Stamper:
         if ahead > self._max_jump_us and not self._accepts_jumps:
             raise LedgerClockError(
                 f"{ledger_id}: its last entry is dated {last}, {ahead // 1_000_000} s ahead of the clock; set the clock right,"
-                " or set accept_clock_jump for one run to date further entries from then on"
+                " or set accept_clock_jump of [ledger] for one run to date further entries from then on"
             )
 
     def stamp(self) -> str:
@@ -69,6 +69,6 @@ class Stamper:
         if ahead > self._max_jump_us and not self._accepts_jumps:
             raise LedgerClockError(
                 f"{self._ledger_id}: the clock jumped ahead by {ahead // 1_000_000} s, more than max_clock_jump_s ="
-                f" {self._max_jump_us / 1_000_000:g}; set it right, or set accept_clock_jump for one run if it is right now"
+                f" {self._max_jump_us / 1_000_000:g}; set it right, or restart this process if it is right now"
             )
         self._accepted_us, self._elapsed_us = now, elapsed
