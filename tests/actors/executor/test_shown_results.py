@@ -154,7 +154,9 @@ def test_each_text_of_an_earlier_step_has_a_block_of_its_own(texts: list[str], i
         block, _, below = below.partition(f"\n{named.replace('<', '</')}")
         assert block.startswith(f"{named}\n")
         shown = block.removeprefix(f"{named}\n")
-        assert text == shown if not is_long else text.startswith(shown)
+        assert (
+            text == shown if len(text.encode()) < 600 else text.startswith(shown)
+        )  # a page has 300 tokens, so about 900 bytes
         below = below.removeprefix("\n")
     assert below == ""
 

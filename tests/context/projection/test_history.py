@@ -122,16 +122,28 @@ def test_missing_message_or_reply_has_a_mark() -> None:
 
 @given(sizes=st.lists(st.integers(0, 40), min_size=3, max_size=25), budget=st.integers(200, 2_000))
 def test_messages_are_only_appended_between_two_moves(sizes: list[int], budget: int) -> None:
-    """Of the last turn a long item may be whole, and its beginning later; nothing before it changes."""
+    """Of the last turn a long item may be whole, and its beginning later. What is before it stays, if there is room."""
     ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=budget)
-    before = rendered(project(conversation(*sizes[:-1]), ruleset))
-    after = rendered(project(conversation(*sizes), ruleset))
+    projections = [project(conversation(*turns), ruleset) for turns in (sizes[:-1], sizes)]
+    before, after = map(rendered, projections)
     assert before.history is not None
     assert after.history is not None
     assert before.stable_text == after.stable_text
     _, _, _, found = starts(sizes, ruleset)
-    if found[-1] == found[-2]:
+    is_crowded = any(("NONE", "BUDGET_EVICTION") in hidden(each).values() for each in projections)
+    if found[-1] == found[-2] and not is_crowded:
         assert after.history[: len(before.history) - 2] == before.history[:-2]
+
+
+def test_whole_newest_reply_takes_the_room_of_the_oldest_messages_where_there_is_no_other() -> None:
+    ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=200)
+    crowded = rendered(project(conversation(0, 0, 0, 9, 12, 40), ruleset)).history
+    roomy = rendered(project(conversation(0, 0, 0, 9, 12, 40, 0), ruleset)).history
+    assert crowded is not None
+    assert roomy is not None
+    assert (crowded[0], roomy[0]) == ("[Wed 2026-02-18]\nquestion 2", "[Wed 2026-02-18]\nquestion 1")
+    assert crowded[-1].count("word") == 40
+    assert roomy[-3].count("word") < 40
 
 
 def test_message_of_a_turn_changes_nothing_in_the_history() -> None:
