@@ -115,13 +115,13 @@ def _ledgers(config: RuntimeConfig) -> Iterator[Path]:
         yield from ledger_paths(config, agent_class).values()
 
 
-def _announce(text: str) -> None:
-    """Prints the text. A server whose standard output takes none, because its reader or its disk fails, serves without it."""
+def _announce(line: str) -> None:
+    """Prints the line. A server whose standard output takes none, because its reader or its disk fails, serves without it."""
     try:
-        print_text(text)
+        print_text(line)
     except OSError as error:
         discard_output()
-        _log.warning("nothing can be printed on standard output", problem=error.strerror, text=text)
+        _log.warning("nothing can be printed on standard output", problem=error.strerror, unprinted=line)
 
 
 def _where(listener: socket.socket) -> str:
