@@ -20,6 +20,7 @@ from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
 from kitchener.context.fold.items import count_turns
+from kitchener.context.fold.lifecycle import OF_INTENTS
 from kitchener.errors import InvalidLifecycle
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line
@@ -37,19 +38,7 @@ SessionOf = Annotated[
     SessionChoice, Parameter(help="The intent's session, or `last`. Default: found by a search of the whole ledger.")
 ]
 _WIDTH = 60
-_OF_INTENTS = (
-    events.INTENT_DECLARED,
-    events.INTENT_SUPERSEDED,
-    events.INTENT_REOPENED,
-    events.INTENT_CLOSED,
-    events.INTENT_ABANDONED,
-    events.INTENT_RETIRED,
-    events.INTENT_DEFERRED,
-    events.INTENT_FORKED,
-    events.LIFECYCLE_VOIDED,
-    events.TURN_STARTED,
-    events.TURN_COMPLETED,
-)
+_OF_INTENTS = (*sorted(OF_INTENTS), events.LIFECYCLE_VOIDED, events.TURN_STARTED, events.TURN_COMPLETED)
 
 
 @app.command(name="list")
