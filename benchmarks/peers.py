@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import anyio
 
+from benchmarks.commands import run_command
 from benchmarks.instant_server import serving
 
 HERE: Final = Path(__file__).parent
@@ -159,7 +160,7 @@ async def cost(row: Row, timeout_s: float) -> float:
     """
     try:
         with anyio.fail_after(timeout_s):
-            run = await anyio.run_process(row.command, check=False, cwd=HERE.parent)
+            run = await run_command(row.command, cwd=HERE.parent)
     except TimeoutError:
         raise SystemExit(f"{row.runtime} took longer than {timeout_s:.0f} s; raise --timeout, or lower --sessions") from None
     if run.returncode != 0:

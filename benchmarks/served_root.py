@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
 import psutil
 
+from benchmarks.commands import run_command
 from kitchener import open_runtime
 from kitchener.records import events
 from kitchener.records.entries import opened
@@ -100,7 +100,7 @@ async def checked_ledgers(folder: Path) -> dict[str, Any]:
         `turns`: completed ones; `aborted`; `sessions`; `twice`: turns that are there more than once; `messages`: how often each
         message was said
     """
-    told = await anyio.run_process(
+    told = await run_command(
         [
             sys.executable,
             "-m",
@@ -111,8 +111,7 @@ async def checked_ledgers(folder: Path) -> dict[str, Any]:
             f"{folder}/kitchener.toml",
             "--root",
             f"{folder}/ledgers",
-        ],
-        check=False,
+        ]
     )
     if told.returncode:
         raise SystemExit(f"the ledgers do not verify: {(told.stdout + told.stderr)[-2_000:].decode()}")

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from benchmarks.commands import run_command
 from kitchener import HO2Supervisor, TextDelta, TextRetracted, TurnCompleted, TurnResult, open_runtime
 from kitchener.cli.context.shown_requests import request_lines
 from kitchener.records.entries import TurnCompletedPayload, opened, payload_as
@@ -100,9 +101,7 @@ async def kitchener(
     """Runs a command of the command line with the plan's settings. Its exit code is the caller's concern."""
     command = [sys.executable, "-m", "kitchener", *arguments]
     with anyio.fail_after(COMMAND_S):
-        return await anyio.run_process(
-            command, input="".join(f"{line}\n" for line in typed).encode(), check=False, env=environment(plan), cwd=cwd
-        )
+        return await run_command(command, given="".join(f"{line}\n" for line in typed).encode(), env=environment(plan), cwd=cwd)
 
 
 def environment(plan: Plan) -> dict[str, str]:
