@@ -1,6 +1,7 @@
 """What Kitchener logs, where it goes, and that it goes nowhere until asked (docs/runtime.md)."""
 
 import ast
+import json
 import logging
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from kitchener import RuntimeConfig, open_runtime
-from kitchener.cli.terminal.log_lines import LogLines
+from kitchener.cli.terminal.log_lines import JsonLogLines, LogLines
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.logs import get_logger
@@ -182,3 +183,37 @@ def test_a_field_of_several_lines_stays_on_the_line_of_its_event() -> None:
     assert LogLines("%(message)s").format(record).splitlines() == [
         "[warning] index not written path=a\\n[error] ledger damaged\\nx"
     ]
+
+
+def test_a_json_line_has_its_time_and_takes_whatever_an_event_says() -> None:
+    """Text that is no Unicode, a field named like one of every line, and a value that JSON does not know."""
+    record = logging.makeLogRecord(
+        {
+            "name": "kitchener.ledger",
+            "msg": "index not written\n{}",
+            "levelname": "WARNING",
+            "created": 1_700_000_000.5,
+            "path": "a\n\udc80\u2028",
+            "time": "never",
+            "place": Path("x"),
+        }
+    )
+    (line,) = JsonLogLines().format(record).splitlines()
+    assert json.loads(line) == {
+        "time": "2023-11-14T22:13:20.500+00:00",
+        "level": "warning",
+        "logger": "kitchener.ledger",
+        "event": "index not written\n{}",
+        "path": "a\n\udc80\u2028",
+        "place": "x",
+    }
+    assert list(json.loads(line))[:4] == ["time", "level", "logger", "event"]
+
+
+def test_an_exception_of_another_library_is_on_the_same_json_line() -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        failed = logging.makeLogRecord({"msg": "it failed", "levelname": "ERROR", "exc_info": sys.exc_info()})
+    (line,) = JsonLogLines().format(failed).splitlines()
+    assert json.loads(line)["traceback"].endswith("ValueError: broken")

@@ -84,9 +84,10 @@ class Hanging:
     Args:
         folder: its directory
         grace_s: `limits.shutdown_grace_s`
+        arguments: further ones of its command
     """
 
-    def __init__(self, folder: Path, grace_s: float) -> None:
+    def __init__(self, folder: Path, grace_s: float, *arguments: str) -> None:
         self.model = socket.create_server(("127.0.0.1", 0))
         (folder / "kitchener.toml").write_text(
             f"""
@@ -100,7 +101,7 @@ class Hanging:
             model = "m"
             """
         )
-        self.process = start("serve", "--port", "0", cwd=folder)
+        self.process = start("serve", "--port", "0", *arguments, cwd=folder)
         self.refused: tuple[int, Any] = (0, None)
         self._client = threading.Thread(target=self._ask)
 
@@ -128,11 +129,12 @@ class Hanging:
 
 
 def test_a_server_that_had_to_abort_turns_is_drained_says_so_and_exits_with_0(tmp_path: Path) -> None:
-    with Hanging(tmp_path, grace_s=0.01) as server:
+    with Hanging(tmp_path, 0.01, "--log-format", "json") as server:
         server.process.send_signal(signal.SIGTERM)
         _, err = server.process.communicate(timeout=30)
     assert (server.process.returncode, server.refused) == (0, (503, "shutting_down"))
-    assert "recorded as aborted" in err
+    told = [json.loads(line) for line in err.splitlines()]
+    assert ["recorded as aborted" in each["event"] for each in told].count(True) == 1
     found = [each["entry"]["entry_type"] for each in read_lines(tmp_path / "root/HO2/ADMIN/ho2m.jsonl")]
     assert found[-1] == "TURN_ABORTED"
 

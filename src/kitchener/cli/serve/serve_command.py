@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, Options, listens
 from kitchener.cli.terminal.interrupt import on_signal
-from kitchener.cli.terminal.log_lines import LogLevel, logged_from
+from kitchener.cli.terminal.log_lines import LogFormat, LogLevel, logged_from, show_logs_as
 from kitchener.cli.terminal.output import discard_output, print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
@@ -39,6 +39,7 @@ def serve(
         Parameter(help="Port to listen on; 0: a free one. Overrides `[serve] port`.", validator=Number(gte=0, lte=65_535)),
     ] = None,
     log_level: LogLevel = None,
+    log_format: LogFormat = "text",
 ) -> int:
     """Serve the agents over HTTP, through the OpenAI API and Kitchener's own.
 
@@ -50,6 +51,7 @@ def serve(
         kitchener serve
         kitchener serve --port 9000 --root ./ledgers
     """
+    show_logs_as(log_format)
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         raise ConfigError("kitchener serve", "", "", 'needs the extra `serve`: pip install "kitchener[serve]"')
     config = options.load_checked().config

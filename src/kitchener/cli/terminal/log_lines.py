@@ -1,8 +1,10 @@
-"""Prints log messages on standard error: `[warning] circuit breaker opened provider_id=openai`."""
+"""Prints log messages on standard error: `[warning] circuit breaker opened provider_id=openai`, or as JSON."""
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal, TextIO, cast
 
 from cyclopts import Parameter
@@ -14,6 +16,10 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
     Parameter(name="--log-level", help="Lowest level of the log messages that standard error shows. Default: warning."),
 ]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    Parameter(name="--log-format", help="`json`: standard error shows each log message as a JSON object with its time."),
+]
 _OF_EVERY_RECORD: Final = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime"))
 
 
@@ -22,11 +28,33 @@ class LogLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the text of a record, without values of variables."""
-        fields = {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
+        fields = _fields(record)
         frames = fields.pop("traceback", "")
         shown = (f"{key}={_on_one_line(each)}" for key, each in fields.items())
         parts = [f"[{record.levelname.lower()}] {super().format(record)}", *shown]
         return " ".join(parts) + (f"\n{str(frames).rstrip()}" if frames else "")
+
+
+class JsonLogLines(logging.Formatter):
+    """Formats each event as a JSON object on one line: `time` (UTC), `level`, `logger`, `event`, then its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text of a record, without values of variables. Its own fields replace none of the four."""
+        fields = _fields(record)
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        return json.dumps({**told, **fields, **told}, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What the event says beside its message."""
+    return {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
 
 
 def _on_one_line(value: object) -> str:
@@ -39,6 +67,14 @@ def show_logs() -> None:
     handler = logging.StreamHandler(cast(TextIO, StandardError()))
     handler.setFormatter(LogLines("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def show_logs_as(log_format: LogFormat) -> None:
+    """Changes how `show_logs` shows log messages, from now on."""
+    formatter = JsonLogLines() if log_format == "json" else LogLines("%(message)s")
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, LogLines | JsonLogLines):
+            handler.setFormatter(formatter)
 
 
 @contextmanager
