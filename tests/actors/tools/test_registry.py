@@ -679,6 +679,25 @@ def test_results_are_cut_to_their_limit_and_say_so(value: Any, limit: int) -> No
         assert marker == f"the result had {size} bytes, the limit is {limit}]"
 
 
+_MIB = "x" * 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ([0] * 99_999, True),  # the list is a value, too
+        ([0] * 100_000, False),
+        ([[0] * 998] * 100, True),  # small in memory, because its parts are shared
+        ([[0] * 999] * 100, False),
+        ([_MIB] * 65, False),
+    ],
+)
+def test_a_result_of_too_many_values_or_characters_is_an_error(value: Any, fits: bool) -> None:
+    found = outcome_of(value, 1_000)
+    too_large = "the tool has run, but its result has more than 100,000 values or 67,108,864 characters; return less"
+    assert found.error == (None if fits else too_large)
+
+
 def test_a_cut_keeps_as_much_as_fits() -> None:
     found = outcome_of("x" * 10_000, 1_000)
     assert len(canonical_bytes(found.result)) == 1_000

@@ -119,7 +119,7 @@ def _extent_problem(value: object, max_values: int) -> str | None:
             elif isinstance(item, Iterator):
                 return "is or holds an iterator, which may have no end; return a list instead"
             if values > max_values or chars > _MAX_CHARS:
-                return f"has more than {max_values} values or {_MAX_CHARS} characters; return less"
+                return f"has more than {max_values:,} values or {_MAX_CHARS:,} characters; return less"
             if (parts := _parts(item)) is not None:
                 open_parts.append(iter(parts))
                 break
