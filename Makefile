@@ -13,6 +13,9 @@ DEV := $(VENV)/.dev-stamp
 # An environment whose interpreter has gone is made anew.
 $(shell [ -x $(BIN)/python ] || rm -f $(RUN) $(DEV))
 
+# Otherwise each process that imports Kitchener or collects the tests would compile all of it.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Arguments for the program behind a target: make chat ARGS='--help'
 ARGS ?=
 
@@ -37,7 +40,8 @@ demo: $(RUN) ## run the offline demonstration
 test: $(DEV) ## check format, lint, types and layers, then run the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
+	@# mypy uses one processor. Meanwhile the tests are compiled, which each process of pytest would do for itself.
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(BIN)/mypy; checked=$$?; wait; exit $$checked
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -n auto
 
