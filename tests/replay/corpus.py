@@ -469,6 +469,17 @@ async def clerk(story: Story, runtime: Runtime) -> None:
         await story.say(supervisor, asking, messages, runtime)
 
 
+async def long_replies(story: Story, runtime: Runtime) -> None:
+    """A goal that is deferred after failures, a goal below it, and long replies while the history is nearly full."""
+    supervisor = runtime.supervisor("RESIDENT:clerk")
+    session_id = await supervisor.start_session(subject_id="max")
+    house = await supervisor.declare_intent(session_id, "the house")
+    await story.say(supervisor, session_id, ["outage | synthesize_fails=1"] * 3, runtime)
+    await supervisor.declare_intent(session_id, "its roof", parent_intent_id=house)
+    messages = [f"and part {n} of the roof? | words={words}" for n, words in enumerate((90, 90, 100, 110, 100, 90, 300, 80))]
+    await story.say(supervisor, session_id, messages, runtime)
+
+
 async def guarded(story: Story, runtime: Runtime) -> None:
     """Calls wait for a person, who allows, refuses, edits, allows for good, or is silent; other messages pass meanwhile."""
     supervisor = runtime.supervisor("RESIDENT:guard")
@@ -561,6 +572,7 @@ CHAPTERS: Final = (
     policy_versions,
     judged,
     clerk,
+    long_replies,
     guarded,
     guarded_again,
     with_a_client,

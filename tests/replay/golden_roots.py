@@ -12,6 +12,7 @@ rules; a reply was an object. `0.1.0-version-4` follows version 4: replies are t
 `0.1.0-version-5` follows version 5: days that a message names. `0.1.0-version-6` follows version 6:
 long results are read page by page. `0.1.0-version-7` follows version 7: a turn records things once.
 `0.1.0-version-8` follows version 8: tools of the caller, and one entry for all signals of a turn.
+`0.1.0-version-9` follows version 9: a long newest reply that takes the room of the oldest messages, below a deferred goal.
 """
 
 import argparse
@@ -40,6 +41,7 @@ CHAPTERS: Final = (
     corpus.taught,
     corpus.policy_versions,
     corpus.clerk,
+    corpus.long_replies,
 )
 
 

@@ -18,16 +18,17 @@ pytestmark = pytest.mark.timeout(60)
 FIRST: Final = golden_roots.FOLDER / "0.1.0-version-1.tar.xz"
 
 
-async def poor(root: Path, version: int | None = None, *turns: int) -> list[ReplayReport]:
-    """The replays of the sessions of `corpus.policy_versions`.
+async def poor(root: Path, version: int | None = None, *turns: int, agent_class: str = "RESIDENT:poor") -> list[ReplayReport]:
+    """The replays of the sessions of `corpus.policy_versions`, or of another agent class.
 
     Args:
         root: the root
         version: the version that some turns say they followed, whatever is on record; 1: they say none
         turns: numbers of these turns; none: all
+        agent_class: whose sessions
     """
     settings = settings_of(root / corpus.SETTINGS.name, None)
-    async with open_replays(settings, "RESIDENT:poor") as replays:
+    async with open_replays(settings, agent_class) as replays:
         tapes = [await replays.tape_of(each) for each in await replays.sessions()]
 
         async def tape_of(session_id: str) -> Tape:
@@ -74,6 +75,14 @@ async def test_turn_of_version_2_is_not_replayed_by_version_1(recorded_root: Pat
     assert all(report.is_identical for report in await poor(recorded_root))
     for turn in OTHERWISE:
         assert found_in((await poor(recorded_root, 1, turn))[0])[2] == turn
+
+
+@pytest.mark.parametrize(("turn", "field"), [(4, "tokens_used"), (9, "history.cut_by")])
+async def test_turn_of_version_9_is_not_replayed_by_version_10(tmp_path: Path, turn: int, field: str) -> None:
+    """A deferred goal has another mark; a long newest reply no longer takes the room of the oldest messages."""
+    root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-9.tar.xz", tmp_path)
+    (report,) = [each for each in await poor(root, 10, turn, agent_class="RESIDENT:clerk") if not each.is_identical]
+    assert found_in(report) == ("PROJECTION_COMPUTED", field, turn)
 
 
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:

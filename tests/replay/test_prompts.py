@@ -279,12 +279,13 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
         (6, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (7, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (8, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
+        (9, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
     ],
 )
 def test_a_golden_root_with_sources_rebuilds_its_requests(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:
     """Sealed and packed as the version that recorded it did by default; later versions must still read both.
 
-    Those of every seventh turn, which are others in each version's root: the sessions of all are the same.
+    Those of every seventh turn, which are others in each version's root: most sessions are in all of them.
     """
     root = unpacked(FOLDER / f"0.1.0-version-{version}.tar.xz", tmp_path / "root")
     settings = elsewhere(root, keyring=str(root / "keys"))

@@ -175,7 +175,18 @@ async def test_everything_recorded_on_trio_replays_on_asyncio(tmp_path_factory: 
     await check_corpus(recorded_on_trio(tmp_path_factory), turns=200, learned=15)
 
 
-EVERY_KIND: Final = ("garden", "garden_again", "evenings", "plain", "shadow", "asking", "asking_on", "clerk", "guarded")
+EVERY_KIND: Final = (
+    "garden",
+    "garden_again",
+    "evenings",
+    "plain",
+    "shadow",
+    "asking",
+    "asking_on",
+    "clerk",
+    "long_replies",
+    "guarded",
+)
 
 
 def recorded_on_trio(factory: pytest.TempPathFactory, *chapters: str) -> Path:

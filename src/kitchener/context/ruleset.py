@@ -167,6 +167,16 @@ class Ruleset:
         """Whether the deferred work order that a turn continues is hidden from the list of waiting ones."""
         return self.policy_version > 6
 
+    @property
+    def keeps_oldest(self) -> bool:
+        """Whether a long newest message or reply takes no room of older chat messages, so that a cache can serve these."""
+        return self.policy_version > 9
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a deferred intent is called that, and one failed work order is not called the last of several."""
+        return self.policy_version > 9
+
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"

@@ -141,7 +141,7 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
 
-POLICY_VERSION: Final = 9
+POLICY_VERSION: Final = 10
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -184,6 +184,10 @@ A model is shown the text of a tool as it is, with a line below it about a page 
 
 Version 9: a reply that takes too many steps to check against the schema that its caller asks for does not fit, with the
 matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
+
+Version 10: a long message or reply of the newest turn takes only room that older chat messages leave, and is cut to it (9: it
+was whole, if need be in the room of the oldest, which returned in the next turn). An intent above the running one is marked as
+deferred (9: as put off), and a stub that counts one failed work order does not call it the last of several (9: it did).
 """
 
 LAST_UNBOUNDED: Final = 8

@@ -104,7 +104,7 @@ def test_silent_supersession_is_not_inferred() -> None:
 
 
 def test_deferred_work_order_stub_only() -> None:
-    """And an intent that was put off ends the walk: nothing of it, and nothing above it, is reached."""
+    """And a deferred intent ends the walk: nothing of it, and nothing above it, is reached."""
     history = History()
     history.declare("INT-root")
     history.turn("T-root", "INT-root")

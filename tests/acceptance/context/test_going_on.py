@@ -69,9 +69,9 @@ async def test_newest_turns_are_shown_whatever_their_intent(tmp_path: Path) -> N
 
 
 async def test_newest_turns_keep_to_the_budget(tmp_path: Path) -> None:
-    settings = {**ENFORCE, "recent_turns": 3, "context_budget": 120}
+    settings = {**ENFORCE, "recent_turns": 6, "context_budget": 120}
     async with talking(tmp_path, **settings) as ada:
-        await ada.say(*[f"{n} {'word ' * 30}" for n in range(4)], "[switch] museums")
+        await ada.say(*[f"{n} {'word ' * 30}" for n in range(7)], "[switch] museums")
         shown = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
         assert shown["tokens_used"] <= 120
         assert {reason for _, reason in (await ada.lists()).suppressed} == {"BUDGET_EVICTION"}

@@ -122,28 +122,64 @@ def test_missing_message_or_reply_has_a_mark() -> None:
 
 @given(sizes=st.lists(st.integers(0, 40), min_size=3, max_size=25), budget=st.integers(200, 2_000))
 def test_messages_are_only_appended_between_two_moves(sizes: list[int], budget: int) -> None:
-    """Of the last turn a long item may be whole, and its beginning later. What is before it stays, if there is room."""
+    """Of a long item of the last turn more is shown than later. What is before it stays."""
     ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=budget)
-    projections = [project(conversation(*turns), ruleset) for turns in (sizes[:-1], sizes)]
-    before, after = map(rendered, projections)
+    before, after = (rendered(project(conversation(*turns), ruleset)) for turns in (sizes[:-1], sizes))
     assert before.history is not None
     assert after.history is not None
     assert before.stable_text == after.stable_text
     _, _, _, found = starts(sizes, ruleset)
-    is_crowded = any(("NONE", "BUDGET_EVICTION") in hidden(each).values() for each in projections)
-    if found[-1] == found[-2] and not is_crowded:
+    if found[-1] == found[-2]:
         assert after.history[: len(before.history) - 2] == before.history[:-2]
 
 
-def test_whole_newest_reply_takes_the_room_of_the_oldest_messages_where_there_is_no_other() -> None:
-    ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=200)
-    crowded = rendered(project(conversation(0, 0, 0, 9, 12, 40), ruleset)).history
-    roomy = rendered(project(conversation(0, 0, 0, 9, 12, 40, 0), ruleset)).history
+@pytest.mark.parametrize(("version", "first", "words"), [(9, "question 2", range(40, 41)), (10, "question 1", range(20, 40))])
+def test_long_newest_reply_is_shown_as_far_as_the_history_leaves_room(version: int, first: str, words: range) -> None:
+    """Before version 10 it was whole and took the room of the oldest messages, which returned in the next turn."""
+    ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=200, policy_version=version)
+    talk = conversation(0, 0, 0, 9, 9)
+    said(talk, 6, "question 6", "answer 6." + " word." * 40)
+    crowded = rendered(project(talk, ruleset)).history
+    said(talk, 7, "question 7", "answer 7")
+    later = rendered(project(talk, ruleset)).history
     assert crowded is not None
-    assert roomy is not None
-    assert (crowded[0], roomy[0]) == ("[Wed 2026-02-18]\nquestion 2", "[Wed 2026-02-18]\nquestion 1")
-    assert crowded[-1].count("word") == 40
-    assert roomy[-3].count("word") < 40
+    assert later is not None
+    assert (crowded[0], later[0]) == (f"[Wed 2026-02-18]\n{first}", "[Wed 2026-02-18]\nquestion 1")
+    assert crowded[-1].count("word") in words
+    assert later[-3].count("word") < 20
+
+
+@given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=8), budget=st.integers(200, 2_000), words=st.integers(0, 400))
+def test_newest_turn_takes_no_room_of_the_history_and_an_item_at_most_half_of_the_budget(
+    sizes: list[int], budget: int, words: int
+) -> None:
+    talk = conversation(*sizes)
+    said(talk, 99, f"tell me{' more' * words}", f"answer 99{' word' * sizes[-1]}")
+    ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=60, context_budget=budget)
+    projection, window = project(talk, ruleset), Window.under(ruleset)
+    state = fold(talk.events, ESTIMATE, SESSION, is_split=True)
+    state.history.follow(state.turn_list, window.most)
+    items, ends = state.history.items, state.history.ends
+    assert in_history(projection) == [each.entity_id for each in items[window.start(items, ends) :]]
+    assert (projection.cut_by, projection.tokens_used <= budget) == (0, True)
+    for each in (projection.history or ())[-2:]:
+        assert each.item.tokens <= max(window.most, budget // 2)
+
+
+def test_reply_has_the_room_before_the_message_of_its_turn() -> None:
+    talk = conversation(*[40] * 4)
+    said(talk, 5, FILLER * 12, FILLER * 12)
+    message, reply = (project(talk).history or ())[-2:]
+    assert message.item.tokens < reply.item.tokens
+
+
+def test_long_newest_turn_of_another_intent_is_recent() -> None:
+    talk = conversation(1)
+    said(talk, 2, "tell me", FILLER * 8)
+    talk.declare("INT-2")
+    talk.supersede("INT-1", "INT-2")
+    reply = (project(talk, RECENT).history or ())[-1].item
+    assert (reply.text.endswith(FILLER * 8), reply.reasons, reply.kind) == (True, ("RECENT",), "evidence")
 
 
 def test_message_of_a_turn_changes_nothing_in_the_history() -> None:

@@ -130,6 +130,25 @@ def test_of_many_failures_the_newest_are_shown_and_the_rest_counted() -> None:
     assert "[200 earlier work orders failed, the last of them WO-199]" in text_of(none).text
 
 
+@pytest.mark.parametrize(
+    ("version", "texts"),
+    [
+        (9, ("[1 earlier work order failed, the last of them WO-0]", "Wider goal (put off): goal INT-P")),
+        (10, ("[1 earlier work order failed: WO-0]", "Wider goal (deferred): goal INT-P")),
+    ],
+)
+def test_fixed_texts_have_the_words_of_their_version(version: int, texts: tuple[str, ...]) -> None:
+    history = History()
+    history.declare("INT-P")
+    history.declare("INT-1", "INT-P")
+    history.add("INTENT_DEFERRED", "INT-P", reason="later")
+    for n in range(2):
+        history.open(f"WO-{n}", "INT-1")
+        history.fail(f"WO-{n}")
+    text = text_of(history.project(newest(max_failed_items=1, policy_version=version))).text
+    assert [each for each in texts if each not in text] == []
+
+
 def test_what_must_be_shown_and_does_not_fit_is_shown_in_its_shortest_form() -> None:
     history = History()
     history.add("INTENT_DECLARED", "INT-1", objective="a very long objective " * 40)

@@ -143,3 +143,8 @@ def beginning(item: Item, most_tokens: int, estimate: Estimator) -> Item:
             kept = kept * 3 // 4
     shown = f"{text[:kept].rstrip()}{end}"
     return item._replace(text=shown, tokens=estimate(shown + LINE), whole=item.text)
+
+
+def uncut(item: Item, estimate: Estimator) -> Item:
+    """The whole of an item that `beginning` has cut."""
+    return item._replace(text=item.whole, tokens=estimate(item.whole + LINE), whole="")

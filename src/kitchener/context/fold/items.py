@@ -198,14 +198,22 @@ def part_item(event: SourceEvent, facts: Brought, intent_id: str | None, estimat
 
 
 def intent_item(
-    event: SourceEvent, facts: Declared, last: Ref, estimate: Estimator, *, is_active: bool, is_deferred: bool = False
+    event: SourceEvent,
+    facts: Declared,
+    last: Ref,
+    estimate: Estimator,
+    *,
+    is_active: bool,
+    is_deferred: bool = False,
+    is_plain: bool = True,
 ) -> Item:
-    """The header of the active intent, or of an intent above it."""
+    """The header of the active intent, or of an intent above it. Before version 10 of the policy, `is_plain` is false."""
     title = "Goal" if is_active else "Wider goal"
+    mark = (" (deferred)" if is_plain else " (put off)") if is_deferred else ""
     text = f"{title}: {as_said(facts.objective)}"
     if facts.targets:
         text += f"\nTargets: {as_said(', '.join(facts.targets))}"
-    stub = f"{title}{' (put off)' if is_deferred else ''}: {shortened(facts.objective)}"
+    stub = f"{title}{mark}: {shortened(facts.objective)}"
     tier = TIER_DEFERRED if is_deferred else TIER_HEADER
     item = _event_item(event, "intent", text, stub, estimate, tier, ("DEFINES_INTENT",), last, event.entity_id)
     return item._replace(is_erased=True) if facts.objective is ERASED else item
@@ -352,10 +360,17 @@ def recent(item: Item) -> Item:
     return item._replace(kind="evidence", reasons=RECENT, tier=TIER_RECENT)
 
 
-def counted_item(items: list[Item], estimate: Estimator) -> Item:
-    """One stub for all failed work orders that are not shown; it has the id and ref of the newest."""
-    newest = items[-1]
-    text = f"[{len(items)} earlier work order{'s' if len(items) > 1 else ''} failed, the last of them {newest.entity_id}]"
+def counted_item(items: list[Item], estimate: Estimator, *, is_plain: bool) -> Item:
+    """One stub for all failed work orders that are not shown; it has the id and ref of the newest.
+
+    Args:
+        items: the work orders, oldest first
+        estimate: counts the tokens of a text
+        is_plain: whether only one of several is called the last; false before version 10 of the policy
+    """
+    newest, count = items[-1], len(items)
+    which = ":" if is_plain and count == 1 else ", the last of them"
+    text = f"[{count} earlier work order{'s' if count > 1 else ''} failed{which} {newest.entity_id}]"
     tokens = estimate(text + SEPARATOR)
     return newest._replace(kind="failed_work_orders", text=text, stub=text, tokens=tokens, stub_tokens=tokens)
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted
+from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted, uncut
 from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
@@ -67,7 +67,10 @@ class ChatLayout:
             said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
         if state.has_erased:  # they are mentioned beside the message
             said = [item for item in said if not item.is_erased]
-        said = _whole_newest(said, state.turns, packer.free)
+        if self.ruleset.keeps_oldest:
+            said = self._longer_newest(said, packer)
+        else:
+            said = _whole_newest_before_10(said, state.turns, packer.free)
         evidence = once(recalled, state, reach, newest, self.terse) if recalled else ()
         positions = dict[str, int]()
         matches_beside = partial(self._matches, turns, evidence, message, active, positions)
@@ -92,6 +95,24 @@ class ChatLayout:
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
         return ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
+
+    def _longer_newest(self, said: Sequence[Item], packer: Packer) -> Sequence[Item]:
+        """The history, with more of each long item of its newest turn that takes at most half of the free tokens.
+
+        An item is whole, or has as many tokens as the history leaves, which so begins where it would without them.
+        """
+        if not any(item.whole for item in said[-2:]):
+            return said
+        newest, left = turn_of(said[-1]), packer.left_beside(said)
+        shown = list[Item]()
+        for item in reversed(said[-2:]):  # the reply first, to which the next message most often refers
+            if left > 0 and item.whole and turn_of(item) == newest:
+                whole, room = uncut(item, self.estimate), left + item.tokens
+                if 2 * whole.tokens <= packer.free:
+                    item = beginning(whole, room, self.estimate)
+                    left = room - item.tokens
+            shown.append(item)
+        return [*said[:-2], *reversed(shown)]
 
     def _matches(
         self,
@@ -144,8 +165,8 @@ class ChatLayout:
         return seen, wanted
 
 
-def _whole_newest(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
-    """The history, with the items of its newest turn in full where an item takes at most half of the free tokens."""
+def _whole_newest_before_10(said: Sequence[Item], turns: Mapping[str, Item], free: int) -> Sequence[Item]:
+    """Before version 10 of the policy: the items of the newest turn in full where each took at most half of the free tokens."""
     if not said or not any(item.whole for item in said[-2:]):
         return said
     newest = turn_of(said[-1])

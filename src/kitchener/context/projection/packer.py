@@ -64,6 +64,10 @@ class Packer:
         """Remaining tokens; negative if the items that must be shown exceed the budget."""
         return self.budget - self.used
 
+    def left_beside(self, items: Sequence[Item]) -> int:
+        """Tokens that these items would leave, shown in full under their days; negative if they do not fit."""
+        return self.free - self._tokens(items)
+
     def pack_unsuppressible(self, items: Sequence[Item], counted: Item | None) -> list[PlacedItem]:
         """Packs the items that must be shown, all in their shortest form if they exceed the budget.
 
@@ -167,14 +171,13 @@ class Packer:
             said: items of turns, oldest first
             wanted: tokens that must stay free beside them
         """
-        budget = self.budget - wanted
-        short_by, first = self.used + self._tokens(said) - budget, 0
+        short_by, first = wanted - self.left_beside(said), 0
         left = short_by
         while left > 0 and first < len(said):
             turn, first = turn_of(said[first]), first + 1
             while first < len(said) and turn_of(said[first]) == turn:
                 first += 1
-            left = self.used + self._tokens(said[first:]) - budget
+            left = wanted - self.left_beside(said[first:])
         return tuple(self._show(said[first:] if first else said)), said[:first], max(0, short_by)
 
     def pack_matches(self, items: Iterable[tuple[Item, int]], groups: Mapping[str, Sequence[Item]]) -> tuple[PlacedItem, ...]:

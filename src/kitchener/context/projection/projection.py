@@ -262,7 +262,7 @@ class Projector:
         resumed = [item for item in (*must, *others) if item.entity_id == resumed_id] if resumed_id is not None else ()
         if resumed:
             must, others = [each for each in must if each not in resumed], [each for each in others if each not in resumed]
-        counted = counted_item(uncounted, self.estimate) if uncounted else None
+        counted = counted_item(uncounted, self.estimate, is_plain=self.ruleset.is_plain) if uncounted else None
         placed = packer.pack_unsuppressible(must, counted)
         placed += [PlacedItem(item, "STUB", 0, NOT_ADMITTED) for item in uncounted]
         placed += [PlacedItem(item, "NONE", 0, "DEFERRED") for item in resumed]
@@ -288,9 +288,11 @@ class Projector:
         others, failed = [], []
         if reach.deferred is not None:
             record = reach.deferred
-            others.append(
-                intent_item(record.declared, record.facts, record.last.ref, estimate, is_active=False, is_deferred=True)
+            declared, is_plain = record.declared, self.ruleset.is_plain
+            item = intent_item(
+                declared, record.facts, record.last.ref, estimate, is_active=False, is_deferred=True, is_plain=is_plain
             )
+            others.append(item)
         work = reach.work_orders
         blockers = {each for record in work if record.status != "failed" for each in record.blocked_by} if work else ()
         for each in work:
