@@ -15,6 +15,9 @@ With `--wire` the model is an endpoint on loopback that answers at once (`benchm
 called over HTTP as a real one would be. With `streamed`, each turn is a stream; with `--apart-ms` its tokens come one by one.
 `--url` names an endpoint that runs already.
 
+With `--answer-ms` the model takes that long on average, and each answer another time, as real models do. Sessions then do not
+take the same steps together, so a turn finds less of what it needs in the processor's caches.
+
 With `--as-init` the settings are those that `kitchener init` writes: rules classify, long-term memory is on, context `enforce`.
 
 The messages of `--long` are the four below, over and over, so each shares its words with a quarter of all turns: the worst
@@ -32,6 +35,7 @@ import argparse
 import json
 import math
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -48,7 +52,7 @@ import psutil
 
 from kitchener import HO2Config, HO2Supervisor, HO3Memory, RuntimeConfig, TurnCompleted, TurnResult, open_runtime
 from kitchener.config import LedgerConfig, ProviderConfig, RouterConfig
-from kitchener.gateway import PromptResponse, Usage
+from kitchener.gateway import PromptRequest, PromptResponse, Usage
 from kitchener.runtime import load_config, tune_gc
 from kitchener.testing import ScriptedProvider
 
@@ -301,17 +305,36 @@ async def warm_up(supervisor: HO2Supervisor) -> None:
         await supervisor.handle_turn(MESSAGES[0])
 
 
+class PacedProvider(ScriptedProvider):
+    """A scripted model whose answers take 0.2 to 1.8 times `mean_s` seconds."""
+
+    mean_s = 0.0
+    _chance = random.Random(1)
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        """Answers a call."""
+        if self.mean_s:
+            await anyio.sleep(self.mean_s * self._chance.uniform(0.2, 1.8))
+        return await super().complete(request)
+
+
 def provider(options: argparse.Namespace) -> dict[str, Any]:
-    """The instant model; with memory it labels each message, so that a turn gives the usual four signals."""
+    """The instant or paced model; with memory it labels each message, so that a turn gives the usual four signals."""
     text = "Certainly. I have noted that down and will look into it right away."
     if options.wire:
         return {}
     if not options.memory:
-        return {"scripted": ScriptedProvider.replies(text)}
+        return {"scripted": _paced(PacedProvider.replies(text), options)}
     label = {"labels": {"domain": "travel", "task": "planning"}, "intent_relation": "continue", "confidence": 0.9}
     classified = _answer({"speech_act": "question", "ambiguity": "low", **label})
     replied = PromptResponse(provider_id="scripted", model_id="scripted-1", text=text, usage=Usage(20, 20))
-    return {"scripted": ScriptedProvider(lambda asked: classified if asked.wo_type == "classify" else replied, record=False)}
+    scripted = PacedProvider(lambda asked: classified if asked.wo_type == "classify" else replied, record=False)
+    return {"scripted": _paced(scripted, options)}
+
+
+def _paced(model: PacedProvider, options: argparse.Namespace) -> PacedProvider:
+    model.mean_s = options.answer_ms / 1_000
+    return model
 
 
 def _answer(said: dict[str, Any]) -> PromptResponse:
@@ -349,6 +372,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wire", choices=("whole", "streamed"), help="call the model over HTTP, on loopback")
     parser.add_argument(
         "--apart-ms", type=float, default=0.0, help="with --wire streamed: time between two tokens (default 0: one write)"
+    )
+    parser.add_argument(
+        "--answer-ms", type=float, default=0.0, help="mean time of an answer in the process (default 0: at once)"
     )
     parser.add_argument("--url", help="with --wire: base_url of an endpoint (default: one is started)")
     parser.add_argument("--as-init", action="store_true", help="the settings that `kitchener init` writes")
