@@ -18,4 +18,4 @@ DAMAGED: Final = 6
 LOCKED: Final = 7
 """Another process writes the ledger, and does not accept the request."""
 INTERRUPTED: Final = 130
-"""SIGINT or SIGTERM ended the command before it was done."""
+"""SIGINT, SIGTERM or SIGHUP ended the command before it was done."""

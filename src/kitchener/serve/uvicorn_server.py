@@ -30,7 +30,7 @@ _LAST_REQUESTS_S: Final = 0.5
 """How long connected clients may still send a request, seconds: a client that is just sending cannot know of the shutdown."""
 
 OnSignal = Callable[[Callable[[signal.Signals], bool | None]], AbstractAsyncContextManager[None]]
-"""Calls its argument at SIGINT and SIGTERM; a second one ends the process."""
+"""Calls its argument at a signal that ends a program; a second one ends the process."""
 
 
 class _QuietServer(uvicorn.Server):

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import signal
 import struct
 import termios
 from collections.abc import Sequence
@@ -47,8 +48,15 @@ class Terminal:
                 self.seen += data.decode(errors="replace")
         return self.process.wait(30)
 
+    def hang_up(self) -> None:
+        """Closes the terminal, which its processes are told."""
+        os.close(self._main)
+        self._main = -1
+        self.process.send_signal(signal.SIGHUP)
+
     def close(self) -> None:
         """Ends what is still running."""
         self.process.kill()
         self.process.wait()
-        os.close(self._main)
+        if self._main >= 0:
+            os.close(self._main)

@@ -77,7 +77,7 @@ class TestPipe:
         turns = cli("session", "show", row["session_id"], "--json").json["turns"]
         assert [each["message"] for each in turns] == ["x" * 90_000, "hello"]
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_an_interrupt_while_it_waits_for_a_line_leaves_in_order(self, tmp_path: Path, number: signal.Signals) -> None:
         process = start("chat", cwd=tmp_path)
         assert process.stdin is not None
@@ -161,6 +161,20 @@ class TestTerminal:
         terminal.read_until("press Ctrl-C again to quit")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.finish() == 130
+
+    def test_a_turn_whose_terminal_is_closed_ends_on_record(
+        self, terminal: Terminal, gate: Gate, cli: Cli, tmp_path: Path
+    ) -> None:
+        """It may finish within the time for that, although nobody reads its reply."""
+        terminal.read_until("> ")
+        terminal.type(ASK)
+        gate.wait_until_reached(terminal.process)
+        terminal.hang_up()
+        gate.let_pass()
+        assert terminal.process.wait(30) == 130
+        (row,) = cli("session", "list", "--json").json
+        (turn,) = cli("session", "show", row["session_id"], "--json").json["turns"]
+        assert turn["state"] == "completed"
 
 
 @pytest.fixture

@@ -232,7 +232,7 @@ class TestInterruption:
         gate.remove()
         self.check_resumed(tmp_path)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_a_run_that_was_interrupted_ends_in_order_and_is_resumed(self, tmp_path: Path, number: signal.Signals) -> None:
         gate = Gate(tmp_path)
         write_messages(tmp_path / "in", *self.MESSAGES)

@@ -35,7 +35,7 @@ async def test_a_line_that_is_not_text_is_an_error_of_the_caller(tmp_path: Path,
         lines.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_goes_to_the_command_as_long_as_it_asks_for_more(number: signal.Signals) -> None:
     seen: list[signal.Signals] = []
     came = [anyio.Event(), anyio.Event()]
@@ -51,6 +51,32 @@ async def test_a_signal_goes_to_the_command_as_long_as_it_asks_for_more(number: 
                 signal.raise_signal(number)
                 await event.wait()
     assert seen == [number, number]
+
+
+async def test_the_end_of_a_terminal_counts_once_and_not_where_it_is_ignored() -> None:
+    """A terminal and its shell may each tell that it is closed. With `nohup` neither is heard."""
+    seen: list[signal.Signals] = []
+    came = anyio.Event()
+
+    def note(found: signal.Signals) -> None:
+        seen.append(found)
+        came.set()
+
+    with anyio.fail_after(5):
+        async with on_signal(note):
+            signal.raise_signal(signal.SIGHUP)
+            await came.wait()
+            signal.raise_signal(signal.SIGHUP)  # would end this process
+            await anyio.sleep(0.01)
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            async with on_signal(note):
+                signal.raise_signal(signal.SIGHUP)
+                await anyio.sleep(0.01)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGHUP, before)
+    assert seen == [signal.SIGHUP]
 
 
 async def test_the_bar_follows_the_work_on_a_terminal_only(

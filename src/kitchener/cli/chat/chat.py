@@ -22,7 +22,7 @@ from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, Options, SessionChoice, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
-from kitchener.cli.terminal.output import is_interactive, print_text, say
+from kitchener.cli.terminal.output import discard_output, is_interactive, print_text, say
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock, iso
@@ -318,8 +318,10 @@ class _ChatLoop:
 
     def _on_signal(self, number: signal.Signals) -> bool:
         """Cancels the running turn after a first Ctrl-C; any other signal ends the chat. True: handles further signals, too."""
-        if number == signal.SIGTERM:
+        if number != signal.SIGINT:
             self.exit_code = INTERRUPTED
+            if number == signal.SIGHUP and self.is_interactive:
+                discard_output()  # its terminal has gone; the turn's reply is on record
             if self._turn is None:
                 self._everything.cancel()
             else:

@@ -105,4 +105,5 @@ def terminal_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal is closed
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
