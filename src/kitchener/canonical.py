@@ -48,11 +48,11 @@ def canonical_bytes(value: object, *, at: str = "") -> bytes:
         EntryRefused: the value has no canonical form; the error names the place and the problem
     """
     try:
-        encoded = _fast_bytes(value)
-    except TypeError:
-        encoded = None
-    if encoded is not None:
-        return encoded
+        encoded = orjson.dumps(value, option=_OPTIONS)
+        if type(value) is str or (_is_exact(value) and (encoded.isascii() or _sorts_alike(value))):
+            return encoded
+    except TypeError:  # the value has a type, key or integer without JSON form, or contains itself
+        pass
     plain = _plain(value, at, 0)
     try:
         return rfc8785.dumps(plain)
@@ -67,10 +67,10 @@ def exact_list(values: Iterable[object]) -> list[object]:
     for _ in range(_DEPTH_AROUND):
         outer = [outer]
     try:
-        encoded = _fast_bytes(outer)
+        encoded = orjson.dumps(outer, option=_OPTIONS)
     except TypeError:
         return found
-    return ExactList(found) if encoded is not None and encoded.isascii() else found
+    return ExactList(found) if encoded.isascii() and _is_exact(outer) else found
 
 
 def parse_json(text: str) -> Any:
@@ -110,10 +110,10 @@ def is_deep(text: str) -> bool:
 def plain_json(value: object) -> str | None:
     """The JSON that every key-sorting encoder writes for a value; None: encoders may differ."""
     try:
-        encoded = _fast_bytes(value)
+        encoded = orjson.dumps(value, option=_OPTIONS)
     except TypeError:
         return None
-    return encoded.decode() if encoded is not None else None
+    return encoded.decode() if _is_exact(value) and (encoded.isascii() or _sorts_alike(value)) else None
 
 
 class Opening:
@@ -147,20 +147,6 @@ def digest(data: bytes) -> str:
 def canonical_digest(value: object, *, at: str = "") -> str:
     """`sha256:` and the hex SHA-256 of the value's canonical bytes."""
     return digest(canonical_bytes(value, at=at))
-
-
-def _fast_bytes(value: object) -> bytes | None:
-    """The bytes of the fast encoder; None unless they are proven to be the JCS bytes.
-
-    Raises:
-        TypeError: the fast encoder refuses the value: it has a type, key or integer without JSON form, or contains itself
-    """
-    encoded = orjson.dumps(value, option=_OPTIONS)
-    if type(value) is str:
-        return encoded
-    if not _is_exact(value) or not (encoded.isascii() or _sorts_alike(value)):
-        return None
-    return encoded
 
 
 def _is_exact(value: Any, levels: int = MAX_DEPTH) -> bool:

@@ -4,8 +4,8 @@
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,25 @@ _CLOSE_SECONDS: Final = 30.0
 _HEADS: Final = 16_384
 """Sessions in each of two generations of cached last entries, counted after each commit. The last entry of any other session
 is looked up."""
+
+
+class _Watch(AbstractContextManager[list[StoredEntry]]):
+    """A list among the watchers of a session while a block runs."""
+
+    __slots__ = ("_entries", "_session_id", "_watchers")
+
+    def __init__(self, watchers: dict[str, list[list[StoredEntry]]], session_id: str, entries: list[StoredEntry]) -> None:
+        self._watchers, self._session_id, self._entries = watchers, session_id, entries
+
+    def __enter__(self) -> list[StoredEntry]:
+        self._watchers.setdefault(self._session_id, []).append(self._entries)
+        return self._entries
+
+    def __exit__(self, *_: object) -> None:
+        # By identity: two watchers may hold equal lists.
+        others = [each for each in self._watchers.pop(self._session_id) if each is not self._entries]
+        if others:
+            self._watchers[self._session_id] = others
 
 
 class LedgerClient(LedgerReads):
@@ -184,10 +203,11 @@ class LedgerClient(LedgerReads):
         """
         while len(self.pending) >= self._max_pending and not self._stopped:
             await self._group.commit(force=True)
-        if self._sealer is not None:
-            missing = self._sealer.missing_key(entry.entry_type, entry.payload)
+        sealer = self._sealer
+        if sealer is not None and entry.entry_type in sealer.sealed_types:
+            missing = sealer.missing_key(entry.entry_type, entry.payload)
             if missing is not None:
-                await self._sealer.load_key(missing)
+                await sealer.load_key(missing)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)
         stored = self._encode(entry, self.position + 1)
@@ -201,11 +221,12 @@ class LedgerClient(LedgerReads):
             entries: the entries, in order
             expected_head: as of `write`, for the session of the first entry
         """
+        sealer = self._sealer
         for entry in entries:
-            if self._sealer is not None:
-                missing = self._sealer.missing_key(entry.entry_type, entry.payload)
+            if sealer is not None and entry.entry_type in sealer.sealed_types:
+                missing = sealer.missing_key(entry.entry_type, entry.payload)
                 if missing is not None:
-                    await self._sealer.load_key(missing)
+                    await sealer.load_key(missing)
         # A batch larger than the limit waits for an empty queue.
         while self.pending and len(self.pending) + len(entries) > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
@@ -235,24 +256,14 @@ class LedgerClient(LedgerReads):
         if not self._stopped:
             self._group.request()
 
-    @contextmanager
-    def watch(self, session_id: str, entries: list[StoredEntry] | None = None) -> Iterator[list[StoredEntry]]:
+    def watch(self, session_id: str, entries: list[StoredEntry] | None = None) -> AbstractContextManager[list[StoredEntry]]:
         """A list that receives every entry of the session as it is written, until the block ends.
 
         Args:
             session_id: the session
             entries: the list; None: a new one
         """
-        entries = [] if entries is None else entries
-        watchers = self._watchers.setdefault(session_id, [])
-        watchers.append(entries)
-        try:
-            yield entries
-        finally:
-            # By identity: two watchers may hold equal lists.
-            watchers[:] = [each for each in watchers if each is not entries]
-            if not watchers and self._watchers.get(session_id) is watchers:
-                del self._watchers[session_id]
+        return _Watch(self._watchers, session_id, [] if entries is None else entries)
 
     @property
     def last_timestamp(self) -> str:
@@ -322,14 +333,15 @@ class LedgerClient(LedgerReads):
         entry_type, entity_id, payload = entry
         if not isinstance(payload, dict):
             raise EntryRefused("payload", f"{type(payload).__name__} is not a JSON object")
-        ledger_id = self.ledger_id
-        if self._sealer is not None:
-            payload = self._sealer.seal(ledger_id, entry_type, payload)
+        ledger_id, sealer = self.ledger_id, self._sealer
+        if sealer is not None and entry_type in sealer.sealed_types:
+            payload = sealer.seal(ledger_id, entry_type, payload)
         timestamp = self._stamper.stamp()
         body = body_of(entry_type, entity_id, payload, timestamp)
         if len(body) > self._max_body:
             size = len(body) + ENVELOPE_BYTES + len(ledger_id)
             raise EntryTooLarge(ledger_id, entry_type, size, self.config.max_entry_bytes)
+        session_id = payload.get("session_id")
         return StoredEntry(
             ledger_id,
             seq,
@@ -339,7 +351,7 @@ class LedgerClient(LedgerReads):
             entity_id,
             timestamp,
             body,
-            session_of(payload),
+            session_id if isinstance(session_id, str) else None,
             self._index_keys(entry_type, payload) if self._index_keys is not None else (),
             self._opener,
         )

@@ -49,7 +49,9 @@ class _Replaceable:
     def replaced(self, **changes: object) -> Self:
         """This record with other values, which the caller has checked: they are not validated again."""
         copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__ | changes)
+        fields = copy.__dict__
+        fields.update(self.__dict__)
+        fields.update(changes)
         return copy
 
 

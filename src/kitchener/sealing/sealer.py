@@ -56,14 +56,12 @@ class Sealer:
         self.keyring, self.seals = keyring, seals
         self._fields = sealed_fields
         self.sealed_types = frozenset(sealed_fields if seals else ())
-        """The types of new entries that may have something to encrypt."""
+        """The types of new entries that may have something to encrypt. Only these need `missing_key` and `seal`."""
         self._awaited = dict[str, None]()
         self._loading: _Load | None = None
 
     def missing_key(self, entry_type: str, payload: Mapping[str, object]) -> str | None:
-        """The subject whose key must be loaded before this payload is sealed; None: sealing it does not block."""
-        if entry_type not in self.sealed_types:
-            return None
+        """The subject whose key must be loaded before a payload of a sealed type is sealed; None: sealing does not block."""
         subject_id = payload.get("subject_id")
         if not isinstance(subject_id, str) or self.keyring.has(subject_id):
             return None
@@ -104,7 +102,7 @@ class Sealer:
             load.done.set()
 
     def seal(self, ledger_id: str, entry_type: str, payload: dict[str, object]) -> dict[str, object]:
-        """A copy of the payload with the subject's fields encrypted, as canonical JSON; the payload itself if it has none.
+        """A copy of a sealed type's payload with the subject's fields encrypted, as canonical JSON; itself if it has none.
 
         None and an empty list stay as they are: the length of the encrypted value would reveal them anyway.
 
@@ -112,8 +110,6 @@ class Sealer:
             SealingError: a field must be encrypted, but the payload has no `subject_id`
             EntryRefused: a value has no canonical form
         """
-        if entry_type not in self.sealed_types:
-            return payload
         sealed, key = payload, None
         for field in self._fields[entry_type]:
             value = payload.get(field)
