@@ -30,6 +30,7 @@ from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
+from kitchener.records.tools.tool_question import ConfirmationRequired
 from tests.actors.tools.calls import a_call
 from tests.actors.waiting import in_stopped_time, pass_time
 
@@ -380,7 +381,12 @@ class Odd(Exception):
         (SystemExit(3), "SystemExit: 3"),
         (TimeoutError(), "TimeoutError: "),
         (LookupError(), "LookupError: "),
-        (ExceptionGroup("two", [ValueError("a")]), "ExceptionGroup: two (1 sub-exception)"),
+        (ExceptionGroup("one", [ExceptionGroup("inner", [ValueError("a")])]), "ValueError: a"),
+        (
+            BaseExceptionGroup("two", [ExceptionGroup("x", [ValueError("a")]), SystemExit(3)]),
+            "BaseExceptionGroup: two (2 sub-exceptions): ValueError: a; SystemExit: 3",
+        ),
+        (ExceptionGroup("many", [Odd()] * 100), "ExceptionGroup: many (100 sub-exceptions): Odd: odd \\ud800x"),
         (Odd(), "Odd: odd \\ud800x"),
     ],
 )
@@ -399,6 +405,28 @@ async def test_what_a_tool_raises_is_its_outcome(error: BaseException, told: str
     assert len(found.error) < 2_100
     assert "Traceback" not in found.error
     found.error.encode()
+
+
+async def test_what_a_task_group_of_a_tool_raises_is_told_by_its_own_words() -> None:
+    """A task group wraps each error in a group whose text names none of them."""
+
+    async def there() -> None:
+        """Fails beside another task."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            raise ToolError("no such city: give the name of a capital")
+
+    assert (await run(there)).error == "ToolError: no such city: give the name of a capital"
+
+
+async def test_a_question_from_a_task_group_of_a_tool_is_asked() -> None:
+    async def there() -> None:
+        """Asks beside another task."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            raise ConfirmationRequired("Really?")
+
+    assert (await run(there)).question is not None
 
 
 async def test_an_interrupt_from_the_keyboard_passes_through() -> None:
@@ -631,9 +659,9 @@ def deep(levels: int) -> Any:
     ("value", "problem"),
     [
         (object(), "Unable to serialize unknown type"),
-        (float("nan"), "nan has no JSON form"),
-        ({"n": 2**60}, "is outside"),
-        ("\ud800", "surrogate"),
+        (float("nan"), "form: result: nan has no JSON form"),
+        ({"n": [0, 2**60]}, "form: result.n[1]: integer 1152921504606846976 is outside"),
+        (["\ud800"], "form: result[0]: text holds a lone surrogate"),
         (b"\xff", "invalid utf-8"),
         (deep(62), "nested deeper than 64 levels"),
     ],
