@@ -339,6 +339,7 @@ class InTaskGroup:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.sleep_forever)
             raise ProviderError("a", "bad_request", "no such model")
+        raise AssertionError("a task group raises what was raised in it")
 
 
 async def test_what_a_provider_raises_in_a_task_group_is_the_failure_that_it_says() -> None:
