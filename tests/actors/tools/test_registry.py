@@ -230,6 +230,12 @@ def test_names_follow_a_grammar(name: str) -> None:
         tool(name=name)(starred)
 
 
+@pytest.mark.parametrize("given", [3, "my_bot.tools:list_packages", None])
+def test_what_is_no_function_is_no_tool(given: Any) -> None:
+    with pytest.raises(ToolError, match=rf"a tool is {type(given).__name__}: expected a function; names of functions belong"):
+        ToolRegistry([given])
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1.0, float("inf"), float("nan")])
 def test_timeouts_are_positive_and_finite(timeout_s: float) -> None:
     with pytest.raises(ToolError, match="timeout_s: expected seconds above 0"):
